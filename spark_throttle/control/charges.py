@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from spark_throttle.control.batch_files import batch_files, batch_of
 from spark_throttle.core.charges_codec import pack_charges, unpack_charges
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.files.storage import Directory
@@ -68,7 +69,7 @@ class Part:
 def replace_charges(directory: Directory, batch: int, charges: TimeCharges, part: Part) -> None:
     """Write a part of a batch's charges, in place of all parts that it replaces."""
     prefix = f"{batch:012d}."
-    for name in _names(directory, _FOLDER, batch):
+    for name in batch_files(directory, _FOLDER, from_batch=batch):
         if name.startswith(prefix) and part.replaces(name.removeprefix(prefix)):
             directory.delete(f"{_FOLDER}/{name}")
     write_charges(directory, batch, charges, part=str(part))
@@ -77,28 +78,28 @@ def replace_charges(directory: Directory, batch: int, charges: TimeCharges, part
 def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCharges]:
     """Return the charges of all batches after `after_batch` that have any, in the order of the batches."""
     found: dict[int, list[TimeCharges]] = defaultdict(list)
-    for name in _names(directory, _FOLDER, after_batch + 1):
+    for name in batch_files(directory, _FOLDER, from_batch=after_batch + 1):
         content = directory.read(f"{_FOLDER}/{name}")
         if content is not None:
             what = f"the charges of processing time in {directory.path(f'{_FOLDER}/{name}')}"
-            found[_batch_of(name)].append(unpack_charges(content, what))
+            found[batch_of(name)].append(unpack_charges(content, what))
     return {batch: TimeCharges.sum_of(parts) for batch, parts in sorted(found.items())}
 
 
 def forget_charges(directory: Directory, *, from_batch: int) -> None:
     """Delete the charges of `from_batch` and later batches."""
     for folder in (_FOLDER, _PUT_AWAY):
-        for name in _names(directory, folder, from_batch):
+        for name in batch_files(directory, folder, from_batch=from_batch):
             directory.delete(f"{folder}/{name}")
 
 
 def put_away_charges(directory: Directory, *, before_batch: int) -> None:
     """Put away the charges of batches before `before_batch`, those of a batch in one file."""
-    names = [name for name in _names(directory, _FOLDER, 0) if _batch_of(name) < before_batch]
+    names = [name for name in batch_files(directory, _FOLDER) if batch_of(name) < before_batch]
     if not names:
         return
-    away = {_batch_of(name) for name in _names(directory, _PUT_AWAY, _batch_of(names[0]))}
-    for batch, charges in read_charges(directory, after_batch=_batch_of(names[0]) - 1).items():
+    away = {batch_of(name) for name in batch_files(directory, _PUT_AWAY, from_batch=batch_of(names[0]))}
+    for batch, charges in read_charges(directory, after_batch=batch_of(names[0]) - 1).items():
         if batch < before_batch and batch not in away:  # else a run that was killed here has deleted some of its parts
             directory.write(f"{_PUT_AWAY}/{batch:012d}", pack_charges(charges))
     for name in names:
@@ -108,11 +109,11 @@ def put_away_charges(directory: Directory, *, before_batch: int) -> None:
 def bring_back_charges(directory: Directory, *, from_batch: int) -> None:
     """Bring back the charges of `from_batch` and later batches that were put away."""
     there: dict[int, list[str]] = defaultdict(list)
-    for name in _names(directory, _FOLDER, from_batch):
-        there[_batch_of(name)].append(name)
-    for name in _names(directory, _PUT_AWAY, from_batch):
+    for name in batch_files(directory, _FOLDER, from_batch=from_batch):
+        there[batch_of(name)].append(name)
+    for name in batch_files(directory, _PUT_AWAY, from_batch=from_batch):
         content = directory.read(f"{_PUT_AWAY}/{name}")
-        for left in there[_batch_of(name)]:  # by a run that was killed while it put the batch away
+        for left in there[batch_of(name)]:  # by a run that was killed while it put the batch away
             directory.delete(f"{_FOLDER}/{left}")
         if content is not None:
             directory.write(f"{_FOLDER}/{name}.all", content)
@@ -121,15 +122,5 @@ def bring_back_charges(directory: Directory, *, from_batch: int) -> None:
 
 def forget_charges_put_away(directory: Directory, *, but_newest: int) -> None:
     """Delete the charges that were put away, but those of the newest batches."""
-    for name in _names(directory, _PUT_AWAY, 0)[:-but_newest]:
+    for name in batch_files(directory, _PUT_AWAY)[:-but_newest]:
         directory.delete(f"{_PUT_AWAY}/{name}")
-
-
-def _names(directory: Directory, folder: str, from_batch: int) -> list[str]:
-    """Return the names of the files of `from_batch` and later batches in a folder; others there are none of ours."""
-    names = (name for name in directory.names(folder) if name.partition(".")[0].isdecimal())
-    return [name for name in names if _batch_of(name) >= from_batch]
-
-
-def _batch_of(name: str) -> int:
-    return int(name.partition(".")[0])

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+from spark_throttle.control.batch_files import batch_files, batch_of
 from spark_throttle.control.charges import bring_back_charges, forget_charges, forget_charges_put_away
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import unpack_usage
@@ -47,40 +48,30 @@ def write_reports(directory: Directory, batch: int, reports: list[bytes], *, par
 def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[UsageReport]]:
     """Return the reports of all batches after `after_batch` that have any, in the order of the batches."""
     found: dict[int, list[UsageReport]] = defaultdict(list)
-    for name in _files(directory):
-        if _batch_of(name) > after_batch:
-            found[_batch_of(name)] += _reports_of(directory, name)
+    for name in batch_files(directory, _FOLDER, from_batch=after_batch + 1):
+        found[batch_of(name)] += _reports_of(directory, name)
     return {batch: reports for batch, reports in sorted(found.items()) if reports}
 
 
 def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
     """Return the newest batch that reported, and its reports; -1 and no reports before the first."""
     newest, found = -1, list[UsageReport]()
-    for name in reversed(_files(directory)):
-        if found and _batch_of(name) != newest:
+    for name in reversed(batch_files(directory, _FOLDER)):
+        if found and batch_of(name) != newest:
             break
-        newest, found = _batch_of(name), [*_reports_of(directory, name), *found]
+        newest, found = batch_of(name), [*_reports_of(directory, name), *found]
     return (newest, found) if found else (-1, [])
 
 
 def reports_of(directory: Directory, batch: int) -> list[UsageReport]:
     """Return the reports of one batch, also if they were put away; none if it moved nothing, or if they are gone."""
-    for folder in (_FOLDER, _PUT_AWAY):
-        found = [
-            report
-            for name in _files(directory, folder)
-            if _batch_of(name) == batch
-            for report in _reports_of(directory, name, folder)
-        ]
-        if found:
-            return found
-    return []
+    return _of_batch(directory, batch, _FOLDER) or _of_batch(directory, batch, _PUT_AWAY)
 
 
 def time_before(directory: Directory, batch: int) -> int | None:
     """Return the batch time, in ms, of the newest batch before `batch` that reported; `None` if its report is gone."""
-    for name in reversed(_files(directory)):
-        if _batch_of(name) < batch:
+    for name in reversed(batch_files(directory, _FOLDER)):
+        if batch_of(name) < batch:
             reports = _reports_of(directory, name)
             if reports:
                 return reports[0].now_ms
@@ -89,17 +80,16 @@ def time_before(directory: Directory, batch: int) -> int | None:
 
 def newest_batch(directory: Directory) -> int:
     """Return the number of the newest batch that has a file; -1 if none has."""
-    names = _files(directory) or _files(directory, _PUT_AWAY)
-    return _batch_of(names[-1]) if names else -1
+    names = batch_files(directory, _FOLDER) or batch_files(directory, _PUT_AWAY)
+    return batch_of(names[-1]) if names else -1
 
 
 def forget_reports(directory: Directory, *, from_batch: int) -> None:
     """Delete the reports of `from_batch` and later batches, and the charges of these batches."""
     forget_charges(directory, from_batch=from_batch)
     for folder in (_FOLDER, _PUT_AWAY):
-        for name in _files(directory, folder):
-            if _batch_of(name) >= from_batch:
-                directory.delete(f"{folder}/{name}")
+        for name in batch_files(directory, folder, from_batch=from_batch):
+            directory.delete(f"{folder}/{name}")
 
 
 def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], int | None]) -> list[int]:
@@ -117,16 +107,10 @@ def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], in
     """
     forget_reports(directory, from_batch=newest + 1)
     others = []
-    batches = {_batch_of(name) for folder in (_FOLDER, _PUT_AWAY) for name in _files(directory, folder)}
+    batches = {batch_of(name) for folder in (_FOLDER, _PUT_AWAY) for name in batch_files(directory, folder)}
     for batch in sorted(batches, reverse=True):
         logged_ms = time_of(batch)
-        reports = [
-            report
-            for folder in (_FOLDER, _PUT_AWAY)
-            for name in _files(directory, folder)
-            if _batch_of(name) == batch
-            for report in _reports_of(directory, name, folder)
-        ]
+        reports = _of_batch(directory, batch, _FOLDER) + _of_batch(directory, batch, _PUT_AWAY)
         if logged_ms is None or (reports and all(report.now_ms == logged_ms for report in reports)):
             break
         forget_reports(directory, from_batch=batch)
@@ -136,11 +120,11 @@ def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], in
 
 def put_away(directory: Directory, *, before_batch: int) -> None:
     """Put away the reports of batches before `before_batch`, those of a batch in one file."""
-    names = [name for name in _files(directory) if _batch_of(name) < before_batch]
+    names = [name for name in batch_files(directory, _FOLDER) if batch_of(name) < before_batch]
     blocks: dict[int, list[bytes]] = defaultdict(list)
     for name in names:
-        blocks[_batch_of(name)] += _blocks_of(directory, name)
-    away = set(_files(directory, _PUT_AWAY)) if names else set()
+        blocks[batch_of(name)] += _blocks_of(directory, name)
+    away = set(batch_files(directory, _PUT_AWAY)) if names else set()
     for batch, reports in blocks.items():
         file = f"{batch:012d}"
         if reports and not (file in away and _is_rest(reports, _blocks_of(directory, file, _PUT_AWAY))):
@@ -154,19 +138,17 @@ def bring_back(directory: Directory, *, from_batch: int) -> None:
     """Bring back the reports of `from_batch` and later batches that were put away, and the charges of these batches."""
     bring_back_charges(directory, from_batch=from_batch)
     there: dict[int, list[str]] = defaultdict(list)
-    for name in _files(directory):
-        there[_batch_of(name)].append(name)
-    for name in _files(directory, _PUT_AWAY):
-        if _batch_of(name) < from_batch:
-            continue
-        files = there[_batch_of(name)]
+    for name in batch_files(directory, _FOLDER):
+        there[batch_of(name)].append(name)
+    for name in batch_files(directory, _PUT_AWAY, from_batch=from_batch):
+        files = there[batch_of(name)]
         reports = [report for file in files for report in _blocks_of(directory, file)]
         if not files or _is_rest(reports, _blocks_of(directory, name, _PUT_AWAY)):
             for file in files:
                 directory.delete(f"{_FOLDER}/{file}")
             block = _block_of(directory, name, _PUT_AWAY)
             if block is not None:
-                directory.write(f"{_FOLDER}/{_batch_of(name):012d}.all", block)
+                directory.write(f"{_FOLDER}/{batch_of(name):012d}.all", block)
         directory.delete(f"{_PUT_AWAY}/{name}")
 
 
@@ -181,17 +163,14 @@ def _is_rest(reports: list[bytes], put_away: list[bytes]) -> bool:
 def forget_put_away(directory: Directory, *, but_newest: int) -> None:
     """Delete the reports that were put away, but those of the newest batches, and charges likewise."""
     forget_charges_put_away(directory, but_newest=but_newest)
-    for name in _files(directory, _PUT_AWAY)[:-but_newest]:
+    for name in batch_files(directory, _PUT_AWAY)[:-but_newest]:
         directory.delete(f"{_PUT_AWAY}/{name}")
 
 
-def _files(directory: Directory, folder: str = _FOLDER) -> list[str]:
-    """Return the names of the feedback files in a folder, in order; other files that lie there are none of ours."""
-    return [name for name in directory.names(folder) if name.partition(".")[0].isdecimal()]
-
-
-def _batch_of(name: str) -> int:
-    return int(name.partition(".")[0])
+def _of_batch(directory: Directory, batch: int, folder: str) -> list[UsageReport]:
+    """Return the reports of one batch that lie in a folder."""
+    names = [name for name in batch_files(directory, folder, from_batch=batch) if batch_of(name) == batch]
+    return [report for name in names for report in _reports_of(directory, name, folder)]
 
 
 def _reports_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[UsageReport]:
