@@ -287,12 +287,6 @@ class ControlPlane:
                 elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
-    def _ledger(self, policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:
-        """Return the time ledger of the next epoch; `None` if the policy has no quota on processing time."""
-        if not policy.has_time:
-            return None
-        return TimeLedger.opened(policy, now_ms=now_ms) if left is None else left.without_idle(policy)
-
     def _make(self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment) -> EpochName:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self.epochs.check_fence()
@@ -302,7 +296,7 @@ class ControlPlane:
         in_force = under_share(policy, share)
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
-        buckets, time = left.buckets, self._ledger(policy, left.time, now_ms)
+        buckets, time = left.buckets, _ledger(policy, left.time, now_ms)
         if self._shared is not None and share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
             self._shared.keep_until_repaid(policy, buckets.balance_micro, share, now_ms=now_ms)
@@ -333,3 +327,10 @@ class ControlPlane:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
+
+
+def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:
+    """Return the time ledger of the next epoch; `None` if the policy has no quota on processing time."""
+    if not policy.has_time:
+        return None
+    return TimeLedger.opened(policy, now_ms=now_ms) if left is None else left.without_idle(policy)

@@ -9,12 +9,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Dimension
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, rejected_by_reason
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +46,9 @@ class RejectionNotice:
 
 def _by_reason(reports: Sequence[UsageReport]) -> str:
     """Return the reason of most rejections, as the end of a sentence; nothing if older reports do not have it."""
-    counts = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
-    if not counts:
+    total = rejected_by_reason(reports)
+    if not len(total):
         return ""
-    width = max(map(len, counts))
-    total = np.sum([np.pad(np.array(each, dtype=np.int64), (0, width - len(each))) for each in counts], axis=0)
     most = int(total.argmax())
     return f", {int(total[most])} of them for {REASONS[most]}"
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
+import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Dimension, Int64s
@@ -93,3 +96,16 @@ class UsageReport:
     def as_of_ms(self) -> int:
         """The paying time of the batch."""
         return self.now_ms if self.paid_ms is None else self.paid_ms
+
+
+def admitted_messages(reports: Sequence[UsageReport]) -> tuple[pa.StringArray, Int64s]:
+    """Return the namespaces of reports, and the number of messages that were admitted of each."""
+    names = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
+    messages = (report.admitted[:, Dimension.MESSAGES] for report in reports)
+    return names, np.concatenate([np.zeros(0, dtype=np.int64), *messages])
+
+
+def rejected_by_reason(reports: Sequence[UsageReport]) -> Int64s:
+    """Return the number of rejected messages by `Reason`; empty if all reports are of an older version."""
+    found = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
+    return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)

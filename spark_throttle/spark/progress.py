@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 
 Publish: TypeAlias = Callable[[dict[str, Any]], object]
 
-_RATES: Final = {"inputRowsPerSecond": "offered_messages", "processedRowsPerSecond": "offered_messages"}
+_RATES: Final = ("inputRowsPerSecond", "processedRowsPerSecond")
+"""Spark's rates, both of the rows that arrived."""
+
 _OWN_OFFSET: Final = {"epoch", "file"}
 """The members of an offset of the control source, by which it is known: Spark describes all Python sources alike."""
 
@@ -56,10 +58,10 @@ def with_user_rows(progress: Mapping[str, Any], reports: list[UsageReport]) -> d
     counts = _counts(reports)
     spark_rows = int(progress.get("numInputRows", 0))
     told = {**progress, "numInputRows": counts["offered_messages"]}
-    for rate, count in _RATES.items():
+    for rate in _RATES:
         value = progress.get(rate)
         if isinstance(value, (int, float)) and spark_rows:
-            told[rate] = value / spark_rows * counts[count]
+            told[rate] = value / spark_rows * counts["offered_messages"]
     told["sources"] = [source for source in progress.get("sources", []) if not _is_own(source)]
     told["sink"] = {**progress.get("sink", {}), "numOutputRows": counts["admitted_messages"]}
     told["throttle"] = {**counts, "sparkNumInputRows": spark_rows}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, rejected_by_reason
 from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
@@ -89,20 +88,13 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         quotas={key: quotas[key] for key in shared},
         tenants=of_tenants["scope"].combine_chunks().take(pa.array(active)),
         tenant_counts=tenant_counts[active],
-        rejected_by_reason=_by_reason(reports),
+        rejected_by_reason=rejected_by_reason(reports),
         oldest_waiting_ms=max(
             (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
         ),
         names=reported_names(reports),
         counts=_columns(own),
     )
-
-
-def _by_reason(reports: Sequence[UsageReport]) -> Int64s:
-    found = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
-    if not found:
-        return np.zeros(0, np.int64)
-    return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)
 
 
 def wide_quotas(policy: CompiledPolicy) -> dict[tuple[str, str], Quotas]:

@@ -21,10 +21,10 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, former_scopes
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Limits, TimeQuotas
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Limits, TimeQuotas
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, admitted_messages
 
 REMEMBERED_MS = 600_000
 """How long the price of an idle namespace is remembered."""
@@ -85,7 +85,7 @@ class TimeLedger:
     def refilled(self, policy: CompiledPolicy, *, now_ms: int) -> TimeLedger:
         """Return the ledger at `now_ms`; a clock that went back pays nothing."""
         elapsed_ms = max(0, now_ms - self.as_of_ms)
-        own = quotas_of(policy.namespace_limits.take(match(self.names, policy).rule))
+        own = quotas_of(self.own_limits(policy))
         return replace(
             self,
             as_of_ms=now_ms,
@@ -105,14 +105,11 @@ class TimeLedger:
             The batch's reports, which say how many messages the time was used for.
         """
         paid = self.refilled(policy, now_ms=max(at_ms, self.as_of_ms)).entered(charges, policy)
-        admitted = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
-        messages = np.concatenate(
-            [np.zeros(0, dtype=np.int64), *(report.admitted[:, Dimension.MESSAGES] for report in reports)]
-        )
+        admitted, messages = admitted_messages(reports)
         own_ns, own_messages = paid.of_own(charges.names, charges.time_ns), paid.of_own(admitted, messages)
         shared_ns, exempt_ns = time_by_scope(charges.names, charges.time_ns, policy)
         shared_messages, _ = time_by_scope(admitted, messages, policy)
-        own_quotas = quotas_of(policy.namespace_limits.take(match(paid.names, policy).rule))
+        own_quotas = quotas_of(paid.own_limits(policy))
         used = paid.used
         return replace(
             paid,
@@ -142,13 +139,13 @@ class TimeLedger:
         for name in TimeAccounts.__slots__:
             getattr(shared, name)[kept] = getattr(carried, name)
         shared_ns = np.where(former >= 0, self.used.shared_ns[former], 0)
-        old, new = (policy.namespace_limits.take(match(self.names, policy).rule) for policy in (before, after))
+        old, new = (self.own_limits(policy) for policy in (before, after))
         own = replace(self, own=_carried(self.own, old, new)).taken(np.flatnonzero(quotas_of(new).is_limited))
         return replace(own, shared=shared, used=replace(own.used, shared_ns=shared_ns))
 
     def without_idle(self, policy: CompiledPolicy) -> TimeLedger:
         """Return the ledger without the namespaces that have long been full and idle."""
-        quotas = quotas_of(policy.namespace_limits.take(match(self.names, policy).rule))
+        quotas = quotas_of(self.own_limits(policy))
         is_full = self.own.balance_ns >= TimeAccounts.opened(quotas).balance_ns
         is_idle = self.as_of_ms - self.active_ms > REMEMBERED_MS
         return self.taken(np.flatnonzero(~(is_full & is_idle))) if (is_full & is_idle).any() else self
@@ -166,7 +163,11 @@ class TimeLedger:
 
     def own_as_messages(self, policy: CompiledPolicy) -> MessageBuckets:
         """Return what the namespaces' own time lets through, in messages."""
-        return self.own.as_messages(_enforced(policy.namespace_limits.take(match(self.names, policy).rule)))
+        return self.own.as_messages(_enforced(self.own_limits(policy)))
+
+    def own_limits(self, policy: CompiledPolicy) -> Limits:
+        """Return the limits of the ledger's namespaces under a policy."""
+        return policy.namespace_limits.take(match(self.names, policy).rule)
 
     def entered(self, charges: TimeCharges, policy: CompiledPolicy) -> TimeLedger:
         """Return the ledger with those of the charged namespaces that have a quota of their own."""

@@ -25,9 +25,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.core.quota import Dimension
 from spark_throttle.core.time_charges import Lot
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_of
@@ -102,7 +101,7 @@ class Metered:
         began_ns = meter.read_ns()
         result = self._function(rows, batch, **self._keywords(meter))
         used_ns = meter.read_ns() - began_ns
-        tally = Tally([Lot(max(0, used_ns - meter.charged_ns.total()), *admitted_of(reports()))])
+        tally = Tally([Lot(max(0, used_ns - meter.charged_ns.total()), *admitted_messages(reports()))])
         charge_driver(directory, batch, tally.charges(meter.charged_ns), DRIVER)
         return result
 
@@ -212,13 +211,6 @@ class _TaskCall:
         used_ns = max(0, self._used_ns - (said_ns - self._said_ns))
         self.tally.add(Lot(used_ns, *_together(self._taken)))
         self._taken, self._has_returned, self._used_ns, self._said_ns = [], False, 0, said_ns
-
-
-def admitted_of(reports: Sequence[UsageReport]) -> Counts:
-    """Return the namespaces of which a batch admitted rows, and the number of rows of each."""
-    names = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
-    rows = [np.zeros(0, dtype=np.int64), *(report.admitted[:, Dimension.MESSAGES] for report in reports)]
-    return names, np.concatenate(rows)
 
 
 def _together(counts: Sequence[Counts]) -> Counts:

@@ -21,7 +21,6 @@ from spark_throttle.spark.metering.running_task import RunningTask
 _RUN_DIGITS: Final = 12
 _MOST_LOTS: Final = 256
 DRIVER: Final = "driver"
-SINK: Final = "sink"
 
 
 @dataclass(slots=True)

@@ -28,9 +28,6 @@ class Gate:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.accepted = self.refused = 0
-        """How many calls were."""
-
         self.turn = 0
         """How often it was shut."""
 
@@ -65,7 +62,6 @@ class Gate:
 
     def accept(self) -> None:
         """Note that a call was accepted: the gate is open, unless it was shut after the call left."""
-        self.accepted += 1
         self._refused_since = None
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         if not self.shut_for_seconds:
@@ -74,7 +70,6 @@ class Gate:
 
     def refuse(self, refusal: Backpressure, turn: int) -> None:
         """Note that a call which left in a turn was refused."""
-        self.refused += 1
         now = _now()
         if self._refused_since is None:
             self._refused_since = now
