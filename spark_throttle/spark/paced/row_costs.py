@@ -10,8 +10,7 @@ namespace without a limit anywhere costs nothing. Scopes that only observe hold 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +26,7 @@ MOST_PS: Final = 2**53
 """The highest cost of one row, two and a half hours: so sums fit into 64 bits."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowCost:
+class RowCost(NamedTuple):
     """The time for which one row of a namespace uses up the namespace's rate."""
 
     message_ps: int
@@ -84,26 +82,38 @@ def row_costs(
     if share_micro_per_ms is not None:
         shared_rates = rates_of_shares(share_micro_per_ms, policy)
     scopes = enforcing_scopes(matches.shared_scope, policy)
-    by_dimension = []
-    for dimension in Dimension:
-        counts = admitted[:, dimension]
-        totals = np.zeros(len(policy.shared), dtype=np.int64)
-        for level in scopes.T:
-            np.add.at(totals, level[level >= 0], counts[level >= 0])
-        by_dimension.append(_costs_ps(counts, own_rates[:, dimension], scopes, totals, shared_rates[:, dimension]))
-    pairs = zip(*by_dimension, strict=True)
-    return {name: RowCost(*pair) for name, pair in zip(names.to_pylist(), pairs, strict=True)}
+    pairs = zip(
+        *(
+            _costs_ps(admitted[:, dimension], own_rates[:, dimension], scopes, shared_rates[:, dimension])
+            for dimension in Dimension
+        ),
+        strict=True,
+    )
+    return dict(zip(names.to_pylist(), map(RowCost._make, pairs), strict=True))
 
 
-def _costs_ps(counts: Int64s, own_rates: Int64s, scopes: Int64s, totals: Int64s, shared_rates: Int64s) -> list[int]:
+def _costs_ps(counts: Int64s, own_rates: Int64s, scopes: Int64s, shared_rates: Int64s) -> list[int]:
     """Return the picoseconds that a token of each namespace costs in one dimension; 0 where nothing limits it."""
-    busy = [
-        -(-total * _PS_OF_A_MILLITOKEN // rate) if rate > 0 else 0
-        for total, rate in zip(totals.tolist(), shared_rates.tolist(), strict=True)
-    ]
-    found = []
-    for count, own_rate, above in zip(counts.tolist(), own_rates.tolist(), scopes.tolist(), strict=True):
-        cost = -(-_PS_OF_A_MILLITOKEN // own_rate) if own_rate > 0 else 0
-        longest = max((busy[scope] for scope in above if scope >= 0), default=0)
-        found.append(max(cost, -(-longest // count)) if count else cost)
+    totals = np.zeros(len(shared_rates), dtype=np.int64)
+    for level in scopes.T:
+        np.add.at(totals, level[level >= 0], counts[level >= 0])
+    # Products are wider than 64 bits: they are made in Python, once for each scope and each rate, then taken by number.
+    busy = np.flatnonzero((totals > 0) & (shared_rates > 0))
+    needed = {
+        scope: -(-total * _PS_OF_A_MILLITOKEN // rate)
+        for scope, total, rate in zip(busy.tolist(), totals[busy].tolist(), shared_rates[busy].tolist(), strict=True)
+    }
+    longest_ps = [0, *sorted(set(needed.values()))]
+    rank_of = {ps: rank for rank, ps in enumerate(longest_ps)}
+    ranks = np.zeros(len(shared_rates) + 1, dtype=np.int64)  # the last is of no scope
+    ranks[busy] = [rank_of[ps] for ps in needed.values()]
+    longest = ranks.take(scopes).max(axis=1, initial=0)
+
+    rates, rate_of = np.unique(own_rates, return_inverse=True)
+    own_ps = [-(-_PS_OF_A_MILLITOKEN // rate) if rate > 0 else 0 for rate in rates.tolist()]
+    found = [own_ps[at] for at in rate_of.tolist()]
+    shared = np.flatnonzero((longest > 0) & (counts > 0))
+    for at, rank, count in zip(shared.tolist(), longest[shared].tolist(), counts[shared].tolist(), strict=True):
+        part_ps = -(-longest_ps[rank] // count)
+        found[at] = max(found[at], part_ps)
     return found

@@ -73,6 +73,25 @@ def test_namespaces_of_a_scope_together_are_no_faster_than_the_scope(
             assert sum(PS / found[name].byte_ps for name in sending) <= size_bytes * (1 + 1e-9)
 
 
+@given(counts=st.lists(COUNTS, min_size=5, max_size=5), job=RATES, tenants=st.tuples(RATES, RATES), own=RATES)
+def test_costs_are_those_of_one_namespace_after_the_other(
+    counts: list[tuple[int, int]], job: int | None, tenants: tuple[int | None, int | None], own: int | None
+) -> None:
+    policy = compiled(
+        job=publish(job), tenants={"a": publish(tenants[0]), "b": publish(tenants[1])}, namespaces={"c": publish(own)}
+    )
+    found = row_costs(pa.array(NAMES), np.array(counts), policy)
+    for name, (count, _) in zip(NAMES, counts, strict=True):
+        expected = -(-PS // own) if own is not None and name == "c" else 0
+        above = [(job, NAMES), (tenants[0], ["a/1", "a/2"]), (tenants[1], ["b/1", "b/2"])]
+        for rate, members in above:
+            if rate is not None and name in members and count:
+                total = sum(each for member, (each, _) in zip(NAMES, counts, strict=True) if member in members)
+                needed = -(-total * PS // rate)
+                expected = max(expected, -(-needed // count))
+        assert found[name] == RowCost(expected, 0)
+
+
 def test_busiest_scope_is_used_in_full() -> None:
     policy = compiled(job=publish(100), tenants={"a": publish(40)})
     found = costs(policy, a_1=(30, 0), a_2=(10, 0), b_1=(20, 0))
