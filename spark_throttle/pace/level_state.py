@@ -2,9 +2,10 @@
 
 All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
 iterator of tokens that are handed out without lock and clock, by `next`, which is atomic while there is a global
-interpreter lock: a call that gets one is admitted. Calls of more tokens, or at more levels, take from `budget_tokens`
-instead, with the lock and without a clock. So a level's balance is updated once for at most one resolution's worth of
-tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form that is cheapest in Python.
+interpreter lock: a call that gets one is admitted. Without that lock nothing is handed out this way. Calls of more
+tokens, or at more levels, take from `budget_tokens` instead, with the lock and without a clock. So a level's balance is
+updated once for at most one resolution's worth of tokens. This is PIP-322's idea, that between two updates calls are
+only counted, in the form that is cheapest in Python.
 
 Laws: whoever takes from what was closed gets nothing. What was taken is charged when it is closed, after time has been
 paid and cut to the burst: as if all of it were taken at that moment. So a level never gives out more than
@@ -15,6 +16,7 @@ nothing, so nobody overtakes those who wait.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _NOTHING: Final[Iterator[bool]] = iter(())
 _TOKEN: Final = True
+_IS_NEXT_ATOMIC: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 _MOST_IN_ADVANCE: Final = 256
 """How many calls may go by without a look at the clock: an update costs no more than a few of them."""
 
@@ -111,7 +114,7 @@ class LevelState:
         tokens = min(self.held_tokens, self.worth_tokens)
         if self.is_throttling or tokens <= 1:
             return
-        if is_one_by_one:
+        if is_one_by_one and _IS_NEXT_ATOMIC:
             self._handed_out = min(tokens, _MOST_IN_ADVANCE)
             self.allowance = repeat(_TOKEN, self._handed_out)
         else:

@@ -167,13 +167,13 @@ class Pacer:
     ) -> None:
         self.close()
 
-    def _states(self, levels: tuple[Level, ...]) -> tuple[LevelState, ...]:
+    def _states(self, levels: tuple[object, ...]) -> tuple[LevelState, ...]:
         """Return the states of levels of this pacer."""
         if not levels:
             raise ConfigurationError("a producer without a level would never wait; give at least one level")
         found = []
         for level in levels:
-            state = self._by_level.get(level)
+            state = self._by_level.get(level) if isinstance(level, Level) else None
             if state is None:
                 raise ConfigurationError(f"{level!r} is no level of this pacer; make it with level() of this one")
             if state in found:

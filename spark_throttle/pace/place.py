@@ -60,6 +60,9 @@ class Driver(Protocol):
     def arm(self, due_ns: int) -> None:
         """Come at a time; called under the queue's lock, from any thread."""
 
+    def forget(self) -> None:
+        """Forget the calls that wait by it: they wait in the process from which this one was forked."""
+
 
 class Request:
     """A call that asks for a turn.

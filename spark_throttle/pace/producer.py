@@ -11,7 +11,6 @@ through. `try_acquire` returns False while another call of the same producer wai
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Iterable, Iterator
 from itertools import accumulate
 from types import TracebackType
@@ -19,7 +18,7 @@ from typing import Any, Final, Protocol, Self
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.pace.level_state import LevelState
-from spark_throttle.pace.limit import MOST, check_whole
+from spark_throttle.pace.limit import MOST, NS_PER_SECOND, check_whole
 from spark_throttle.pace.place import Place
 from spark_throttle.pace.turn_queue import TurnQueue
 from spark_throttle.pace.waiting_tasks import WaitingTasks
@@ -27,6 +26,9 @@ from spark_throttle.pace.waiting_threads import WaitingThreads
 
 _ONE: Final = 1
 """Compared by identity, which is cheaper; another 1 takes the longer way, to the same result."""
+
+
+_MOST_SECONDS: Final = MOST // NS_PER_SECOND
 
 
 class Array(Protocol):
@@ -176,7 +178,7 @@ class Producer(TryingProducer):
         if timeout_seconds is not None:
             _check_seconds(timeout_seconds)
         sums = _sums(tokens)
-        return self._waiting.turn(self._place, sums, timeout_seconds) if sums else 0
+        return (self._try(sums) or self._waiting.turn(self._place, sums, timeout_seconds)) if sums else 0
 
     def __enter__(self) -> Self:
         self.acquire()
@@ -205,13 +207,14 @@ class AsyncProducer(TryingProducer):
     3
     """
 
-    __slots__ = ("_entered", "_left", "_quick_to_enter", "_waiting")
+    __slots__ = ("_entered", "_has_entered", "_left", "_quick_to_enter", "_waiting")
 
     def __init__(self, queue: TurnQueue, levels: tuple[LevelState, ...], waiting: WaitingTasks) -> None:
         super().__init__(queue, levels)
         self._waiting = waiting
         # Futures that are done: to await one costs half of what a coroutine costs that returns at once.
         # They need a running loop, so the first to enter makes them; until then nothing quick is found to enter by.
+        self._has_entered = False
         self._entered: asyncio.Future[Self]
         self._left: asyncio.Future[None]
         self._quick_to_enter: LevelState | _NoLevel = _NO_LEVEL
@@ -245,12 +248,13 @@ class AsyncProducer(TryingProducer):
 
     async def _enter(self) -> Self:
         await self.acquire()
-        if self._quick_to_enter is not self._quick:
+        if not self._has_entered:
             loop = asyncio.get_running_loop()
             self._left = loop.create_future()
             self._left.set_result(None)
             self._entered = loop.create_future()
             self._entered.set_result(self)
+            self._has_entered = True
             self._quick_to_enter = self._quick
         return self
 
@@ -275,7 +279,10 @@ def _sums(tokens: Iterable[int] | Array) -> list[int]:
     ConfigurationError
         If one of them is no whole number or below 0, or if their sum is too large.
     """
-    items: list[Any] = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
+    items: Any = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if not isinstance(items, Iterable):
+        raise ConfigurationError(f"tokens is {items!r}, which has no items; give one number for each item")
+    items = list(items)
     if not items:
         return []
     if not set(map(type, items)) <= {int} or min(items) < 0:
@@ -287,7 +294,8 @@ def _sums(tokens: Iterable[int] | Array) -> list[int]:
 
 
 def _check_seconds(seconds: object) -> None:
-    if type(seconds) not in {int, float} or not 0 <= seconds < math.inf:  # type: ignore[operator]
+    if type(seconds) not in {int, float} or not 0 <= seconds <= _MOST_SECONDS:  # type: ignore[operator]
         raise ConfigurationError(
-            f"timeout_seconds is {seconds!r}; give a number of seconds from 0 on, or leave it out to wait for ever"
+            f"timeout_seconds is {seconds!r}; give a number of seconds from 0 on, at most {_MOST_SECONDS}, or "
+            "leave it out to wait for ever"
         )

@@ -24,13 +24,14 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import count
 from typing import Final
 from weakref import WeakSet
 
 from spark_throttle.errors import PacerClosedError
 from spark_throttle.pace.clock import Clock
+from spark_throttle.pace.forks import outlive_forks
 from spark_throttle.pace.level_state import LevelState
 from spark_throttle.pace.limit import NEVER_NS, NS_PER_SECOND
 from spark_throttle.pace.place import Driver, Place, Request, passing
@@ -52,6 +53,7 @@ class TurnQueue:
         self._entries = count(1)
         self._due: list[tuple[int, int, LevelState]] = []
         self._abandoned: deque[Request] = deque()
+        outlive_forks(self)
 
     def add(self, level: LevelState) -> None:
         """Take a level in."""
@@ -109,19 +111,33 @@ class TurnQueue:
     def close(self) -> None:
         """Let nobody through any more, and tell so those who wait."""
         self.is_closed = True
+        for request in self._dismissed():
+            request.error = PacerClosedError()
+            self._decided(request)
+
+    def begin_in_child(self) -> None:
+        """Forget all who wait: the process was forked, and they wait in its parent."""
+        self._abandoned.clear()
+        for _ in self._dismissed():
+            pass
+        for driver in self.drivers:
+            driver.forget()
+
+    def _dismissed(self) -> Iterator[Request]:
+        """Let every place go, and yield their calls in order."""
         now_ns = self.clock.now_ns()
         places: dict[int, Place] = {}
         for level in self._levels:
             level.balance_at(now_ns)  # which closes the allowance
+            level.queued_due_ns = NEVER_NS
             while (place := level.oldest()) is not None:
                 level.let_go(place)
                 places[place.age] = place
         for _, place in sorted(places.items()):
-            _forget_kept(place)
+            self._refund(_forget_kept(place), next(iter(place.requests)).sums[0], now_ns)
             while place.requests:
                 request, _ = place.requests.popitem(last=False)
-                request.error = PacerClosedError()
-                self._decided(request)
+                yield request
         self._due.clear()
 
     # ------------------------------------------------------------------------------------------------- turns

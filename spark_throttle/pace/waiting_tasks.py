@@ -34,6 +34,10 @@ class LoopTimer:
         self.armed_ns = due_ns
         _run_in(self._loop, self._set_timer)
 
+    def forget(self) -> None:
+        """Begin anew in the child of a fork, which does not run the loop."""
+        self.armed_ns, self.waiting = NEVER_NS, 0
+
     def _set_timer(self) -> None:
         if self._handle is not None:
             self._handle.cancel()

@@ -5,7 +5,8 @@ its own turn comes it hands the watch over. So no thread is started for time to 
 wakes one thread, not all.
 
 Law: no wake-up is lost. An event is set and cleared under the queue's lock only (but by a clock, whose time has come),
-and cleared only after its call was seen to be undecided.
+and cleared only after its call was seen to be undecided. While threads wait and none keeps watch, one of them is awake:
+whoever leaves then wakes another, since the one that was to keep watch may have been decided before it ran.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ class WaitingThreads:
             self.armed_ns = due_ns
             self._events[self._watch].set()
 
+    def forget(self) -> None:
+        """Begin anew in the child of a fork, where none of the threads is."""
+        self.armed_ns, self.waiting, self._watch = NEVER_NS, 0, None
+        self._events.clear()
+
     def turn(self, place: Place, sums: list[int], timeout_seconds: float | None) -> int:
         """Wait until some of a call's items are let through, and return how many.
 
@@ -48,15 +54,15 @@ class WaitingThreads:
         """
         queue = self._queue
         event = threading.Event()
-        with queue.lock:
-            begun_ns = queue.clock.now_ns()
-            passed = queue.try_now(place, sums, begun_ns)
-            if passed:
-                return passed
-            request = Request(place, sums, partial(_wake, event), self)
-            self._events[request] = event
-            queue.enqueue(request, begun_ns)
+        request = Request(place, sums, partial(_wake, event), self)
         try:
+            with queue.lock:
+                begun_ns = queue.clock.now_ns()
+                passed = queue.try_now(place, sums, begun_ns)
+                if passed:
+                    return passed
+                self._events[request] = event
+                queue.enqueue(request, begun_ns)
             self._wait(request, event, begun_ns, timeout_seconds)
         except BaseException:
             with queue.lock:
@@ -94,11 +100,11 @@ class WaitingThreads:
         return self.armed_ns
 
     def _leave(self, request: Request) -> None:
-        del self._events[request]
+        self._events.pop(request, None)
         if self._watch is request:
             self._watch = None
-            if self._events:  # the newest, for it will wait longest
-                self._events[next(reversed(self._events))].set()
+        if self._watch is None and self._events:  # the newest, for it will most likely wait longest
+            self._events[next(reversed(self._events))].set()
 
 
 def _wake(event: threading.Event) -> bool:

@@ -38,7 +38,7 @@ def test_tokens_that_mean_nothing_are_refused_with_value_and_bound(tokens: Any) 
     assert level.balance_tokens() == 999
 
 
-@pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, math.inf, True, "1", [1]], ids=repr)
+@pytest.mark.parametrize("seconds", [-1, -0.001, math.nan, math.inf, 1e300, 10**400, True, "1", [1]], ids=repr)
 def test_timeout_that_means_nothing_is_refused_even_where_nothing_waits(seconds: Any) -> None:
     pacer = Pacer(clock=ManualClock())
     level = pacer.level("api", 10)
@@ -79,7 +79,9 @@ def test_items_come_in_any_sequence(items: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "items", [np.array([1.0]), np.array([[1]]), np.array([True]), [2**62, 2**62], array("d", [1]), ["1"]], ids=repr
+    "items",
+    [np.array([1.0]), np.array([[1]]), np.array([True]), [2**62, 2**62], array("d", [1]), ["1"], np.array(5), 5, None],
+    ids=repr,
 )
 def test_items_that_mean_nothing_are_refused(items: Any) -> None:
     pacer = Pacer(clock=ManualClock())
@@ -124,8 +126,10 @@ def test_levels_are_given_once_and_are_of_this_pacer() -> None:
         pacer.producer()
     with pytest.raises(ConfigurationError, match=r"api.*given twice"):
         pacer.producer(level, level)
-    with pytest.raises(ConfigurationError, match=r"api.*no level of this pacer"):
-        Pacer().async_producer(level)
+    other: Any
+    for other in (level, "api", None, [level]):
+        with pytest.raises(ConfigurationError, match="no level of this pacer"):
+            Pacer().async_producer(other)
 
 
 @pytest.mark.parametrize(

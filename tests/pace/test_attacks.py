@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -13,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_throttle.errors import PacerClosedError, TurnTimeoutError
-from spark_throttle.pace import AsyncTokenBucket, Limit, ManualClock, Pacer, SystemClock
+from spark_throttle.pace import AsyncTokenBucket, Limit, ManualClock, Pacer, SystemClock, level_state
+from spark_throttle.pace.place import Request
+from spark_throttle.pace.turn_queue import TurnQueue
 from tests.pace.simulated_loop import run
 
 MS = 1_000_000
@@ -296,3 +300,118 @@ def test_level_that_is_asked_all_the_time_gives_out_its_whole_rate(rate: int) ->
         while producer.try_acquire():
             taken += 1
     assert 10 * rate - max(1, rate * 16 // 1000) <= taken <= 10 * rate
+
+
+# ------------------------------------------------------------------------------------------- threads that leave
+
+
+def waiting_threads(clock: ManualClock, calls: list[Callable[[], None]]) -> list[threading.Thread]:
+    """Start a thread for each call, each when the one before it waits."""
+    threads = []
+    for number, call in enumerate(calls, 1):
+        threads.append(threading.Thread(target=call, daemon=True))
+        threads[-1].start()
+        clock.wait_until_parked(number)
+    return threads
+
+
+def test_watch_is_kept_by_another_when_the_newest_was_decided_before_it_could_take_over() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock=clock)
+    level = pacer.level("api", Limit.of(10, burst_tokens=2, target_tokens=2), initial_tokens=0)
+    greedy, modest = pacer.producer(level), pacer.producer(level)
+    # The turn goes round: the first greedy call, which keeps watch, and the modest one, which came last, go together.
+    threads = waiting_threads(clock, [greedy.acquire, greedy.acquire, greedy.acquire, modest.acquire])
+    clock.advance(200 * MS)
+    for thread in (threads[0], threads[3]):
+        thread.join(10)
+    clock.wait_until_parked(2)
+    clock.advance(200 * MS)
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_thread_that_is_interrupted_as_soon_as_it_stands_in_the_queue_leaves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock=clock)
+    level = pacer.level("api", Limit.of(10, burst_tokens=1), initial_tokens=0)
+    producer = pacer.producer(level)
+    enqueue = TurnQueue.enqueue
+
+    def interrupted(queue: TurnQueue, request: Request, now_ns: int) -> None:
+        enqueue(queue, request, now_ns)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnQueue, "enqueue", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            producer.acquire()
+    (thread,) = waiting_threads(clock, [producer.acquire])
+    clock.advance(100 * MS)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_without_a_global_interpreter_lock_no_token_is_handed_out_without_the_queues_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(level_state, "_IS_NEXT_ATOMIC", False)
+    pacer = Pacer(clock=ManualClock())
+    level = pacer.level("api", 1_000)
+    producer = pacer.producer(level)
+    assert sum(producer.try_acquire() for _ in range(10)) == 10
+    assert next(level._state.allowance, None) is None
+    assert level._state.budget_tokens > 0
+    assert sum(producer.try_acquire() for _ in range(2_000)) == 990
+
+
+# ----------------------------------------------------------------------------------------------------- forks
+
+
+def test_child_of_a_fork_does_not_wait_for_the_threads_of_its_parent() -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock=clock)
+    level = pacer.level("api", Limit.of(10, burst_tokens=1), initial_tokens=0)
+    producer = pacer.producer(level)
+    threads = waiting_threads(clock, [producer.acquire, producer.acquire])
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends the child if it waits for ever
+        pacer._queue.clock = ManualClock(is_self_winding=True)
+        producer.acquire()
+        producer.acquire()
+        os._exit(7 if pacer._queue.clock.now_ns() == 200 * MS else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    for thread in threads:
+        assert thread.is_alive()
+        clock.wait_until_parked(sum(each.is_alive() for each in threads))
+        clock.advance(100 * MS)
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+# ------------------------------------------------------------------------------------------- contexts of tasks
+
+
+@pytest.mark.parametrize("levels", [1, 2, 5])
+def test_context_of_a_task_may_have_any_number_of_levels(levels: int) -> None:
+    clock = ManualClock()
+    pacer = Pacer(clock=clock)
+    producer = pacer.async_producer(*(pacer.level(str(at), 10) for at in range(levels)))
+
+    async def main() -> int:
+        entered = 0
+        for _ in range(20):
+            async with producer as same:
+                assert same is producer
+                entered += 1
+        with pytest.raises(ValueError, match="the body's own"):
+            async with producer:
+                raise ValueError("the body's own")
+        return entered
+
+    assert run(clock, main()) == 20
+    assert clock.now_ns() >= 1000 * MS
