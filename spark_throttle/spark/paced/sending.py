@@ -30,6 +30,7 @@ from spark_throttle.pace import AsyncProducer, Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
 from spark_throttle.spark.paced.gate import Gate
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.plain_rows import plain_rows
 
 Rows: TypeAlias = list[dict[str, Any]]
 Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]
@@ -176,7 +177,7 @@ class _PacedFlow:
     async def _refusal(self, call: Call, key: IdempotencyKey) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
         try:
-            await self.call(self.flow.rows.slice(call.place, call.rows).to_pylist(), key)
+            await self.call(plain_rows(self.flow.rows.slice(call.place, call.rows)), key)
         except Backpressure as refusal:
             return refusal
         except asyncio.CancelledError as error:
