@@ -106,10 +106,11 @@ KILLS ?= 30
 SEED ?= 1
 SINK ?= delta
 SOURCE ?= frames
+QUOTAS ?= messages
 
 .PHONY: crash
 crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE to SINK; recount; one line of JSON
-	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) $(ARGS)
+	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
 MINUTES ?= 30
 

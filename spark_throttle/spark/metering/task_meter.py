@@ -21,6 +21,8 @@ from spark_throttle.spark.metering.running_task import RunningTask
 _RUN_DIGITS: Final = 12
 _MOST_LOTS: Final = 256
 DRIVER: Final = "driver"
+SINK: Final = "sink"
+"""Works of a batch that no task names."""
 
 
 @dataclass(slots=True)
