@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 SHARDS: Final = 3
 REFERENCES: Final = "references"
+FUNCTION: Final = "function"
+"""The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
+
 MESSAGES, TIME = "messages", "time"
 """What quotas limit."""
 
@@ -142,7 +145,7 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = 
     "delta-alone": start_delta_alone,
     "file-sink": start_file_sink,
     "parquet": start_parquet,
-    "function": start_function,
+    FUNCTION: start_function,
 }
 
 
@@ -158,14 +161,12 @@ def start(
         reader = throttle.read_stream(spark).schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return SINKS[sink](throttle, reader.parquet(str(root / "source")), root, "spark")
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
-    if quotas == TIME:
+    if quotas == TIME and sink == FUNCTION:
         return start_metered(throttle, events, root)
     return SINKS[sink](throttle, events, root, writer)
 
 
-def drain(
-    spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES
-) -> None:
+def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES) -> None:
     """Run in the caller's session until all is drained; its settings are put back."""
     before = {key: spark.conf.get(key, None) for key in _OF_QUERIES}
     for key, value in _OF_QUERIES.items():

@@ -261,9 +261,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default="delta")
     parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
-    parser.add_argument(
-        "--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="with those on time: sink function"
-    )
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     asked = parser.parse_args()
     root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
