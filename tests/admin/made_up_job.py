@@ -62,7 +62,7 @@ class MadeUpJob:
         bind(self.directory, shards=1, direction=self.direction)
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
         fence = RunFence(self.directory)
-        self.pulse = Pulse(self.directory, fence, self.clock)
+        self.pulse = Pulse(self.directory, fence, self.clock, cores=2)
         self.plane = ControlPlane(
             self.directory, policies, self.direction, 1, self.clock, fence=fence, pulse=self.pulse
         )
