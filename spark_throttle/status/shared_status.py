@@ -15,6 +15,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, read_observation
+from spark_throttle.status.time_status import time_of_batch
 from spark_throttle.status.usage_table import policy_of, usage_rows
 
 
@@ -124,7 +125,8 @@ def batch_usage(
         Whether the rows have the columns of `SHARE_SCHEMA`; by default, whether the job has shares to show.
     """
     policy = policy_of(directory, reports[0])
-    rows = usage_rows(reports, policy, batch)
+    time = time_of_batch(directory, policy, reports[0].epoch, batch)
+    rows = usage_rows(reports, policy, batch, time)
     observation = read_observation(directory)
     if has_shares is False or (has_shares is None and observation is None):
         return rows

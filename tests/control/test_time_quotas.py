@@ -277,13 +277,13 @@ def test_status_has_the_time_used_and_the_throttle_time_by_scope() -> None:
     epoch = newest_epoch(job)
     status = time_status_of(epoch, compile_policy(job.policies, "publish"))
     assert status is not None
-    assert (status.interval_ms, status.exempt_ns, status.unattributed_ns) == (1_000, 0, 0)
-    shown = {(each.level, each.scope): each for each in status.scopes}
-    assert list(shown) == [("job", ""), ("tenant", "acme"), ("tenant", "zoe"), ("namespace", DEAR)]
+    assert (status.job.interval_ms, status.job.exempt_ns, status.job.unattributed_ns) == (1_000, 0, 0)
+    shown = status.by_scope()
+    assert list(shown) == [("job", "job"), ("tenant", "acme"), ("tenant", "zoe"), ("namespace", DEAR)]
     acme = shown["tenant", "acme"]
     assert (acme.used_ns, acme.request_percentage, acme.ns_per_message) == (2_000 * MS, 50, 20 * MS)
     assert (acme.balance_ns, acme.throttle_ms) == (-500 * MS, 1_000)  # a window of debt, less a second's quota
-    assert (shown["job", ""].used_ns, shown["job", ""].throttle_ms) == (2_100 * MS, None)
+    assert (shown["job", "job"].used_ns, shown["job", "job"].throttle_ms) == (2_100 * MS, None)
     assert shown["namespace", DEAR].used_ns == 2_000 * MS
     plain = SimulatedJob({}, shards=1)
     played(plain, 1)
