@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import bound_manifest
-from spark_throttle.control.demand import SharedScopes
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
@@ -77,7 +77,8 @@ def scope_shares(
     scopes = SharedScopes.of(policy, direction)
     names = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
-    name_of = {int(each): names[at - 1] for each, at in zip(scopes.ids, scopes.position, strict=True)}
+    tokens = np.flatnonzero(~scopes.is_time)
+    name_of = {int(scopes.ids[at]): names[scopes.position[at] - 1] for at in tokens}
     order = np.argsort(observation.peer_scope, kind="stable")
     starts = np.searchsorted(observation.peer_scope[order], np.arange(len(observation.ids) + 1))
     return {

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.core.codec import unpack_epoch
-from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.status.time_status import time_status_of
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.disk import CrashPoint, MemoryDirectory
+from spark_throttle.testing.simulation.disk import CrashPoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.query import Costs
@@ -241,22 +239,6 @@ def test_charges_of_batches_that_were_undone_do_not_count() -> None:
 
 
 # Jobs that share their quotas
-
-
-def test_shared_scopes_time_is_refused_where_jobs_share_their_quotas() -> None:
-    with pytest.raises(ConfigurationError, match="set it for namespaces, globs or the defaults, or leave the exchange"):
-        SimulatedJob(PLACES["tenant"], shards=2, exchange=SimulatedExchange()).trigger()
-
-
-def test_shared_scopes_time_that_comes_later_leaves_the_policies_in_force_and_says_why() -> None:
-    job = SimulatedJob(PLACES["namespace"], shards=2, cost_ns=TEN_TO_ONE, exchange=SimulatedExchange())
-    revision = newest_epoch(job).revision if played(job, 2) else ""
-    job.set_policies(PLACES["tenant"])
-    played(job, 2)
-    assert newest_epoch(job).revision == revision
-    followed = read_next_policies(MemoryDirectory(job.checkpoint.control, lambda _: None, job.place))
-    assert followed is not None
-    assert "cannot share that one" in str(followed.problem)
 
 
 def test_namespaces_time_is_limited_where_jobs_share_their_quotas() -> None:
