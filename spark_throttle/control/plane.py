@@ -31,6 +31,7 @@ from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch
+from spark_throttle.core.lending.destinations import DestinationRates, rates_after
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.lending.owed_time import with_owed
@@ -57,6 +58,8 @@ _TIME_IS_NOT_SHARED = (
     "the policy has request_percentage in the job, a tenant or a resource group, and this job shares its quotas with "
     "others, who cannot share that one: set it for namespaces, globs or the defaults, or leave the exchange out"
 )
+_UNSENT_WAIT_MS = 1_000
+"""How long to wait before a batch for nothing but rows that a destination did not take."""
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
@@ -72,6 +75,7 @@ class _Left:
     owed_ms: Int64s | None = None
     interval_ms: int = 0
     time: TimeLedger | None = None
+    destinations: DestinationRates | None = None
 
 
 class ControlPlane:
@@ -160,6 +164,9 @@ class ControlPlane:
             buckets, self._settling.newest_settled(epoch), advance_micro,
             self._settling.owed_ms(epoch, before, policy, now_ms, is_own=self._has_pinned(start)),
             now_ms - epoch.buckets.as_of_ms, time,
+            rates_after(
+                epoch.destinations, before, self._settling.told(), policy, elapsed_ms=now_ms - epoch.buckets.as_of_ms
+            ),
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
         put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
@@ -175,10 +182,11 @@ class ControlPlane:
         A scope that jobs share earns at the share that `epoch` pins, and after the settled batches only while this
         process, having made `epoch`, holds the lease.
         """
-        own = settled.refill(before, now_ms=now_ms)
-        share = epoch.share_micro_per_ms
-        if share is None and self._shared is None:
+        bounded = None if epoch.destinations is None else epoch.destinations.share(None, len(before.shared))
+        own = refill_share(settled, before, bounded, now_ms=now_ms)
+        if epoch.share_micro_per_ms is None and self._shared is None:
             return own
+        share = epoch.share_in_force
         leased = settled
         if share is not None:
             paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
@@ -247,11 +255,18 @@ class ControlPlane:
         if epoch is None or not self._settling.has_reports:
             return NEVER_MS
         if self._event[0] is not epoch or self._event[1] != self._settling.newest_batch:
-            event_ms = self._event_under(
-                under_share(self.epochs.policy(epoch), epoch.share_micro_per_ms), epoch, now_ms
-            )
+            event_ms = self._event_under(under_share(self.epochs.policy(epoch), epoch.share_in_force), epoch, now_ms)
+            event_ms = min(event_ms, self._destinations_event_ms(epoch))
             self._event = epoch, self._settling.newest_batch, event_ms
         return self._event[2]
+
+    def _destinations_event_ms(self, epoch: Epoch) -> int:
+        """Return when rows that a destination did not take are to be sent, or an epoch may say that they were."""
+        told = [each for batch in self._settling.told()[-1:] for each in batch.values()]
+        if any(each.unsent_messages for each in told):
+            return epoch.buckets.as_of_ms + _UNSENT_WAIT_MS
+        had_unsent = epoch.destinations is not None and bool(epoch.destinations.unsent_messages.any())
+        return epoch.buckets.as_of_ms if told and had_unsent else NEVER_MS
 
     def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
         """Return whether a waiting row would ever leave or expire if the job had the whole of its shared quotas."""
@@ -293,10 +308,15 @@ class ControlPlane:
         now_ms = moment.paid_ms
         reports = self._settling.last_under(policy)
         share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
-        in_force = under_share(policy, share)
+        destinations = rates_after(None, None, [], policy, elapsed_ms=0) if left is None else left.destinations
+        bounded = share if destinations is None else destinations.share(share, len(policy.shared))
+        in_force = under_share(policy, bounded)
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
         buckets, time = left.buckets, _ledger(policy, left.time, now_ms)
+        if destinations is not None:
+            balance_micro = destinations.room_left(buckets.balance_micro, in_force)
+            buckets = refill_share(Buckets(balance_micro, now_ms), policy, bounded, now_ms=now_ms)
         if self._shared is not None and share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
             self._shared.keep_until_repaid(policy, buckets.balance_micro, share, now_ms=now_ms)
@@ -320,7 +340,7 @@ class ControlPlane:
         held = Buckets(buckets.balance_micro, now_ms)
         epoch = Epoch(
             number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms,
-            None if time is None or timed.limits is None else EpochTime(time, timed.limits),
+            None if time is None or timed.limits is None else EpochTime(time, timed.limits), destinations,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

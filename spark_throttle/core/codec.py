@@ -5,11 +5,12 @@ Each kind has its own format version. A reader accepts every version up to its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
+from spark_throttle.core.lending.destinations import DestinationRates
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -38,15 +39,16 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 6
+EPOCH_VERSION = 7
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
-quotas on processing time have left."""
+quotas on processing time have left, 7 the rates of destinations."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
 _WITH_LEADS = 5
 _EPOCH_WITH_DEFERRAL = 5
+_EPOCH_WITH_DESTINATIONS = 7
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _EPOCH_WITH_TIME = 6
@@ -231,6 +233,15 @@ class Epoch:
 
     time: EpochTime | None = None
     """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
+    destinations: DestinationRates | None = None
+    """The rates of destinations that push back; `None` if the policy has none."""
+
+    @property
+    def share_in_force(self) -> Int64s | None:
+        """The shares of the shared scopes' rates, none higher than its destination's rate."""
+        if self.destinations is None:
+            return self.share_micro_per_ms
+        return self.destinations.share(self.share_micro_per_ms, len(self.buckets.balance_micro))
 
     def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
         """Return the epoch's control row for a shard.
@@ -246,7 +257,7 @@ class Epoch:
         deferral = None if lending.deferral is None else lending.deferral.of_shard(shard)
         time = None if self.time is None else self.time.of_shard(shard, len(lending.balance_micro))
         return ShardGrant(
-            self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
+            self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_in_force,
             paying, bound_milli, deferral, time,
         )  # fmt: skip
 
@@ -270,6 +281,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, "owed_ms": epoch.owed_ms}
     if epoch.time is not None:
         version, more = _EPOCH_WITH_TIME, {**more, **epoch_time_fields(epoch.time)}
+    if epoch.destinations is not None:
+        version, more = _EPOCH_WITH_DESTINATIONS, {**more, **_destination_fields(epoch.destinations)}
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -297,7 +310,18 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     return Epoch(
         f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
         f.integers("owed_ms") if f.has("owed_ms") else None, epoch_time_of(f, buckets.as_of_ms),
+        _destinations(f),
     )  # fmt: skip
+
+
+def _destination_fields(rates: DestinationRates) -> dict[str, Field]:
+    return {f"destination_{each.name}": getattr(rates, each.name) for each in fields(DestinationRates)}
+
+
+def _destinations(f: BlockFields) -> DestinationRates | None:
+    if not f.has("destination_scope"):
+        return None
+    return DestinationRates(*(f.integers(f"destination_{each.name}") for each in fields(DestinationRates)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -153,8 +154,14 @@ class Payload(Protocol):
 class Outlet(Protocol):
     """What takes the admitted rows of a batch itself, by what the shards report of it."""
 
-    def write(self, rows: DataFrame, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]) -> None:
-        """Take the rows; called again with the same rows if the batch is run again."""
+    def write(
+        self,
+        rows: Callable[[], DataFrame] | None,
+        directory: Directory,
+        mark: BatchMark,
+        reports: Sequence[UsageReport],
+    ) -> None:
+        """Take the rows, `None` if there are none; called again with the same rows if the batch is run again."""
         ...
 
 
@@ -188,8 +195,8 @@ class BatchSink:
             has_admitted = any(report.admitted.any() for report in reports)
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             if self.outlet is not None:
-                if has_admitted:
-                    self.outlet.write(rows.admitted(self.admitted), directory, mark, reports)
+                given = partial(rows.admitted, self.admitted) if has_admitted else None
+                self.outlet.write(given, directory, mark, reports)
             elif isinstance(self.admitted, Metered):
                 self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
             elif not isinstance(self.admitted, Target):

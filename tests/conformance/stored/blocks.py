@@ -11,6 +11,7 @@ writes what has no file. A block of an older version cannot be written any more:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,21 @@ import pyarrow as pa
 
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
+from spark_throttle.core.lending.destinations import DestinationRates
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    CompiledPolicy,
+    Destinations,
+    Int64s,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+)
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
@@ -44,7 +54,7 @@ def policy(version: int = 1) -> CompiledPolicy:
     bound = 2**20 if version > 2 else MAX_SIZE_BYTES
     core, cores = (0.5, 250) if version > 3 else (None, None)
     globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
-    return make_policy(
+    made = make_policy(
         job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
         groups={
@@ -66,7 +76,14 @@ def policy(version: int = 1) -> CompiledPolicy:
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",
     )
+    return replace(made, destinations=DESTINATIONS) if version > 4 else made
 
+
+DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]))
+"""A resource group that stands for a destination, which policies of version 5 have."""
+
+RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0)))
+"""The rate of a destination, which epochs of version 7 have."""
 
 SHARE = np.array([[-1, 0], [2**50, 7]])
 """A job's shares of shared quotas, which blocks of version 2 have."""
@@ -174,6 +191,7 @@ def epoch(
     bound_milli: Int64s | None = None,
     deferral: Deferral | None = None,
     time: EpochTime | None = None,
+    destinations: DestinationRates | None = None,
 ) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
@@ -181,7 +199,7 @@ def epoch(
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
         Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral), 8, share, reading,
-        None if deferral is None else np.array([0, 3_000]), time,
+        None if deferral is None else np.array([0, 3_000]), time, destinations,
     )  # fmt: skip
 
 
@@ -208,6 +226,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "policy_v2": lambda: policy(2),
     "policy_v3": lambda: policy(3),
     "policy_v4": lambda: policy(4),
+    "policy_v5": lambda: policy(5),
     "usage_v1": usage,
     "usage_v2": lambda: usage(LEAVES_MS),
     "epoch_v1": epoch,
@@ -230,6 +249,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v6": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME),
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
+    "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
 }

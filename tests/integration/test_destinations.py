@@ -1,0 +1,77 @@
+"""Throttled queries whose destination pushes back: a real HTTP server on loopback that refuses some of the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.control.epochs import EpochName, Epochs
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.paced import HttpSender
+from tests.integration.streams import Lake, finish, policies, publish
+from tests.receiver import Arrival, Record, receiver
+
+API = policies(
+    resource_groups={
+        "api": {
+            **publish(messages_per_second=300, burst_seconds=2),
+            "destination": {"floor_messages_per_second": 5, "open_after_seconds": 0.1},
+        }
+    },
+    tenants={"a": {"resource_group": "api"}},
+)
+EVENTS = [(number, f"{'ab'[number % 2]}/{number % 6}", 10) for number in range(900)]
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    with receiver() as found:
+        yield found
+
+
+class Refuses:
+    """Refuses the calls of tenant ``a`` from one on, so many of them."""
+
+    def __init__(self, first: int, calls: int, status: int) -> None:
+        self.first, self.left, self.status = first, calls, status
+        self.seen = 0
+        self.taken: list[Arrival] = []
+
+    def __call__(self, arrival: Arrival) -> int:
+        if arrival.namespace.startswith("a/"):
+            self.seen += 1
+            if self.seen > self.first and self.left:
+                self.left -= 1
+                return self.status
+        self.taken.append(arrival)
+        return 200
+
+
+def check_taken(answer: Refuses) -> None:
+    """Each event was taken once, in its namespace's order."""
+    found: dict[str, list[int]] = {}
+    for arrival in answer.taken:
+        found.setdefault(arrival.namespace, []).extend(row["id"] for row in arrival.rows)
+    assert found == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
+    lake: Lake, record: Record, status: int
+) -> None:
+    record.answer = answer = Refuses(20, 12, status)
+    lake.offer(EVENTS)
+    finish(lake.writer(lake.throttle(API)).paced(HttpSender(record.url)).start())
+    record.by_key()
+    check_taken(answer)
+    control = Path(lake.checkpoint) / "throttle"
+    assert list((control / "unsent").iterdir())
+    epochs = sorted(path.name for path in (control / "epochs").iterdir())
+    loaded = [Epochs(Directory(str(control))).load(EpochName(int(name[:12]), name)) for name in epochs]
+    rates = [each.destinations for each in loaded if each.destinations is not None]
+    shown = [(each.refused_for_ms, each.unsent_messages, each.is_open, each.in_force_micro_per_ms) for each in rates]
+    assert len(rates) == len(loaded)
+    assert any(each.is_open.any() for each in rates), shown
+    assert not rates[-1].is_open.any(), shown
