@@ -126,10 +126,19 @@ class ControlPlane:
         self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
         self._rejections = RejectionNotice()
         self._warned_of = ""
+        self._ends_when_drained = False
         self._epochs_made = 0
 
-    def next_epoch(self, start: EpochName) -> EpochName:
-        """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
+    def next_epoch(self, start: EpochName, *, ends_when_drained: bool = False) -> EpochName:
+        """Return the epoch that the next batch is planned with: a new one if one is due, else `start`.
+
+        Parameters
+        ----------
+        ends_when_drained
+            Whether the query is to end once all is done that can be done now: then it does not wait for a destination
+            that is unavailable.
+        """
+        self._ends_when_drained = ends_when_drained
         if self._pulse is not None:
             self._pulse.note_call()
         if start == NO_EPOCH:
@@ -262,11 +271,16 @@ class ControlPlane:
 
     def _destinations_event_ms(self, epoch: Epoch) -> int:
         """Return when rows that a destination did not take are to be sent, or an epoch may say that they were."""
-        told = [each for batch in self._settling.told()[-1:] for each in batch.values()]
-        if any(each.unsent_messages for each in told):
+        rates, told = epoch.destinations, self._settling.told()[-1:]
+        if rates is None or not told:
+            return NEVER_MS
+        given_up = set[str]()
+        if self._ends_when_drained and self._epochs_made:
+            given_up = rates.unavailable(self.epochs.policy(epoch))
+        if any(each.unsent_messages and (each.accepted or name not in given_up) for name, each in told[0].items()):
             return epoch.buckets.as_of_ms + _UNSENT_WAIT_MS
-        had_unsent = epoch.destinations is not None and bool(epoch.destinations.unsent_messages.any())
-        return epoch.buckets.as_of_ms if told and had_unsent else NEVER_MS
+        were_sent = any(not each.unsent_messages for each in told[0].values())
+        return epoch.buckets.as_of_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
 
     def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
         """Return whether a waiting row would ever leave or expire if the job had the whole of its shared quotas."""
@@ -315,7 +329,7 @@ class ControlPlane:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
         buckets, time = left.buckets, _ledger(policy, left.time, now_ms)
         if destinations is not None:
-            balance_micro = destinations.room_left(buckets.balance_micro, in_force)
+            balance_micro = destinations.room_left(buckets.balance_micro, policy)
             buckets = refill_share(Buckets(balance_micro, now_ms), policy, bounded, now_ms=now_ms)
         if self._shared is not None and share is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)

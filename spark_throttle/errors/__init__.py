@@ -9,6 +9,7 @@
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DefinitionChangedError  start once with the old definition
+    │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
     │   ├── NativeWriterError       use Spark's writer for the table
     │   └── NotInstalledError       install what it names where it names, then start again
     ├── TakenOverError              let the newer run go on, or stop it and start again
@@ -57,6 +58,7 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     ShardCountChangedError,
     StoredPolicyError,
+    UnsentCallsError,
 )
 from spark_throttle.errors.near_names import did_you_mean
 from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
@@ -114,6 +116,7 @@ __all__ = [
     "TurnTimeoutError",
     "UnconfirmedError",
     "UnknownVersionError",
+    "UnsentCallsError",
     "did_you_mean",
 ]
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.files.storage import Directory
@@ -63,8 +64,9 @@ def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
 ) -> None:
     record.answer = answer = Refuses(20, 12, status)
     lake.offer(EVENTS)
-    finish(lake.writer(lake.throttle(API)).paced(HttpSender(record.url)).start())
-    record.by_key()
+    throttle = lake.throttle(API)
+    while answer.left or len(record.by_key()) > len(answer.taken):
+        finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
     check_taken(answer)
     control = Path(lake.checkpoint) / "throttle"
     assert list((control / "unsent").iterdir())
@@ -75,3 +77,35 @@ def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
     assert len(rates) == len(loaded)
     assert any(each.is_open.any() for each in rates), shown
     assert not rates[-1].is_open.any(), shown
+
+
+def sent_elsewhere(rows: object, key: object) -> None:
+    """Take rows in place of the destination."""
+
+
+def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_calls_were_to_go(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Refuses(20, 10**6, 503)
+    lake.offer(EVENTS)
+    throttle = lake.throttle(API)
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    asked = len(record.arrivals)
+    taken = sum(len(arrival.rows) for arrival in answer.taken)
+    assert 450 < taken < 900
+    for writer, problem in (
+        (lake.writer(throttle).foreachBatch(lambda *_: None), "this query does not send"),
+        (lake.writer(throttle).format("parquet").option("path", lake.path("out")), "this query does not send"),
+        (lake.writer(throttle).paced(HttpSender(record.url + "2")), "this query sends by http"),
+        (lake.writer(throttle).paced(sent_elsewhere), "this query sends by the function"),
+    ):
+        with pytest.raises(StreamingQueryException, match=problem) as error:
+            finish(writer.start())
+        assert f"{900 - taken} messages that {record.url} did not take" in str(error.value)
+        assert "start it with paced(…) as it was" in str(error.value)
+    assert len(record.arrivals) == asked
+    answer.left = 0
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    record.by_key()
+    check_taken(answer)
+    finish(lake.writer(throttle).format("parquet").option("path", lake.path("out")).start())

@@ -1,11 +1,13 @@
 """The rates of destinations that push back: what an epoch pins, and what the next one makes of the batches between.
 
 A destination is a resource group. Its rate in messages is not its quota, but what `limits.aimd` makes of what its
-batches were told; and the floor while it is unavailable: when every call has been refused for longer than the policy
-says. What was refused then says nothing about a rate, so the rate from before is in force again once a call is
-accepted.
+batches were told. It is unavailable, and its breaker open, when every call has been refused for longer than the policy
+says. Then nothing more is admitted: calls that are unsent ask again, one a batch. Without any, rows are admitted at the
+floor, to ask with. What was refused meanwhile says nothing about a rate, so the rate from before is in force again once
+a call is accepted.
 
-Rows that were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these.
+Rows that were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So
+no more than the burst and one batch is ever unsent.
 
 Laws: the state after a batch is a function of the state before, of what the batch was told, and of batch times. A
 destination to which nothing was sent keeps its rate.
@@ -78,10 +80,14 @@ class DestinationRates:
 
     unsent_messages: Int64s
     in_force_micro_per_ms: Int64s
-    """The rate, between floor and ceiling."""
+    """The rate at which rows are admitted, between floor and ceiling; 0 where unsent calls ask again."""
 
     is_open: Int64s
     """1 where the breaker is open: the destination is unavailable."""
+
+    def unavailable(self, policy: CompiledPolicy) -> set[str]:
+        """Return the destinations whose breakers are open."""
+        return {name for name, is_open in zip(group_names(policy), self.is_open.tolist(), strict=True) if is_open}
 
     def sending_micro_per_ms(self, at: int, *, floor: int, ceiling: int) -> int:
         """Return how fast rows that were admitted may be sent: as before the breaker opened, where it is open."""
@@ -94,11 +100,12 @@ class DestinationRates:
         found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
         return found
 
-    def room_left(self, balance_micro: Int64s, in_force: CompiledPolicy) -> Int64s:
+    def room_left(self, balance_micro: Int64s, policy: CompiledPolicy) -> Int64s:
         """Return the balances of the shared scopes, less what admitted rows that were not sent take."""
         found = balance_micro.copy()
         at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
-        most = in_force.shared.burst_micro[at] - self.unsent_messages * MICRO
+        most = policy.shared.burst_micro[at] - self.unsent_messages * MICRO
+        most = np.where(self.in_force_micro_per_ms > 0, most, np.minimum(most, 0))
         found[at] = np.where(self.unsent_messages > 0, np.minimum(found[at], most), found[at])
         return found
 
@@ -134,7 +141,9 @@ def rates_after(
             since_ms = elapsed_ms if number == len(heard) else 0
             state = state.after(each, floor=floor, ceiling=ceiling, elapsed_ms=since_ms)
         is_open = state.refused_for_ms >= open_after_ms and state.refused_for_ms > 0
-        rate = floor if is_open else state.aimd.rate(floor=floor, ceiling=ceiling)
+        rate = state.aimd.rate(floor=floor, ceiling=ceiling)
+        if is_open:
+            rate = 0 if state.unsent_messages else floor
         rows.append((
             state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open)
         ))  # fmt: skip

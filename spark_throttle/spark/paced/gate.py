@@ -5,9 +5,11 @@ that doubles while nothing else is accepted. Then one call passes, to see; the o
 
 The calls of a destination that the policy knows also wait for a bucket of the destination's. It is filled at this
 task's part of the destination's rate in the epoch, and slower after a refusal, by `core.limits.aimd`. A refusal of the
-call that passed to see changes no rate: what takes nothing at all does not say how much it would take. Once such a
-destination has refused something, or was unavailable before, its calls no longer wait after the time of the batch is
-over (`UnsentError`).
+call that passed to see changes no rate: what takes nothing at all does not say how much it would take. Once a gate has
+refused something, or was unavailable before, the calls of such a destination no longer wait after the time of the batch
+is over (`UnsentError`).
+
+Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
 Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a longer time.
 """
@@ -29,6 +31,7 @@ _BURST_NS: Final = 20_000_000
 """For how long a destination's bucket may catch up."""
 
 _LOOK_AGAIN_SECONDS: Final = 1.0
+"""How long a call waits for its turn before it looks at the time."""
 
 _NOTABLE: Final = 50
 """A rate that has changed by more than its part of this is set anew."""
@@ -102,71 +105,68 @@ class Gate:
         """The time until a call may pass."""
         return 0.0 if self._is_open else max(0.0, self._shut_until - _now())
 
-    @property
-    def has_terms(self) -> bool:
-        """Whether the policy knows the destination."""
-        return self._terms is not None
-
-    @property
-    def row_ns(self) -> int:
-        """What a row is charged in the destination's bucket."""
-        return 0 if self._terms is None else self._terms.row_ns
-
     def told(self, unsent_messages: int) -> Told:
         """Return what the destination said."""
         quiet_ms = max(0, int(1_000 * (_now() - max(self._shut_until, self._began))))
         refused_for_ms = int(1_000 * self.refused_for_seconds)
         return Told(self.accepted, self.refused, self._aimd.base, quiet_ms, refused_for_ms, unsent_messages)
 
-    def check_time(self) -> None:
+    def _check_time(self, leaves_at: float | None) -> None:
         """Refuse to go on if what is not sent yet is left to a later batch."""
-        if self._terms is None or not (self.refused or self._terms.is_unavailable):
+        is_unavailable = self._terms is not None and self._terms.is_unavailable
+        if leaves_at is None or not (self.refused or is_unavailable):
             return
-        left = self._began + self._terms.seconds - _now()
-        is_still_unavailable = self.refused and not self.accepted and self._terms.is_unavailable
+        left = leaves_at - _now()
+        is_still_unavailable = self.refused and not self.accepted and is_unavailable
         if left <= 0 or is_still_unavailable or self.shut_for_seconds >= left:
             raise UnsentError
 
-    async def passed(self, producer: AsyncProducer | None) -> int:
-        """Wait until a call may leave, and return the turn in which it does."""
+    async def passed(self, producer: AsyncProducer | None, rows: int, leaves_at: float | None) -> int:
+        """Wait until a call may leave, charge it, and return the turn in which it does.
+
+        Parameters
+        ----------
+        leaves_at
+            The loop's time at which the call is left to a later batch, if the gate refuses; `None` if it always waits.
+        """
         while True:
-            self.check_time()
+            self._check_time(leaves_at)
             if self.shut_for_seconds:
                 await asyncio.sleep(self.shut_for_seconds)
-            elif not await self._has_turn(producer):
-                continue
             elif self._is_open:
-                return self.turn
+                turn = self.turn
+                if await self._has_turn(producer, rows, leaves_at) and turn == self.turn:
+                    return turn
             elif self._probes:
                 await self._changed.wait()
             else:
-                self._probes += 1  # and from here to the return nothing waits, so nobody waits for it in vain
+                self._probes += 1
                 return self.turn
 
-    async def _has_turn(self, producer: AsyncProducer | None) -> bool:
-        """Wait for the destination's bucket, and return whether the gate is as it was before."""
-        if producer is None:
+    async def _has_turn(self, producer: AsyncProducer | None, rows: int, leaves_at: float | None) -> bool:
+        """Wait for the destination's bucket; return whether the call was charged, or else is to look at the time."""
+        if producer is None or self._terms is None:
             return True
-        turn = self.turn
         self._grow()
+        left = 0.0 if leaves_at is None else leaves_at - _now()
         try:
-            await producer.acquire(0, self._look_again_seconds())
+            await producer.acquire(rows * self._terms.row_ns, left if left > 0 else _LOOK_AGAIN_SECONDS)
         except TurnTimeoutError:
             return False
-        return turn == self.turn
+        return True
 
-    def _look_again_seconds(self) -> float:
-        """Return for how long a call may wait for its turn before it looks at the time."""
-        left = 0.0 if self._terms is None else self._began + self._terms.seconds - _now()
-        return left if left > 0 else _LOOK_AGAIN_SECONDS
+    def pass_on(self) -> None:
+        """Let another call pass to see: the one that did was refused in the name of another destination."""
+        if not self._is_open:
+            self._wake()
 
     def accept(self) -> None:
-        """Note that a call was accepted: the gate is open, unless it was shut after the call left."""
+        """Note that a call which left through this gate was accepted: it is open, unless it was shut after that."""
         self.accepted += 1
         self._refused_since = None
         self._pause_seconds = _FIRST_PAUSE_SECONDS
-        if not self.shut_for_seconds:
-            self._is_open = True
+        if not self._is_open:
+            self._is_open = not self.shut_for_seconds
             self._wake()
 
     def refuse(self, refusal: Backpressure, turn: int) -> None:

@@ -19,12 +19,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.checkpoint.offset_log import source_offsets
+from spark_throttle.checkpoint.offset_log import batch_time_ms, source_offsets
+from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, write_unsent
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.control.told import write_told
 from spark_throttle.core.codec import Epoch
@@ -38,13 +38,7 @@ from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.paced.paced_task import SENT_DDL, BatchDestination, PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName, OpenedPerTask, Send
-from spark_throttle.spark.paced.unsent_calls import (
-    forget_unsent,
-    namespaces_of,
-    read_unsent,
-    to_bytes,
-    write_unsent,
-)
+from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
 _NS_PER_MS = 1_000_000
@@ -61,6 +55,9 @@ class PacedSink:
     """What sends the admitted rows of each batch."""
 
     send: Send | OpenedPerTask
+    target: str
+    """What sends, as text."""
+
     options: SendOptions
     namespace: Column
     size: Column
@@ -89,10 +86,12 @@ class PacedSink:
         SourceChangedError
             If other rows were sent than the batch admitted.
         """
-        left = read_unsent(directory, mark.batch - 1)
-        answers = [] if rows is None and not left else self._send(rows, directory, mark, reports, left)
+        checkpoint = checkpoint_of(directory)
+        left = unsent_before(directory, checkpoint, mark.batch)
+        resumed = 0 if left is None else left.messages
+        unsent = {} if left is None else by_namespace(left.tables)
+        answers = [] if rows is None and not unsent else self._send(rows, directory, mark, reports, unsent)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
-        resumed = sum(table.num_rows for table in left)
         taken = [sum(answer[name] for answer in answers) for name in ("rows", "resumed")]
         if taken != [admitted, resumed]:
             raise SourceChangedError(
@@ -106,8 +105,10 @@ class PacedSink:
             for name, each in json.loads(answer["told"]).items():
                 told.setdefault(name, []).append(Told(**each))
         write_told(directory, mark.batch, {name: Told.together(parts) for name, parts in sorted(told.items())})
-        write_unsent(directory, mark.batch, [bytes(answer["unsent"]) for answer in answers])
-        forget_unsent(directory, mark.batch - self.epochs.batches_kept)
+        tables = [bytes(table) for answer in answers for table in answer["unsent"]]
+        calls = UnsentCalls(self.target, count_rows(tables), tables)
+        write_unsent(directory, mark.batch, time_of(checkpoint, mark.batch), calls)
+        forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
 
     def _send(
         self,
@@ -115,22 +116,21 @@ class PacedSink:
         directory: Directory,
         mark: BatchMark,
         reports: Sequence[UsageReport],
-        left: list[pa.Table],
+        unsent: Mapping[str, Sequence[bytes]],
     ) -> list[Row]:
         """Send, and return what the tasks say."""
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
         policy = self.epochs.policy(epoch)
         costs = costs_of(epoch, policy, reports)
-        unsent = by_namespace(left)
         moved = {name: int(count) for report in reports for name, count in _admitted(report)}
-        messages = Counter(moved) + Counter({name: table.num_rows for name, table in unsent.items()})
+        messages = Counter(moved) + Counter({name: count_rows(tables) for name, tables in unsent.items()})
         destinations, destination_of = destinations_of(epoch, policy, messages)
         task = PacedTask(
             self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(), self.options,
             destinations, destination_of,
-            {name: to_bytes(table) for name, table in unsent.items() if name in moved},
+            {name: tables for name, tables in unsent.items() if name in moved},
         )  # fmt: skip
-        alone = {name: to_bytes(table) for name, table in unsent.items() if name not in moved}
+        alone = {name: tables for name, tables in unsent.items() if name not in moved}
         sending = None
         if rows is not None:
             helpers = [self.namespace.cast("string").alias(NAMESPACE)]
@@ -196,19 +196,39 @@ def destinations_of(
     return found, destination_of
 
 
-def by_namespace(tables: Sequence[pa.Table]) -> dict[str, pa.Table]:
-    """Return the rows of unsent calls by namespace, in their order."""
-    found: dict[str, list[pa.Table]] = {}
-    for table in tables:
-        names = pa.array(namespaces_of(table), pa.string())
-        for name in pc.unique(names).to_pylist():
-            found.setdefault(name, []).append(table.filter(pc.equal(names, name)))
-    return {name: pa.concat_tables(parts, promote_options="permissive") for name, parts in found.items()}
-
-
 def _admitted(report: UsageReport) -> Iterator[tuple[str, int]]:
     counts = report.admitted[:, Dimension.MESSAGES]
     yield from ((name, count) for name, count in zip(report.names.to_pylist(), counts.tolist(), strict=True) if count)
+
+
+def checkpoint_of(control: Directory) -> Directory:
+    """Return the checkpoint in which a control directory is."""
+    return Directory(control.location.rstrip("/").rpartition("/")[0])
+
+
+def unsent_before(control: Directory, checkpoint: Directory, batch: int) -> UnsentCalls | None:
+    """Return what the batch before a batch left unsent.
+
+    Raises
+    ------
+    EpochMissingError
+        If the offsets of the batch before are gone.
+    """
+    return read_unsent(control, batch - 1, time_of(checkpoint, batch - 1)) if batch else None
+
+
+def time_of(checkpoint: Directory, batch: int) -> int:
+    """Return the time of a batch by Spark's log.
+
+    Raises
+    ------
+    EpochMissingError
+        If its offsets are gone.
+    """
+    found = batch_time_ms(checkpoint, batch)
+    if found is None:
+        raise EpochMissingError(-1, checkpoint.path(f"offsets/{batch}"))
+    return found
 
 
 def epoch_of(directory: Directory, batch: int) -> EpochName:
@@ -219,7 +239,7 @@ def epoch_of(directory: Directory, batch: int) -> EpochName:
     EpochMissingError
         If the offsets are gone.
     """
-    checkpoint = Directory(directory.location.rstrip("/").rpartition("/")[0])
+    checkpoint = checkpoint_of(directory)
     for offset in source_offsets(checkpoint, batch):
         control = offset.get("control", offset)  # a query that decides on references has both in one offset
         if "epoch" in control:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -21,11 +21,14 @@ from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.row_costs import RowCost
 from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, Parcel, Send, parcels_of, send_flows
-from spark_throttle.spark.paced.unsent_calls import from_bytes, parcels_of_table, table_of, to_bytes
+from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "rows long, resumed long, told string, unsent binary"
+SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>"
+_SENT: Final = pa.schema([
+    ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
+])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
 _NS: Final = 1_000_000_000
 
@@ -75,7 +78,7 @@ class PacedTask:
     destination_of: Mapping[str, str] = field(default_factory=dict)
     """By namespace."""
 
-    unsent: Mapping[str, bytes] = field(default_factory=dict)
+    unsent: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """Calls of earlier batches (`unsent_calls`), by namespace; a task has those of the namespaces that it has."""
 
     takes_all_unsent: bool = False
@@ -100,8 +103,10 @@ class PacedTask:
         rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
         resumed = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - rows
         told = json.dumps({name: asdict(each) for name, each in sent.told.items()})
-        unsent = to_bytes(table_of(sent.unsent))
-        yield pa.RecordBatch.from_pydict({"rows": [rows], "resumed": [resumed], "told": [told], "unsent": [unsent]})
+        unsent = tables_of(sent.unsent)
+        yield pa.RecordBatch.from_pylist(
+            [{"rows": rows, "resumed": resumed, "told": told, "unsent": unsent}], schema=_SENT
+        )
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
         """Return the rows by namespace, each namespace's in their order."""
@@ -145,10 +150,8 @@ class PacedTask:
         return Flow(namespace, parcels, self.destination_of.get(namespace))
 
     def _left(self, namespace: str) -> list[Parcel]:
-        table = from_bytes(self.unsent.get(namespace, b""))
-        if table is None:
-            return []
         destination = self.destination_of.get(namespace)
         row_ns = self.destinations[destination].row_ns if destination is not None else 0
         cost_ns = int(self.costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
-        return parcels_of_table(table, max(row_ns, cost_ns))
+        contents = self.unsent.get(namespace, ())
+        return [parcel for content in contents for parcel in parcels_of_table(content, max(row_ns, cost_ns))]

@@ -151,7 +151,9 @@ async def send_flows(
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
-        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, patience_seconds, call)
+        now = asyncio.get_running_loop().time()
+        leaves_at = {name: now + each.seconds for name, each in terms.items()}
+        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, leaves_at, patience_seconds, call)
         paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
@@ -177,6 +179,9 @@ class _Task:
     gates: dict[str, Gate]
     """By destination."""
 
+    leaves_at: dict[str, float]
+    """The loop's time at which calls are left to a later batch, by destination of the policy."""
+
     patience_seconds: float
     call: _AsyncSend
 
@@ -192,8 +197,9 @@ class _PacedFlow:
         self.flow = flow
         self._task = task
         self._gate = task.gate(flow.destination or flow.namespace)
+        self._leaves_at = task.leaves_at.get(flow.destination or "")
         self._own = task.pacer.async_producer(task.pacer.level(flow.namespace, _TIME, initial_tokens=1))
-        self._destinations = self._gate.producer()
+        self._producer = self._gate.producer()
         self._done: set[int] = set()
 
     @property
@@ -205,47 +211,55 @@ class _PacedFlow:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
         with suppress(UnsentError):
             for at, parcel in enumerate(self.flow.parcels):
-                turn = await self._leave(parcel)
+                gate, turn = await self._leave(parcel)
                 if group is None:
-                    await self._send(at, parcel, turn)
+                    await self._send(at, parcel, gate, turn)
                 else:
-                    group.create_task(self._send_alone(at, parcel, turn))
+                    group.create_task(self._send_alone(at, parcel, gate, turn))
         with suppress(TurnTimeoutError):  # what is still owed then is owed for longer than the promise looks
             await self._own.acquire(0, _LONGEST_WAIT_SECONDS)
 
-    async def _leave(self, parcel: Parcel) -> int:
-        """Wait until a call may leave, charge it, and return its turn at the gate."""
+    async def _leave(self, parcel: Parcel) -> tuple[Gate, int]:
+        """Wait until a call may leave, charge it, and return the gate through which it leaves, and its turn there.
+
+        Another call of the namespace may meanwhile be refused in another name: then it says so at its own gate.
+        """
         while True:
             await self._own.acquire(0)
             gate = self._gate
-            turn = await gate.passed(self._destinations)
+            turn = await gate.passed(self._producer, parcel.rows.num_rows, self._leaves_at)
             await self._task.places.acquire()
             if turn == gate.turn:
                 break
             self._task.places.release()  # the gate was shut meanwhile
         self._own.try_acquire(parcel.takes_ns)  # where calls are in order, nobody else charges this bucket
-        if self._destinations is not None:
-            self._destinations.try_acquire(parcel.rows.num_rows * gate.row_ns)
-        return turn
+        return gate, turn
 
-    async def _send(self, at: int, parcel: Parcel, turn: int) -> None:
+    async def _send(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
         attempts = 1
         while (refusal := await self._refusal(parcel)) is not None:
-            if refusal.scope not in (None, self._gate.name):
-                self._gate = self._task.gate(refusal.scope)
-                self._destinations, turn = self._gate.producer(), self._gate.turn
-            gate = self._gate
+            if refusal.scope not in (None, gate.name):
+                gate.pass_on()
+                gate = self._task.gate(refusal.scope)
+                turn = gate.turn
+                self._turn_to(gate)
             gate.refuse(refusal, turn)
-            if not gate.has_terms and gate.refused_for_seconds + gate.shut_for_seconds > self._task.patience_seconds:
+            refused_seconds = gate.refused_for_seconds + gate.shut_for_seconds
+            if self._leaves_at is None and refused_seconds > self._task.patience_seconds:
                 raise DeliveryError(gate.name, parcel.key.text, refusal.problem, attempts) from refusal
             attempts += 1
-            turn = await self._leave(parcel)
-        self._gate.accept()
+            gate, turn = await self._leave(parcel)
+        gate.accept()
         self._done.add(at)
 
-    async def _send_alone(self, at: int, parcel: Parcel, turn: int) -> None:
+    async def _send_alone(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
         with suppress(UnsentError):
-            await self._send(at, parcel, turn)
+            await self._send(at, parcel, gate, turn)
+
+    def _turn_to(self, gate: Gate) -> None:
+        """Let later calls leave through a gate."""
+        if gate is not self._gate:
+            self._gate, self._producer = gate, gate.producer()
 
     async def _refusal(self, parcel: Parcel) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""

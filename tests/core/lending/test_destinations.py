@@ -60,10 +60,11 @@ def test_rate_stays_between_floor_and_ceiling_whatever_is_told(told: list[tuple[
     rates = after(None)
     for each, elapsed_ms in told:
         rates = after(rates, each, elapsed_ms=elapsed_ms)
-        assert FLOOR <= rates.in_force_micro_per_ms[0] <= CEILING
         assert rates.unsent_messages.tolist() == [each.unsent_messages]
         if rates.is_open[0]:
-            assert rates.in_force_micro_per_ms.tolist() == [FLOOR]
+            assert rates.in_force_micro_per_ms.tolist() == [0 if each.unsent_messages else FLOOR]
+        else:
+            assert FLOOR <= rates.in_force_micro_per_ms[0] <= CEILING
 
 
 def test_rate_follows_what_the_tasks_found_and_grows_while_nothing_is_refused() -> None:
@@ -79,7 +80,9 @@ def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_com
     first = after(lower, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=2_000)
     assert first.is_open.tolist() == [0]
     second = after(first, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=1_000)
-    assert (second.is_open[0], second.in_force_micro_per_ms[0]) == (1, FLOOR)
+    assert (second.is_open[0], second.in_force_micro_per_ms[0]) == (1, 0)
+    none_left = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
+    assert (none_left.is_open[0], none_left.in_force_micro_per_ms[0]) == (1, FLOOR)
     assert after(second, elapsed_ms=1_000).is_open.tolist() == [1]  # nothing was sent, so nothing is known
     closed = after(second, QUIET, elapsed_ms=0)
     assert closed.is_open.tolist() == [0]
@@ -88,9 +91,14 @@ def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_com
 
 def test_unsent_rows_take_the_room_of_others() -> None:
     rates = after(after(None), refused(WHOLE, unsent=150))
-    in_force = under_share(policy(), rates.share(None, 2))
     balance = np.array([[0, 0], [200 * MICRO, 7]])
-    assert rates.room_left(balance, in_force).tolist() == [[0, 0], [50 * MICRO, 7]]
+    assert rates.room_left(balance, policy()).tolist() == [[0, 0], [50 * MICRO, 7]]
+
+
+def test_nothing_is_admitted_while_unsent_calls_ask_whether_the_destination_is_back() -> None:
+    rates = after(after(None), refused(WHOLE, accepted=0, unsent=1), elapsed_ms=9_000)
+    assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9]
+    assert rates.room_left(np.array([[0, 0], [200 * MICRO, 7]]), policy())[1].tolist() == [0, 7]
 
 
 def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:

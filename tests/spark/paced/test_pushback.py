@@ -199,3 +199,59 @@ def test_no_row_is_lost_or_doubled_by_a_destination_with_a_limit_of_its_own(
     if in_order:
         assert found == {name: list(range(60)) for name in names}
     assert sent.rows == sum(len(ids) for ids in destination.taken.values())
+
+
+def test_call_that_asks_whether_a_destination_is_back_and_is_refused_in_the_name_of_another_holds_nobody() -> None:
+    def answer(now: float, key: IdempotencyKey) -> Backpressure | None:
+        if now < 0.05:
+            return Backpressure(0.5, scope="api")
+        if key.namespace == "t/a" and now < 5:
+            return Backpressure(scope="quota of t/a")
+        return None
+
+    destination = Destination(answer)
+    destination.send({"t/a": 20, "t/b": 20})
+    assert max(at for at, name, _ in destination.asked if name == "t/b") < 2
+    assert destination.taken == {"t/a": list(range(20)), "t/b": list(range(20))}
+
+
+def test_gate_that_an_earlier_call_shuts_for_longer_opens_after_the_call_that_asked_was_accepted() -> None:
+    refusals = iter([Backpressure(0.0), Backpressure(0.3)])
+    destination = Destination(lambda *_: next(refusals, None))
+    destination.send({"t/a": 4}, in_order=False)
+    assert sorted(destination.taken["t/a"]) == [0, 1, 2, 3]
+    assert 0.3 < max(at for at, *_ in destination.asked) < 0.5
+
+
+ANSWERS = st.sampled_from([None, None, Backpressure(), Backpressure(0.3), Backpressure(scope="x")]) | st.builds(
+    Backpressure, st.floats(0, 3), st.sampled_from([None, "x", "d", "d/1", "elsewhere"])
+)
+
+
+@given(
+    answers=st.lists(ANSWERS, min_size=1, max_size=40),
+    then_refuses=st.booleans(),
+    in_order=st.booleans(),
+    is_unavailable=st.booleans(),
+    namespaces=st.lists(st.sampled_from(["d/1", "d/2", "d/3", "x/1", "t/a"]), min_size=1, max_size=5, unique=True),
+)
+def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name(
+    answers: list[Backpressure | None],
+    namespaces: list[str],
+    *,
+    then_refuses: bool,
+    in_order: bool,
+    is_unavailable: bool,
+) -> None:
+    left = iter(answers)
+    has_rest = then_refuses and all(name[0] in "dx" for name in namespaces)
+    destination = Destination(lambda *_: next(left, Backpressure() if has_rest else None))
+    terms = {name: Terms(5 * MS, WHOLE // 100, 2.0, is_unavailable=is_unavailable) for name in ("d", "x")}
+    sent = destination.send(dict.fromkeys(namespaces, 30), terms=terms, in_order=in_order, patience_seconds=10**6)
+    found = sent_and_unsent(sent, destination)
+    assert {name: sorted(ids) for name, ids in found.items()} == {name: list(range(30)) for name in namespaces}
+    if in_order:
+        assert found == {name: list(range(30)) for name in namespaces}
+    assert sent.rows == sum(len(ids) for ids in destination.taken.values())
+    if all(name[0] in "dx" for name in namespaces):
+        assert destination.clock.now_ns() < 10 * SECOND
