@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,8 +105,18 @@ def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_ca
         assert f"{900 - taken} messages that {record.url} did not take" in str(error.value)
         assert "start it with paced(…) as it was" in str(error.value)
     assert len(record.arrivals) == asked
+    checkpoint, backup = Path(lake.checkpoint), lake.root / "backup"
+    shutil.copytree(checkpoint, backup)
     answer.left = 0
     finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
-    record.by_key()
+    kept = record.by_key()
     check_taken(answer)
-    finish(lake.writer(throttle).format("parquet").option("path", lake.path("out")).start())
+    # The checkpoint is put back to before that run, but not what the throttle keeps in it.
+    shutil.rmtree(backup / "throttle")
+    (checkpoint / "throttle").rename(backup / "throttle")
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    before = len(record.arrivals)
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    assert sum(len(arrival.rows) for arrival in record.arrivals[before:]) == 900 - taken
+    assert record.by_key() == kept
