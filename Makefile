@@ -48,7 +48,7 @@ admin-demo: setup jars ## demonstrate the control plane: change a quota by comma
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
 .PHONY: test
-test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's, in four processes: two of them often wait for Spark
+test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's and the widest, in four processes: two of them often wait for Spark
 	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8 $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
@@ -65,7 +65,7 @@ search: setup ## run the tests without a JVM in another order, with other and mo
 
 .PHONY: integration
 integration: setup jars tool-jars $(CLASS_ARCHIVE) ## run the tests that start a JVM
-	@$(PYTHON) -m pytest -m "jvm and not kafka" tests $(ARGS)
+	@$(PYTHON) -m pytest -m "jvm and not kafka and not wide" tests $(ARGS)
 
 .PHONY: notebooks
 notebooks: setup jars $(CLASS_ARCHIVE) ## run the tests of the notebooks
@@ -91,6 +91,10 @@ list-a-million: setup ## list a million namespaces of a Delta store through the 
 .PHONY: openapi
 openapi: setup ## regenerate conf/openapi.json from the code
 	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
+
+.PHONY: wide-test
+wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, through every writer (some minutes)
+	@$(PYTHON) -m pytest -m wide --timeout 1800 tests/integration/test_wide_rows.py $(ARGS)
 
 .PHONY: kafka-test
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback

@@ -7,8 +7,13 @@ receiver that took them for known would lose them.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
+
+_LONGEST_NAMESPACE: Final = 4_000
+"""Servers refuse headers from 8,000 characters on; a namespace that needs more than this is told by its SHA-256."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,4 +40,7 @@ class IdempotencyKey:
     @property
     def text(self) -> str:
         """The key in visible ASCII, for a header or a column."""
-        return f"{self.query}/{self.batch}/{self.identity}/{quote(self.namespace, safe='')}/{self.place}"
+        namespace = quote(self.namespace, safe="")
+        if len(namespace) > _LONGEST_NAMESPACE:  # a colon is never in what `quote` returns
+            namespace = f"sha256:{hashlib.sha256(self.namespace.encode()).hexdigest()}"
+        return f"{self.query}/{self.batch}/{self.identity}/{namespace}/{self.place}"

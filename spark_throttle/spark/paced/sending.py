@@ -36,6 +36,7 @@ from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
 from spark_throttle.spark.paced.gate import Gate, Terms, UnsentError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.plain_rows import plain_rows
 
 Rows: TypeAlias = list[dict[str, Any]]
 Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]
@@ -264,7 +265,7 @@ class _PacedFlow:
     async def _refusal(self, parcel: Parcel) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
         try:
-            await self._task.call(parcel.rows.to_pylist(), parcel.key)
+            await self._task.call(plain_rows(parcel.rows), parcel.key)
         except Backpressure as refusal:
             return refusal
         except asyncio.CancelledError as error:
