@@ -38,8 +38,7 @@ class UnsentCalls:
 def write_unsent(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:
     """Write what is unsent after a batch; if nothing is, remove what an earlier attempt at it left."""
     if calls.tables:
-        fields = {"target": calls.target, "messages": calls.messages, "tables": calls.tables}
-        control.write(_name(batch, batch_ms), pack(_KIND, _VERSION, fields))
+        control.write(_name(batch, batch_ms), pack_unsent(calls))
     else:
         control.delete(_name(batch, batch_ms))
 
@@ -49,7 +48,17 @@ def read_unsent(control: Directory, batch: int, batch_ms: int | None) -> UnsentC
     content = None if batch_ms is None else control.read(_name(batch, batch_ms))
     if content is None or batch_ms is None:
         return None
-    f = unpack(content, _KIND, _VERSION, f"the file {control.path(_name(batch, batch_ms))}")
+    return unpack_unsent(content, f"the file {control.path(_name(batch, batch_ms))}")
+
+
+def pack_unsent(calls: UnsentCalls) -> bytes:
+    """Return calls as a block."""
+    return pack(_KIND, _VERSION, {"target": calls.target, "messages": calls.messages, "tables": calls.tables})
+
+
+def unpack_unsent(block: bytes, what: str) -> UnsentCalls:
+    """Return what `pack_unsent` packed."""
+    f = unpack(block, _KIND, _VERSION, what)
     return UnsentCalls(f.text("target"), f.integer("messages"), f.blobs("tables"))
 
 

@@ -58,6 +58,10 @@ _TIME_IS_NOT_SHARED = (
     "the policy has request_percentage in the job, a tenant or a resource group, and this job shares its quotas with "
     "others, who cannot share that one: set it for namespaces, globs or the defaults, or leave the exchange out"
 )
+_DESTINATIONS_ARE_NOT_SHARED = (
+    "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
+    "shares its quotas with others: leave out `destination`, or the exchange"
+)
 _UNSENT_WAIT_MS = 1_000
 """How long to wait before a batch for nothing but rows that a destination did not take."""
 
@@ -236,10 +240,11 @@ class ControlPlane:
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
             problem = snapshot.problem
-            if self._shared is not None and policy.shared.time is not None:
+            unshared = None if self._shared is None else _unshared(policy)
+            if unshared is not None:
                 if self._snapshot is None:
-                    raise ConfigurationError(_TIME_IS_NOT_SHARED)
-                policy, problem = self._snapshot[1], _TIME_IS_NOT_SHARED
+                    raise ConfigurationError(unshared)
+                policy, problem = self._snapshot[1], unshared
             self.epochs.check_fence()
             write_next_policies(self._directory, NextPolicies(policy.revision, snapshot.store_revision, problem))
             self._snapshot = (snapshot, policy)
@@ -361,6 +366,13 @@ class ControlPlane:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
+
+
+def _unshared(policy: CompiledPolicy) -> str | None:
+    """Return what of a policy jobs cannot share; `None` if there is nothing."""
+    if policy.shared.time is not None:
+        return _TIME_IS_NOT_SHARED
+    return None if policy.destinations is None else _DESTINATIONS_ARE_NOT_SHARED
 
 
 def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:

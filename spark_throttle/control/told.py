@@ -24,18 +24,26 @@ def write_told(directory: Directory, batch: int, told: dict[str, Told]) -> None:
     if not told:
         directory.delete(_name(batch))
         return
+    directory.write(_name(batch), pack_told(told))
+
+
+def pack_told(told: dict[str, Told]) -> bytes:
+    """Return what destinations said as a block."""
     numbers = {name: np.array([getattr(each, name) for each in told.values()], dtype=np.int64) for name in _NUMBERS}
-    directory.write(_name(batch), pack(_KIND, _VERSION, {"names": pa.array(told, pa.string()), **numbers}))
+    return pack(_KIND, _VERSION, {"names": pa.array(told, pa.string()), **numbers})
+
+
+def unpack_told(block: bytes, what: str) -> dict[str, Told]:
+    """Return what `pack_told` packed."""
+    f = unpack(block, _KIND, _VERSION, what)
+    rows = zip(*(f.integers(name).tolist() for name in _NUMBERS), strict=True)
+    return {name: Told(*row) for name, row in zip(f.names("names").to_pylist(), rows, strict=True)}
 
 
 def read_told(directory: Directory, batch: int) -> dict[str, Told]:
     """Return what the destinations of a batch said."""
     content = directory.read(_name(batch))
-    if content is None:
-        return {}
-    f = unpack(content, _KIND, _VERSION, f"the file {directory.path(_name(batch))}")
-    rows = zip(*(f.integers(name).tolist() for name in _NUMBERS), strict=True)
-    return {name: Told(*row) for name, row in zip(f.names("names").to_pylist(), rows, strict=True)}
+    return {} if content is None else unpack_told(content, f"the file {directory.path(_name(batch))}")
 
 
 def forget_told(directory: Directory, *, but_newest: int) -> None:

@@ -83,7 +83,9 @@ def _bounds(f: BlockFields, prefix: str) -> Int64s | None:
 def _destinations(f: BlockFields) -> Destinations | None:
     if not f.has("destination_scope"):
         return None
-    return Destinations(*(f.integers(f"destination_{name}") for name in ("scope", "floor", "open_after_ms")))
+    return Destinations(
+        *(f.integers(f"destination_{name}") for name in ("scope", "floor", "open_after_ms", "gives_up"))
+    )
 
 
 def pack_policy(policy: CompiledPolicy) -> bytes:
@@ -96,7 +98,7 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
         version, found = POLICY_VERSION, policy.destinations
         more = {
             "destination_scope": found.scope, "destination_floor": found.floor_micro_per_ms,
-            "destination_open_after_ms": found.open_after_ms,
+            "destination_open_after_ms": found.open_after_ms, "destination_gives_up": found.gives_up,
         }  # fmt: skip
     return pack("plcy", version, {
         "revision": policy.revision, **_limit_fields("shared", policy.shared),

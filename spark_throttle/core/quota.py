@@ -204,6 +204,9 @@ class Destinations:
     open_after_ms: Int64s
     """Shape (n,): for how long every call must be refused before the destination counts as unavailable."""
 
+    gives_up: Int64s
+    """Shape (n,): 1 where rows go to the dead letters while the destination is unavailable."""
+
     def __len__(self) -> int:
         return len(self.scope)
 

@@ -126,7 +126,8 @@ def _destinations(document: PolicyDocument, direction: Direction, first_group: i
         if group.destination is not None and ceiling:
             floor = group.destination.floor_messages_per_second or ceiling / _DEFAULT_FLOOR_PARTS
             open_after_ms = _milli(group.destination.open_after_seconds)
-            found.append((first_group + position, max(1, _milli(floor)), open_after_ms))
+            gives_up = int(group.destination.on_unavailable == "dead_letters")
+            found.append((first_group + position, max(1, _milli(floor)), open_after_ms, gives_up))
     return Destinations(*np.array(found, dtype=np.int64).T) if found else None
 
 

@@ -278,6 +278,9 @@ class DestinationPolicy(_Part):
     open_after_seconds: Seconds = Field(default=Decimal(5), validate_default=True)
     """How long every call must be refused before the destination counts as unavailable."""
 
+    on_unavailable: Literal["wait", "dead_letters"] = "wait"
+    """What happens while it is unavailable to rows that were admitted: they wait, or go to the dead letters."""
+
     @field_validator("floor_messages_per_second")
     @classmethod
     def _check_floor(cls, floor: Decimal | None) -> Decimal | None:

@@ -343,8 +343,9 @@ class ThrottledStreamWriter:
         namespace, size = pipeline.measured()
         epochs = Epochs(Directory(control_path), batches_retained=batches_retained(spark))
         return PacedSink(
-            send, words_of(send), how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs
-        )
+            send, words_of(send), how, self._events.schema, namespace, size, interval_ms(spark, self._trigger),
+            task_slots(spark), epochs,
+        )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)

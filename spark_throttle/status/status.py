@@ -11,6 +11,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
+from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
@@ -18,6 +19,7 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.shared_status import ScopeShare, scope_shares
 from spark_throttle.status.usage_table import reported_names, usage_rows
@@ -88,6 +90,9 @@ class Status:
 
     life: Liveness | None = None
     """Whether the job lives; `None` before its first start."""
+
+    destinations: tuple[DestinationStatus, ...] = ()
+    """The destinations that push back, as the newest epoch has them."""
 
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
@@ -160,7 +165,18 @@ def _read_batch(directory: Directory) -> Status:
         shared = shares.get((row["level"], row["scope"]))
         scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes, shared=shared))
     now_ms, epoch = reports[0].now_ms, reports[0].epoch
-    return Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    return found if policy.destinations is None else replace(found, destinations=_destinations(directory, policy))
+
+
+def _destinations(directory: Directory, policy: CompiledPolicy) -> tuple[DestinationStatus, ...]:
+    """Return the destinations of the newest epoch; none if it has another policy, until its batch has reported."""
+    files = directory.names("epochs")
+    content = directory.read(f"epochs/{files[-1]}") if files else None
+    if content is None:
+        return ()
+    epoch = unpack_epoch(content, f"the epoch file {directory.path(files[-1])}")
+    return destinations_of(epoch, policy) if epoch.revision == policy.revision else ()
 
 
 def _exchange_status(observation: Observation) -> ExchangeStatus:

@@ -120,3 +120,24 @@ def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_ca
     finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
     assert sum(len(arrival.rows) for arrival in record.arrivals[before:]) == 900 - taken
     assert record.by_key() == kept
+
+
+def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_letters_if_the_policy_says_so(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Refuses(20, 10**6, 503)
+    api = API["resource_groups"]["api"]
+    given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}
+    lake.offer([*EVENTS, (900, "b/1", 10)])
+    lake.offer([(901, "a/0", 10), (902, "b/1", 10)])
+    throttle = lake.throttle(API | {"resource_groups": {"api": given_up}})
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    record.by_key()
+    taken = [row["id"] for arrival in answer.taken for row in arrival.rows]
+    dead = lake.spark.read.parquet(f"{lake.checkpoint}/throttle/rejected").select("id", "ns", "throttle.*").collect()
+    assert sorted([*taken, *(row["id"] for row in dead)]) == list(range(903))
+    assert {(row["verdict"], row["reason"], row["level"], row["scope"]) for row in dead} == {
+        ("REJECT", "destination_unavailable", "resource_group", "api")
+    }
+    assert {row["ns"][0] for row in dead} == {"a"}
+    assert 901 in {row["id"] for row in dead}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
 
 if TYPE_CHECKING:
+    from spark_throttle.status.destination_status import DestinationStatus
     from spark_throttle.status.status import ScopeStatus, Status
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
@@ -42,6 +43,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "elapsed_ms": found.elapsed_ms,
         "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "destinations": [asdict(each) for each in found.destinations],
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip
 
@@ -66,6 +68,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=is_listening)
+    title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
     suffix = "/s" if found.elapsed_ms else " a batch"
     columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
                ("waiting", True)]  # fmt: skip
@@ -87,11 +90,19 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
         yield f"{at} problem: {shown(found.problem)}"
+    for destination in found.destinations:
+        yield f"{at} {shown(_destination(destination))}"
     suffix = "/s" if found.elapsed_ms else " a batch"
     for each in scopes:
         passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
         yield f"{at} batch {found.batch_id}: {shown(name)}: quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
+
+
+def _destination(each: DestinationStatus) -> str:
+    at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
+    state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
+    return f"destination {each.resource_group}: {state}, {count(each.unsent_messages)} unsent"
 
 
 def _quota(scope: ScopeStatus) -> str:

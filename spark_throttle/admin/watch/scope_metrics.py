@@ -20,6 +20,7 @@ from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_ratios
 from spark_throttle.admin.watch.totals import OTHER
 from spark_throttle.core.quota import Int64s
+from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
 
 TOP_NAMESPACES: Final = 50
@@ -79,7 +80,23 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
                 _add(families[f"balance_{unit}"], labels, held[at])
                 _add(families[f"share_{unit}_per_second"], labels, rate[at])
             _add(throttle_time, labels, throttle_time_seconds(held, rate))
-    yield from (*families.values(), throttle_time, *_near_limits(views))
+    yield from (*families.values(), throttle_time, *_destinations(views), *_near_limits(views))
+
+
+def _destinations(views: list[JobView]) -> Iterator[Metric]:
+    unavailable, unsent = (
+        GaugeMetricFamily(f"spark_throttle_destination_{name}", text, labels=_SCOPE_LABELS)
+        for name, text in (
+            ("unavailable", "1 if the destination refuses every call, and its breaker is open."),
+            ("unsent_messages", "Admitted messages that the destination has not taken yet."),
+        )
+    )
+    for view in views:
+        for each in destinations_of(view.epoch, view.epoch_policy):
+            labels = (view.name, "resource_group", each.resource_group)
+            unavailable.add_metric(labels, int(each.is_unavailable))
+            unsent.add_metric(labels, each.unsent_messages)
+    yield from (unavailable, unsent)
 
 
 def _near_limits(views: list[JobView]) -> Iterator[Metric]:

@@ -3,8 +3,9 @@
 A destination is a resource group. Its rate in messages is not its quota, but what `limits.aimd` makes of what its
 batches were told. It is unavailable, and its breaker open, when every call has been refused for longer than the policy
 says. Then nothing more is admitted: calls that are unsent ask again, one a batch. Without any, rows are admitted at the
-floor, to ask with. What was refused meanwhile says nothing about a rate, so the rate from before is in force again once
-a call is accepted.
+floor, to ask with. Where the policy gives such rows up, they are admitted as before, and go to the dead letters if the
+call that asks is refused. What was refused meanwhile says nothing about a rate, so the rate from before is in force
+again once a call is accepted.
 
 Rows that were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So
 no more than the burst and one batch is ever unsent.
@@ -133,7 +134,7 @@ def rates_after(
     names = group_names(policy)
     ceilings = policy.shared.rate_micro_per_ms[policy.destinations.scope, Dimension.MESSAGES].tolist()
     floors, opens = policy.destinations.floor_micro_per_ms.tolist(), policy.destinations.open_after_ms.tolist()
-    rows = []
+    gives_up, rows = policy.destinations.gives_up.tolist(), []
     for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
         state = _State(Aimd(ceiling), 0, 0) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
         heard = [each[name] for each in told if name in each]
@@ -142,7 +143,7 @@ def rates_after(
             state = state.after(each, floor=floor, ceiling=ceiling, elapsed_ms=since_ms)
         is_open = state.refused_for_ms >= open_after_ms and state.refused_for_ms > 0
         rate = state.aimd.rate(floor=floor, ceiling=ceiling)
-        if is_open:
+        if is_open and not gives_up[at]:
             rate = 0 if state.unsent_messages else floor
         rows.append((
             state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open)

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offset_log import batch_time_ms, source_offsets
@@ -35,6 +36,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
+from spark_throttle.spark.paced.given_up import given_up_rows
 from spark_throttle.spark.paced.paced_task import SENT_DDL, BatchDestination, PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName, OpenedPerTask, Send
@@ -59,6 +61,9 @@ class PacedSink:
     """What sends, as text."""
 
     options: SendOptions
+    schema: StructType
+    """Of the user's rows."""
+
     namespace: Column
     size: Column
     interval_ms: int | None
@@ -78,8 +83,8 @@ class PacedSink:
         directory: Directory,
         mark: BatchMark,
         reports: Sequence[UsageReport],
-    ) -> None:
-        """Send the admitted rows of a batch, after those that earlier batches left unsent.
+    ) -> DataFrame | None:
+        """Send the admitted rows of a batch, after those that earlier batches left unsent; return those given up.
 
         Raises
         ------
@@ -109,6 +114,8 @@ class PacedSink:
         calls = UnsentCalls(self.target, count_rows(tables), tables)
         write_unsent(directory, mark.batch, time_of(checkpoint, mark.batch), calls)
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
+        given_up = [bytes(table) for answer in answers for table in answer["given_up"]]
+        return given_up_rows(given_up, self.schema)
 
     def _send(
         self,
@@ -192,7 +199,10 @@ def destinations_of(
             ceiling = int(policy.shared.rate_micro_per_ms[rates.scope[at], Dimension.MESSAGES])
             rate = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
             floor_part = floor * WHOLE // rate
-            found[name] = BatchDestination(_NS_MILLI // rate, rows[name], max(1, floor_part), bool(rates.is_open[at]))
+            found[name] = BatchDestination(
+                _NS_MILLI // rate, rows[name], max(1, floor_part), bool(rates.is_open[at]),
+                bool(destinations.gives_up[at]),
+            )  # fmt: skip
     return found, destination_of
 
 

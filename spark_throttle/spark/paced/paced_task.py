@@ -10,24 +10,28 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.gate import Terms
+from spark_throttle.spark.paced.given_up import given_up_tables
 from spark_throttle.spark.paced.row_costs import RowCost
 from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, Parcel, Send, parcels_of, send_flows
 from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>"
+SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>"
 _SENT: Final = pa.schema([
     ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
+    ("given_up", pa.list_(pa.binary())),
 ])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
 _NS: Final = 1_000_000_000
@@ -57,6 +61,8 @@ class BatchDestination:
     """The lowest rate, of `WHOLE`."""
 
     is_unavailable: bool
+    gives_up: bool
+    """Whether rows that it does not take, while it is unavailable, go to the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class PacedTask:
     """A function that `mapInArrow` runs on the executors, once per task.
 
     It yields the numbers of rows that it took from the batch and of earlier ones, what destinations said, and the calls
-    that are unsent.
+    that are unsent, and those that are given up.
     """
 
     send: Send | OpenedPerTask
@@ -102,10 +108,23 @@ class PacedTask:
         )
         rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
         resumed = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - rows
-        told = json.dumps({name: asdict(each) for name, each in sent.told.items()})
-        unsent = tables_of(sent.unsent)
+        closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
+        is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
+        told = {
+            name: asdict(replace(each, unsent_messages=0) if name in closed else each)
+            for name, each in sent.told.items()
+        }
         yield pa.RecordBatch.from_pylist(
-            [{"rows": rows, "resumed": resumed, "told": told, "unsent": unsent}], schema=_SENT
+            [
+                {
+                    "rows": rows,
+                    "resumed": resumed,
+                    "told": json.dumps(told),
+                    "unsent": tables_of(list(compress(sent.unsent, map(not_, is_over)))),
+                    "given_up": given_up_tables(list(compress(sent.unsent, is_over)), self.destination_of),
+                }
+            ],
+            schema=_SENT,
         )
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
@@ -145,6 +164,11 @@ class PacedTask:
             row_ns = whole.row_ns * whole.rows // count
             found[name] = Terms(row_ns, min(whole.floor_part, WHOLE), seconds, whole.is_unavailable)
         return found
+
+    def _gives_up(self, name: str, told: Told) -> bool:
+        """Return whether what a destination did not take is given up: it is unavailable, and has just said so again."""
+        destination = self.destinations[name]
+        return destination.gives_up and destination.is_unavailable and bool(told.refused) and not told.accepted
 
     def _flow(self, namespace: str, parcels: list[Parcel]) -> Flow:
         return Flow(namespace, parcels, self.destination_of.get(namespace))

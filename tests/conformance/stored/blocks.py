@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.checkpoint.unsent import UnsentCalls, pack_unsent
+from spark_throttle.control.told import pack_told
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
-from spark_throttle.core.lending.destinations import DestinationRates
+from spark_throttle.core.lending.destinations import DestinationRates, Told
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -79,7 +81,7 @@ def policy(version: int = 1) -> CompiledPolicy:
     return replace(made, destinations=DESTINATIONS) if version > 4 else made
 
 
-DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]))
+DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1]))
 """A resource group that stands for a destination, which policies of version 5 have."""
 
 RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0)))
@@ -252,12 +254,14 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
+    "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
+    "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
-    "charges": pack_charges,
+    "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")
