@@ -44,13 +44,13 @@ POLICIES: Final[dict[str, Any]] = {
     "version": 1,
     "resource_groups": {
         "api": {
-            "publish": {"messages_per_second": 2 * ALLOWED, "burst_seconds": 10},
+            "publish": {"messages_per_second": 2 * ALLOWED, "burst_seconds": 4},
             "destination": {"floor_messages_per_second": 2, "open_after_seconds": 5},
         }
     },
     "tenants": {
         "api": {"resource_group": "api"},
-        "other": {"publish": {"messages_per_second": OTHER, "burst_seconds": 10}},
+        "other": {"publish": {"messages_per_second": OTHER, "burst_seconds": 4}},
     },
     "queue": {"messages": 10_000_000},
 }
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--phase", type=int, default=60, help="seconds of each phase but the outage")
     parser.add_argument("--outage", type=int, default=300, help="seconds of 503")
-    parser.add_argument("--interval", type=float, default=2, help="the trigger's, in seconds")
+    parser.add_argument("--interval", type=float, default=3, help="the trigger's, in seconds")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -5,9 +5,9 @@ that doubles while nothing else is accepted. Then one call passes, to see; the o
 
 The calls of a destination that the policy knows also wait for a bucket of the destination's. It is filled at this
 task's part of the destination's rate in the epoch, and slower after a refusal, by `core.limits.aimd`. A refusal of the
-call that passed to see changes no rate: what takes nothing at all does not say how much it would take. Once a gate has
-refused something, or was unavailable before, the calls of such a destination no longer wait after the time of the batch
-is over (`UnsentError`).
+call that passed to see changes no rate: what takes nothing at all does not say how much it would take. Such calls no
+longer wait after the time of the batch is over (`UnsentError`): so the next batch follows what was said in this one,
+and nobody waits for them. Without a time between batches they do so only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
@@ -54,8 +54,27 @@ class Terms:
     seconds: float
     """The time of the batch."""
 
+    is_timed: bool = True
+    """Whether calls are left to a later batch then, even if nothing was refused."""
+
     is_unavailable: bool = False
     """Whether the breaker is open: one call passes first, and if it is refused nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """Until when a call waits."""
+
+    at: float
+    """By the loop's time."""
+
+    is_timed: bool
+    """Whether it waits no longer even if nothing was refused."""
+
+    @property
+    def left_seconds(self) -> float:
+        """The time until then, negative after it."""
+        return self.at - _now()
 
 
 class Gate:
@@ -111,31 +130,31 @@ class Gate:
         refused_for_ms = int(1_000 * self.refused_for_seconds)
         return Told(self.accepted, self.refused, self._aimd.base, quiet_ms, refused_for_ms, unsent_messages)
 
-    def _check_time(self, leaves_at: float | None) -> None:
+    def _check_time(self, deadline: Deadline | None) -> None:
         """Refuse to go on if what is not sent yet is left to a later batch."""
         is_unavailable = self._terms is not None and self._terms.is_unavailable
-        if leaves_at is None or not (self.refused or is_unavailable):
+        if deadline is None or not (self.refused or is_unavailable or deadline.is_timed):
             return
-        left = leaves_at - _now()
+        left = deadline.left_seconds
         is_still_unavailable = self.refused and not self.accepted and is_unavailable
         if left <= 0 or is_still_unavailable or self.shut_for_seconds >= left:
             raise UnsentError
 
-    async def passed(self, producer: AsyncProducer | None, rows: int, leaves_at: float | None) -> int:
+    async def passed(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None) -> int:
         """Wait until a call may leave, charge it, and return the turn in which it does.
 
         Parameters
         ----------
-        leaves_at
-            The loop's time at which the call is left to a later batch, if the gate refuses; `None` if it always waits.
+        deadline
+            When the call is left to a later batch; `None` if it always waits.
         """
         while True:
-            self._check_time(leaves_at)
+            self._check_time(deadline)
             if self.shut_for_seconds:
                 await asyncio.sleep(self.shut_for_seconds)
             elif self._is_open:
                 turn = self.turn
-                if await self._has_turn(producer, rows, leaves_at) and turn == self.turn:
+                if await self._has_turn(producer, rows, deadline) and turn == self.turn:
                     return turn
             elif self._probes:
                 await self._changed.wait()
@@ -143,12 +162,12 @@ class Gate:
                 self._probes += 1
                 return self.turn
 
-    async def _has_turn(self, producer: AsyncProducer | None, rows: int, leaves_at: float | None) -> bool:
+    async def _has_turn(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None) -> bool:
         """Wait for the destination's bucket; return whether the call was charged, or else is to look at the time."""
         if producer is None or self._terms is None:
             return True
         self._grow()
-        left = 0.0 if leaves_at is None else leaves_at - _now()
+        left = 0.0 if deadline is None else deadline.left_seconds
         try:
             await producer.acquire(rows * self._terms.row_ns, left if left > 0 else _LOOK_AGAIN_SECONDS)
         except TurnTimeoutError:

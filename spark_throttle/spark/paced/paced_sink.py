@@ -44,6 +44,7 @@ from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
 _NS_PER_MS = 1_000_000
+_PS_PER_NS = 1_000
 _NS_MILLI: Final = 10**12 * 100 // 108
 """Nanoseconds in which a rate of one micro-token per millisecond adds a token, by the haste of `calls`."""
 
@@ -133,8 +134,8 @@ class PacedSink:
         messages = Counter(moved) + Counter({name: count_rows(tables) for name, tables in unsent.items()})
         destinations, destination_of = destinations_of(epoch, policy, messages)
         task = PacedTask(
-            self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(), self.options,
-            destinations, destination_of,
+            self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(),
+            longest_ns(reports, costs, destination_of), self.options, destinations, destination_of,
             {name: tables for name, tables in unsent.items() if name in moved},
         )  # fmt: skip
         alone = {name: tables for name, tables in unsent.items() if name not in moved}
@@ -167,6 +168,18 @@ def costs_of(epoch: Epoch, policy: CompiledPolicy, reports: Sequence[UsageReport
     ).combine_chunks()
     admitted = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
     return row_costs(names, np.concatenate([np.zeros((0, 2), np.int64), *admitted]), policy, epoch.share_in_force)
+
+
+def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], destination_of: Mapping[str, str]) -> int:
+    """Return the longest time for which a namespace without a destination sends."""
+    admitted = (
+        (costs[name], int(messages), int(size_bytes))
+        for report in reports
+        for name, (messages, size_bytes) in zip(report.names.to_pylist(), report.admitted.tolist(), strict=True)
+        if messages and name not in destination_of
+    )
+    times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)
+    return max(times_ps, default=0) // _PS_PER_NS
 
 
 def destinations_of(

@@ -79,6 +79,9 @@ class PacedTask:
     """The cost of a row, by namespace."""
 
     window_ns: int
+    others_ns: int
+    """The time that the batch takes in any case: the longest that a namespace without a destination sends."""
+
     options: SendOptions
     destinations: Mapping[str, BatchDestination] = field(default_factory=dict)
     destination_of: Mapping[str, str] = field(default_factory=dict)
@@ -152,17 +155,19 @@ class PacedTask:
 
     def terms(self, flows: list[Flow]) -> dict[str, Terms]:
         """Return how this task sends to its destinations: at its part of their rates, by what it has to send."""
-        rows, seconds = Counter[str](), max(self.window_ns / _NS, 1.0)
+        rows, seconds = Counter[str](), max(self.window_ns / _NS, self.others_ns / _NS, 1.0)
         for flow in flows:
-            own = [parcel for parcel in flow.parcels if parcel.key.batch == self.name.batch]
-            seconds = max(seconds, sum(parcel.takes_ns for parcel in own) / _NS)
+            if not self.window_ns:
+                own = [parcel for parcel in flow.parcels if parcel.key.batch == self.name.batch]
+                seconds = max(seconds, sum(parcel.takes_ns for parcel in own) / _NS)
             if flow.destination is not None:
                 rows[flow.destination] += sum(parcel.rows.num_rows for parcel in flow.parcels)
         found = {}
         for name, count in rows.items():
             whole = self.destinations[name]
             row_ns = whole.row_ns * whole.rows // count
-            found[name] = Terms(row_ns, min(whole.floor_part, WHOLE), seconds, whole.is_unavailable)
+            is_timed = self.window_ns > 0
+            found[name] = Terms(row_ns, min(whole.floor_part, WHOLE), seconds, is_timed, whole.is_unavailable)
         return found
 
     def _gives_up(self, name: str, told: Told) -> bool:

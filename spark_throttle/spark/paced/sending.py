@@ -34,7 +34,7 @@ from spark_throttle.core.lending.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
-from spark_throttle.spark.paced.gate import Gate, Terms, UnsentError
+from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UnsentError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.plain_rows import plain_rows
 
@@ -153,8 +153,8 @@ async def send_flows(
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
         now = asyncio.get_running_loop().time()
-        leaves_at = {name: now + each.seconds for name, each in terms.items()}
-        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, leaves_at, patience_seconds, call)
+        deadlines = {name: Deadline(now + each.seconds, each.is_timed) for name, each in terms.items()}
+        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, deadlines, patience_seconds, call)
         paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
@@ -180,8 +180,8 @@ class _Task:
     gates: dict[str, Gate]
     """By destination."""
 
-    leaves_at: dict[str, float]
-    """The loop's time at which calls are left to a later batch, by destination of the policy."""
+    deadlines: dict[str, Deadline]
+    """When calls are left to a later batch, by destination of the policy."""
 
     patience_seconds: float
     call: _AsyncSend
@@ -198,7 +198,7 @@ class _PacedFlow:
         self.flow = flow
         self._task = task
         self._gate = task.gate(flow.destination or flow.namespace)
-        self._leaves_at = task.leaves_at.get(flow.destination or "")
+        self._deadline = task.deadlines.get(flow.destination or "")
         self._own = task.pacer.async_producer(task.pacer.level(flow.namespace, _TIME, initial_tokens=1))
         self._producer = self._gate.producer()
         self._done: set[int] = set()
@@ -226,15 +226,25 @@ class _PacedFlow:
         Another call of the namespace may meanwhile be refused in another name: then it says so at its own gate.
         """
         while True:
-            await self._own.acquire(0)
+            await self._own_turn()
             gate = self._gate
-            turn = await gate.passed(self._producer, parcel.rows.num_rows, self._leaves_at)
+            turn = await gate.passed(self._producer, parcel.rows.num_rows, self._deadline)
             await self._task.places.acquire()
             if turn == gate.turn:
                 break
             self._task.places.release()  # the gate was shut meanwhile
         self._own.try_acquire(parcel.takes_ns)  # where calls are in order, nobody else charges this bucket
         return gate, turn
+
+    async def _own_turn(self) -> None:
+        """Wait for the namespace's own bucket, at most until calls are left to a later batch in any case."""
+        if self._deadline is None or not self._deadline.is_timed:
+            await self._own.acquire(0)
+            return
+        try:
+            await self._own.acquire(0, max(0.0, self._deadline.left_seconds))
+        except TurnTimeoutError as error:
+            raise UnsentError from error
 
     async def _send(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
         attempts = 1
@@ -246,7 +256,7 @@ class _PacedFlow:
                 self._turn_to(gate)
             gate.refuse(refusal, turn)
             refused_seconds = gate.refused_for_seconds + gate.shut_for_seconds
-            if self._leaves_at is None and refused_seconds > self._task.patience_seconds:
+            if self._deadline is None and refused_seconds > self._task.patience_seconds:
                 raise DeliveryError(gate.name, parcel.key.text, refusal.problem, attempts) from refusal
             attempts += 1
             gate, turn = await self._leave(parcel)

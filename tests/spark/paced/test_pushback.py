@@ -128,7 +128,7 @@ def test_every_row_is_taken_once_whatever_is_refused(
         assert (taken if in_order else sorted(taken)) == list(range(rows))
 
 
-TERMS = Terms(row_ns=5 * MS, floor_part=WHOLE // 100, seconds=2.0)
+TERMS = Terms(row_ns=5 * MS, floor_part=WHOLE // 100, seconds=2.0, is_timed=False)
 """A destination that takes 200 rows a second, in a batch of two seconds."""
 
 
@@ -223,6 +223,19 @@ def test_gate_that_an_earlier_call_shuts_for_longer_opens_after_the_call_that_as
     assert 0.3 < max(at for at, *_ in destination.asked) < 0.5
 
 
+def test_calls_that_the_time_of_the_batch_is_too_short_for_are_left_to_a_later_one_without_a_refusal() -> None:
+    destination = Destination(lambda *_: None)
+    terms = Terms(row_ns=20 * MS, floor_part=WHOLE // 100, seconds=2.0)
+    sent = destination.send({"d/a": 100, "d/b": 100, "e/c": 100}, terms={"d": terms})
+    assert destination.clock.now_ns() / SECOND < 2.2
+    assert len(destination.taken["e/c"]) == 100
+    taken = [len(destination.taken[name]) for name in ("d/a", "d/b")]
+    assert 98 <= sum(taken) <= 103
+    assert abs(taken[0] - taken[1]) <= 2
+    assert sent_and_unsent(sent, destination) == {name: list(range(100)) for name in ("d/a", "d/b", "e/c")}
+    assert sent.told["d"].unsent_messages == 200 - sum(taken)
+
+
 ANSWERS = st.sampled_from([None, None, Backpressure(), Backpressure(0.3), Backpressure(scope="x")]) | st.builds(
     Backpressure, st.floats(0, 3), st.sampled_from([None, "x", "d", "d/1", "elsewhere"])
 )
@@ -233,6 +246,7 @@ ANSWERS = st.sampled_from([None, None, Backpressure(), Backpressure(0.3), Backpr
     then_refuses=st.booleans(),
     in_order=st.booleans(),
     is_unavailable=st.booleans(),
+    is_timed=st.booleans(),
     namespaces=st.lists(st.sampled_from(["d/1", "d/2", "d/3", "x/1", "t/a"]), min_size=1, max_size=5, unique=True),
 )
 def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name(
@@ -242,11 +256,14 @@ def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name
     then_refuses: bool,
     in_order: bool,
     is_unavailable: bool,
+    is_timed: bool,
 ) -> None:
     left = iter(answers)
     has_rest = then_refuses and all(name[0] in "dx" for name in namespaces)
     destination = Destination(lambda *_: next(left, Backpressure() if has_rest else None))
-    terms = {name: Terms(5 * MS, WHOLE // 100, 2.0, is_unavailable=is_unavailable) for name in ("d", "x")}
+    terms = {
+        name: Terms(5 * MS, WHOLE // 100, 2.0, is_timed=is_timed, is_unavailable=is_unavailable) for name in ("d", "x")
+    }
     sent = destination.send(dict.fromkeys(namespaces, 30), terms=terms, in_order=in_order, patience_seconds=10**6)
     found = sent_and_unsent(sent, destination)
     assert {name: sorted(ids) for name, ids in found.items()} == {name: list(range(30)) for name in namespaces}
