@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_throttle.checkpoint.told import forget_told
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.told import forget_told
 from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy

@@ -8,6 +8,7 @@
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
+    │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
     │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
     │   ├── NativeWriterError       use Spark's writer for the table
@@ -53,6 +54,7 @@ from spark_throttle.errors.configuration import (
     CheckpointMismatchError,
     ConfigurationError,
     DefinitionChangedError,
+    DrainedError,
     NativeWriterError,
     NotInstalledError,
     PolicyError,
@@ -92,6 +94,7 @@ __all__ = [
     "DamagedError",
     "DefinitionChangedError",
     "DeliveryError",
+    "DrainedError",
     "DuplicateError",
     "EpochMissingError",
     "FileUnusableError",

@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offset_log import batch_time_ms, source_offsets
+from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, write_unsent
 from spark_throttle.control.epochs import EpochName, Epochs
-from spark_throttle.control.told import write_told
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.destinations import WHOLE, Told, group_names
 from spark_throttle.core.names.matching import match
@@ -36,6 +36,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
+from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.paced.given_up import given_up_rows
 from spark_throttle.spark.paced.paced_task import SENT_DDL, BatchDestination, PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
@@ -115,6 +116,8 @@ class PacedSink:
         calls = UnsentCalls(self.target, count_rows(tables), tables)
         write_unsent(directory, mark.batch, time_of(checkpoint, mark.batch), calls)
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
+        if is_metered(directory, reports):
+            charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
         given_up = [bytes(table) for answer in answers for table in answer["given_up"]]
         return given_up_rows(given_up, self.schema)
 

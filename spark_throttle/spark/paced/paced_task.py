@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -28,10 +29,10 @@ from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>"
+SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>, used_ns long"
 _SENT: Final = pa.schema([
     ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
-    ("given_up", pa.list_(pa.binary())),
+    ("given_up", pa.list_(pa.binary())), ("used_ns", pa.int64()),
 ])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
 _NS: Final = 1_000_000_000
@@ -69,8 +70,8 @@ class BatchDestination:
 class PacedTask:
     """A function that `mapInArrow` runs on the executors, once per task.
 
-    It yields the numbers of rows that it took from the batch and of earlier ones, what destinations said, and the calls
-    that are unsent, and those that are given up.
+    It yields the numbers of rows that it took from the batch and of earlier ones, what destinations said, the calls
+    that are unsent and those that are given up, and the CPU time that its process used meanwhile.
     """
 
     send: Send | OpenedPerTask
@@ -98,7 +99,7 @@ class PacedTask:
         set_loaded_aside()
         given = [batch for batch in batches if batch.num_rows]
         flows = self.left_flows() if self.takes_all_unsent else self.flows(given)
-        options = self.options
+        options, began_ns = self.options, time.process_time_ns()
         sent = asyncio.run(
             send_flows(
                 flows,
@@ -125,6 +126,7 @@ class PacedTask:
                     "told": json.dumps(told),
                     "unsent": tables_of(list(compress(sent.unsent, map(not_, is_over)))),
                     "given_up": given_up_tables(list(compress(sent.unsent, is_over)), self.destination_of),
+                    "used_ns": time.process_time_ns() - began_ns,
                 }
             ],
             schema=_SENT,

@@ -27,6 +27,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.metered import Metered
+from spark_throttle.spark.metering.sink_meter import metered_write
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
@@ -211,7 +212,8 @@ class BatchSink:
                     self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
-                self.admitted.write(rows.admitted(self.admitted), mark)
+                with metered_write(directory, batch, reports):
+                    self.admitted.write(rows.admitted(self.admitted), mark)
             refused = rows.rejected(self.rejected) if has_rejected else given_up
             if refused is not None:
                 if has_rejected and given_up is not None:

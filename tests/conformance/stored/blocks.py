@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.checkpoint.told import pack_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, pack_unsent
-from spark_throttle.control.told import pack_told
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.destinations import DestinationRates, Told
@@ -31,6 +31,7 @@ from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
+    UNLIMITED,
     CompiledPolicy,
     Destinations,
     Int64s,
@@ -126,6 +127,9 @@ EPOCH_TIME = EpochTime(
     TIME,
 )
 """The ledger of processing time, which epochs of version 6 have."""
+
+SHARED_TIME = replace(EPOCH_TIME, share_ns_per_ms=np.array([UNLIMITED, 2**50]))
+"""The same with a job's shares of quotas on processing time, which epochs of version 8 have."""
 
 OF_SHARDS = Deferral(*(np.stack([each, each // 3]) for each in (DEFERRAL.room_micro, DEFERRAL.flow_micro)))
 
@@ -250,6 +254,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v8": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES, TIME),
     "epoch_v6": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME),
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
+    "epoch_v8": lambda: epoch(SHARE, READING, None, OF_SHARDS, SHARED_TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
