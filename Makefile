@@ -163,6 +163,10 @@ bench-peers: setup ## compare the kernel with other limiters on one stream (the 
 bench-pace: setup ## compare a call of the pacer with other limiters inside a process, in one thread and in eight
 	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.pace --out build/bench-pace.json $(ARGS)
 
+.PHONY: bench-pushback
+bench-pushback: setup jars ## measure how a paced sink follows a server that changes its limit, and refuses everything for a while
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.pushback --out build/bench-pushback.json $(ARGS)
+
 .PHONY: bench-operators
 bench-operators: setup jars ## compare the job with no throttle, an identity, an operator keyed by namespace, row_number
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)

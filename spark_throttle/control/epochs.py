@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_throttle.checkpoint.told import forget_told
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch
@@ -72,6 +73,11 @@ class Epochs:
         self._batches_retained = batches_retained
         self._epochs: dict[EpochName, Epoch] = {}
         self._compiled: dict[str, CompiledPolicy] = {}
+
+    @property
+    def batches_kept(self) -> int:
+        """For how many batches files are kept."""
+        return self._batches_retained + _PRUNED_EVERY
 
     def begin(self) -> None:
         """Take over the directory, now that this run goes on in it."""
@@ -146,8 +152,9 @@ class Epochs:
         if name.number % _PRUNED_EVERY:
             return
         self.check_fence()
-        retained = self._batches_retained + _PRUNED_EVERY
+        retained = self.batches_kept
         forget_put_away(self._directory, but_newest=retained)
+        forget_told(self._directory, but_newest=retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")

@@ -31,6 +31,7 @@ from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.shared_scopes import is_shared
 from spark_throttle.core.codec import Epoch
+from spark_throttle.core.lending.destinations import DestinationRates, rates_after
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.lending.owed_time import with_owed
@@ -41,6 +42,7 @@ from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -52,6 +54,13 @@ _EPOCHS_TO_WARM_UP = 2
 
 _EPOCHS_TO_PUT_AWAY = 100
 """Where no quota on processing time is set, charges are put away after so many epochs: nothing reads them."""
+
+_DESTINATIONS_ARE_NOT_SHARED = (
+    "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
+    "shares its quotas with others: leave out `destination`, or the exchange"
+)
+_UNSENT_WAIT_MS = 1_000
+"""How long to wait before a batch for nothing but rows that a destination did not take."""
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
@@ -67,6 +76,7 @@ class _Left:
     owed_ms: Int64s | None = None
     interval_ms: int = 0
     time: TimeLedger | None = None
+    destinations: DestinationRates | None = None
 
 
 class ControlPlane:
@@ -117,10 +127,19 @@ class ControlPlane:
         self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
         self._rejections = RejectionNotice()
         self._warned_of = ""
+        self._ends_when_drained = False
         self._epochs_made = 0
 
-    def next_epoch(self, start: EpochName) -> EpochName:
-        """Return the epoch that the next batch is planned with: a new one if one is due, else `start`."""
+    def next_epoch(self, start: EpochName, *, ends_when_drained: bool = False) -> EpochName:
+        """Return the epoch that the next batch is planned with: a new one if one is due, else `start`.
+
+        Parameters
+        ----------
+        ends_when_drained
+            Whether the query is to end once all is done that can be done now: then it does not wait for a destination
+            that is unavailable.
+        """
+        self._ends_when_drained = ends_when_drained
         if self._pulse is not None:
             self._pulse.note_call()
         if start == NO_EPOCH:
@@ -156,6 +175,9 @@ class ControlPlane:
             buckets, self._settling.newest_settled(epoch), advance_micro,
             self._settling.owed_ms(epoch, before, policy, now_ms, is_own=self._has_pinned(start)),
             now_ms - epoch.buckets.as_of_ms, time,
+            rates_after(
+                epoch.destinations, before, self._settling.told(), policy, elapsed_ms=now_ms - epoch.buckets.as_of_ms
+            ),
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment)
         put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
@@ -205,10 +227,13 @@ class ControlPlane:
             policy = (
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
+            problem = snapshot.problem
+            if self._shared is not None and policy.destinations is not None:
+                if self._snapshot is None:
+                    raise ConfigurationError(_DESTINATIONS_ARE_NOT_SHARED)
+                policy, problem = self._snapshot[1], _DESTINATIONS_ARE_NOT_SHARED
             self.epochs.check_fence()
-            write_next_policies(
-                self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem)
-            )
+            write_next_policies(self._directory, NextPolicies(policy.revision, snapshot.store_revision, problem))
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
@@ -233,10 +258,24 @@ class ControlPlane:
         if self._event[0] is not epoch or self._event[1] != self._settling.newest_batch:
             time_share = None if epoch.time is None else epoch.time.share_ns_per_ms
             event_ms = self._event_under(
-                under_share(self.epochs.policy(epoch), epoch.share_micro_per_ms, time_share), epoch, now_ms
+                under_share(self.epochs.policy(epoch), epoch.share_in_force, time_share), epoch, now_ms
             )
+            event_ms = min(event_ms, self._destinations_event_ms(epoch))
             self._event = epoch, self._settling.newest_batch, event_ms
         return self._event[2]
+
+    def _destinations_event_ms(self, epoch: Epoch) -> int:
+        """Return when rows that a destination did not take are to be sent, or an epoch may say that they were."""
+        rates, told = epoch.destinations, self._settling.told()[-1:]
+        if rates is None or not told:
+            return NEVER_MS
+        given_up = set[str]()
+        if self._ends_when_drained and self._epochs_made:
+            given_up = rates.unavailable(self.epochs.policy(epoch))
+        if any(each.unsent_messages and (each.accepted or name not in given_up) for name, each in told[0].items()):
+            return epoch.buckets.as_of_ms + _UNSENT_WAIT_MS
+        were_sent = any(not each.unsent_messages for each in told[0].values())
+        return epoch.buckets.as_of_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
 
     def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
         """Return whether a waiting row would ever leave or expire if the job had the whole of its shared quotas."""
@@ -283,9 +322,16 @@ class ControlPlane:
             shares = self._shared.begin_epoch(policy, prices, now_ms=now_ms)
             share, time_share = shares[:, :2].copy(), None if policy.shared.time is None else shares[:, 2].copy()
             in_force = under_share(policy, share, time_share)
+        destinations = rates_after(None, None, [], policy, elapsed_ms=0) if left is None else left.destinations
+        bounded = None if destinations is None else destinations.share(None, len(policy.shared))
+        if bounded is not None:
+            in_force = under_share(policy, bounded)
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
         buckets, time = left.buckets, _ledger(in_force, left.time, now_ms)
+        if destinations is not None:
+            balance_micro = destinations.room_left(buckets.balance_micro, policy)
+            buckets = refill_share(Buckets(balance_micro, now_ms), policy, bounded, now_ms=now_ms)
         if self._shared is not None and shares is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
             time = None if time is None else time.refilled(in_force, now_ms=now_ms)
@@ -316,8 +362,9 @@ class ControlPlane:
                 limits = limits.unleased(lacks_messages(share, time_share, policy))
             epoch_time = EpochTime(time, limits, time_share)
         epoch = Epoch(
-            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms, epoch_time
-        )
+            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms, epoch_time,
+            destinations,
+        )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)
@@ -332,10 +379,11 @@ def _paid(
 
     A scope that jobs share earns at the share that `epoch` pins, and as long as it was leased.
     """
-    own = settled.refill(before, now_ms=now_ms)
+    bounded = None if epoch.destinations is None else epoch.destinations.share(None, len(before.shared))
+    own = refill_share(settled, before, bounded, now_ms=now_ms)
     if leased_until_ms is None:
         return own
-    share, leased = epoch.share_micro_per_ms, settled
+    share, leased = epoch.share_in_force, settled
     if share is not None:
         leased = refill_share(settled, before, share, now_ms=leased_until_ms)
     return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)

@@ -14,12 +14,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from spark_throttle.checkpoint.told import read_told
 from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
 from spark_throttle.control.shared_scopes import is_time_shared
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
 from spark_throttle.core.lending.deferrals import Outlook
+from spark_throttle.core.lending.destinations import Told
 from spark_throttle.core.lending.grants import Buckets, has_rejected, used_by_scope
 from spark_throttle.core.lending.owed_time import is_overloaded, missed_by, owed_after, waiting_by_scope
 from spark_throttle.core.lending.shares import is_unleased, settle_share, under_share
@@ -52,6 +54,7 @@ class Settling:
         self._charges: dict[int, TimeCharges] = {}
         """The processing time of unsettled batches that reported any."""
 
+        self._told: dict[int, dict[str, Told]] = {}
         self._has_begun = False
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
@@ -76,11 +79,14 @@ class Settling:
                 self._unsettled[batch] = reports
                 if batch in charges:
                     self._charges[batch] = charges[batch]
+                if epoch.destinations is not None:
+                    self._told[batch] = read_told(self._directory, batch)
                 came.append(reports)
             self.newest_batch = newest_batch(self._directory)
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
             self._charges.pop(batch, None)
+            self._told.pop(batch, None)
         return came
 
     @property
@@ -102,6 +108,10 @@ class Settling:
         """Return the last batch that the epoch after `epoch` settles."""
         return max(self._unsettled, default=epoch.settled_batch)
 
+    def told(self) -> list[dict[str, Told]]:
+        """Return what destinations said in the batches that are not yet settled, in the order of the batches."""
+        return [told for _, told in sorted(self._told.items())]
+
     def missing_shards(self) -> list[int]:
         """Return the shards that have not reported."""
         found = {report.shard for reports in self._unsettled.values() for report in reports}
@@ -118,7 +128,7 @@ class Settling:
 
     def settled(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> Buckets:
         """Return the buckets of `epoch` less what was used; a shard without a report has used all that it was lent."""
-        buckets, share = epoch.buckets, epoch.share_micro_per_ms
+        buckets, share = epoch.buckets, epoch.share_in_force
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
             buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].as_of_ms, now_ms))
@@ -126,7 +136,7 @@ class Settling:
         if missing:
             used = available_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
             # This process cannot know what a lease has earned since then.
-            at_ms = now_ms if share is None else buckets.as_of_ms
+            at_ms = now_ms if epoch.share_micro_per_ms is None else buckets.as_of_ms
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 

@@ -5,11 +5,12 @@ Each kind has its own format version. A reader accepts every version up to its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
+from spark_throttle.core.lending.destinations import DestinationRates
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -41,12 +42,13 @@ rejected, and the age of the oldest waiting row."""
 EPOCH_VERSION = 8
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
-quotas on processing time have left, 8 the job's shares of those quotas."""
+quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
 _WITH_LEADS = 5
 _EPOCH_WITH_DEFERRAL = 5
+_EPOCH_WITH_DESTINATIONS = 7
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _EPOCH_WITH_TIME = 6
@@ -232,6 +234,15 @@ class Epoch:
 
     time: EpochTime | None = None
     """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
+    destinations: DestinationRates | None = None
+    """The rates of destinations that push back; `None` if the policy has none."""
+
+    @property
+    def share_in_force(self) -> Int64s | None:
+        """The shares of the shared scopes' rates, none higher than its destination's rate."""
+        if self.destinations is None:
+            return self.share_micro_per_ms
+        return self.destinations.share(self.share_micro_per_ms, len(self.buckets.balance_micro))
 
     @property
     def shares(self) -> Int64s | None:
@@ -254,10 +265,11 @@ class Epoch:
         lending = self.lending
         bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
         deferral = None if lending.deferral is None else lending.deferral.of_shard(shard)
-        time, share = None, self.share_micro_per_ms
+        time, share = None, self.share_in_force
         if self.time is not None:
             time = self.time.of_shard(shard, len(lending.balance_micro))
-            share = None if share is None else self.time.messages_under(share)
+            if share is not None and self.share_micro_per_ms is not None:
+                share = self.time.messages_under(share)
         return ShardGrant(
             self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], share, paying,
             bound_milli, deferral, time,
@@ -285,6 +297,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
         is_shared = epoch.time.share_ns_per_ms is not None
         version = _EPOCH_WITH_TIME_SHARES if is_shared else _EPOCH_WITH_TIME
         more |= epoch_time_fields(epoch.time)
+    if epoch.destinations is not None:
+        version, more = max(version, _EPOCH_WITH_DESTINATIONS), {**more, **_destination_fields(epoch.destinations)}
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -312,7 +326,18 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     return Epoch(
         f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
         f.integers("owed_ms") if f.has("owed_ms") else None, epoch_time_of(f, buckets.as_of_ms),
+        _destinations(f),
     )  # fmt: skip
+
+
+def _destination_fields(rates: DestinationRates) -> dict[str, Field]:
+    return {f"destination_{each.name}": getattr(rates, each.name) for each in fields(DestinationRates)}
+
+
+def _destinations(f: BlockFields) -> DestinationRates | None:
+    if not f.has("destination_scope"):
+        return None
+    return DestinationRates(*(f.integers(f"destination_{each.name}") for each in fields(DestinationRates)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.quota import (
     CompiledPolicy,
+    Destinations,
     Int64s,
     Limits,
     Overflow,
@@ -20,10 +21,12 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 
-POLICY_VERSION = 4
-"""The newest version of a policy. Version 3 added bounds on the size of a message, 4 quotas on processing time. A
+POLICY_VERSION = 5
+"""The newest version of a policy. Version 3 added bounds on the size of a message, 4 quotas on processing time, 5
+destinations. A
 policy is written in the lowest version that has all of its content, so that it keeps its bytes."""
 
+_TIMED_POLICY = 4
 _UNBOUNDED_POLICY = 2
 _UNTIMED_POLICY = 3
 _NO_AGE = -1
@@ -62,8 +65,8 @@ def _time_fields(policy: CompiledPolicy) -> dict[str, Field]:
 def _limits(f: BlockFields, prefix: str) -> Limits:
     return Limits(
         f.pairs(f"{prefix}_rate"), f.pairs(f"{prefix}_burst"), f.integers(f"{prefix}_excess"),
-        f.integers(f"{prefix}_weight"), _bounds(f, prefix) if f.version > _UNBOUNDED_POLICY else None,
-        _time(f, prefix) if f.version > _UNTIMED_POLICY else None,
+        f.integers(f"{prefix}_weight"), _bounds(f, prefix) if f.has(f"{prefix}_max") else None,
+        _time(f, prefix) if f.has(f"{prefix}_time_rate") else None,
     )  # fmt: skip
 
 
@@ -77,11 +80,26 @@ def _bounds(f: BlockFields, prefix: str) -> Int64s | None:
     return found if len(found) else None
 
 
+def _destinations(f: BlockFields) -> Destinations | None:
+    if not f.has("destination_scope"):
+        return None
+    return Destinations(
+        *(f.integers(f"destination_{name}") for name in ("scope", "floor", "open_after_ms", "gives_up"))
+    )
+
+
 def pack_policy(policy: CompiledPolicy) -> bytes:
     """Return a compiled policy as a block."""
     windows, queue = policy.namespace_windows, policy.queue
     bounds, time = _bound_fields(policy), _time_fields(policy)
-    version = POLICY_VERSION if time else _UNTIMED_POLICY if bounds else _UNBOUNDED_POLICY
+    version = _TIMED_POLICY if time else _UNTIMED_POLICY if bounds else _UNBOUNDED_POLICY
+    more: dict[str, Field] = {}
+    if policy.destinations is not None:
+        version, found = POLICY_VERSION, policy.destinations
+        more = {
+            "destination_scope": found.scope, "destination_floor": found.floor_micro_per_ms,
+            "destination_open_after_ms": found.open_after_ms, "destination_gives_up": found.gives_up,
+        }  # fmt: skip
     return pack("plcy", version, {
         "revision": policy.revision, **_limit_fields("shared", policy.shared),
         "tenant_names": policy.tenant_names, "group_names": policy.group_names, "tenant_group": policy.tenant_group,
@@ -93,7 +111,7 @@ def pack_policy(policy: CompiledPolicy) -> bytes:
         "namespace_group": policy.namespace_group,
         "queue_messages": queue.messages, "queue_bytes": queue.bytes,
         "queue_age_ms": _NO_AGE if queue.age_ms is None else queue.age_ms, "queue_overflow": int(queue.on_overflow),
-        **bounds, **time,
+        **bounds, **time, **more,
     })  # fmt: skip
 
 
@@ -113,5 +131,5 @@ def unpack_policy(block: bytes, what: str) -> CompiledPolicy:
     return CompiledPolicy(
         f.text("revision"), _limits(f, "shared"), f.names("tenant_names"), f.names("group_names"),
         f.integers("tenant_group"), f.names("namespace_names"), globs, exempt_names, exempt_globs,
-        _limits(f, "namespace"), windows, f.integers("namespace_group"), bounds,
+        _limits(f, "namespace"), windows, f.integers("namespace_group"), bounds, _destinations(f),
     )  # fmt: skip

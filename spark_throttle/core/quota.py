@@ -192,6 +192,26 @@ class QueueBounds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Destinations:
+    """The resource groups that stand for destinations, one position each; their quotas in messages are the ceilings."""
+
+    scope: Int64s
+    """Shape (n,): the position among the shared scopes."""
+
+    floor_micro_per_ms: Int64s
+    """Shape (n,): the lowest rate in messages, above 0."""
+
+    open_after_ms: Int64s
+    """Shape (n,): for how long every call must be refused before the destination counts as unavailable."""
+
+    gives_up: Int64s
+    """Shape (n,): 1 where rows go to the dead letters while the destination is unavailable."""
+
+    def __len__(self) -> int:
+        return len(self.scope)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class CompiledPolicy:
     """One direction of one policy revision, with every name resolved to an index."""
 
@@ -231,6 +251,9 @@ class CompiledPolicy:
     for none."""
 
     queue: QueueBounds
+
+    destinations: Destinations | None = None
+    """`None` if no resource group stands for a destination; shards have none, for the rates in force reach them."""
 
     @property
     def has_time(self) -> bool:

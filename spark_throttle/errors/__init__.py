@@ -10,6 +10,7 @@
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
+    │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
     │   ├── NativeWriterError       use Spark's writer for the table
     │   └── NotInstalledError       install what it names where it names, then start again
     ├── TakenOverError              let the newer run go on, or stop it and start again
@@ -59,6 +60,7 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     ShardCountChangedError,
     StoredPolicyError,
+    UnsentCallsError,
 )
 from spark_throttle.errors.near_names import did_you_mean
 from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
@@ -117,6 +119,7 @@ __all__ = [
     "TurnTimeoutError",
     "UnconfirmedError",
     "UnknownVersionError",
+    "UnsentCallsError",
     "did_you_mean",
 ]
 

@@ -18,6 +18,8 @@ from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
+    DestinationPolicy,
+    GroupPolicy,
     NamespacePolicy,
     PolicyDocument,
     QueuePolicy,
@@ -33,7 +35,7 @@ _LONGEST_PART: Final = 64
 _PLAIN_PART = re.compile(r"[\w/:@…-]+")
 
 _SECTIONS: Final[dict[str, type[BaseModel]]] = {
-    "resource_groups": ScopePolicy,
+    "resource_groups": GroupPolicy,
     "tenants": TenantPolicy,
     "namespaces": NamespacePolicy,
 }
@@ -134,6 +136,8 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
         model = _SECTIONS.get(section) or _SINGLES[section]
         if scope[-1] in ("publish", "dispatch") and len(scope) > (1 if section in _SINGLES else 2):
             model = Quota
+        elif scope[-1] == "destination" and section == "resource_groups":
+            model = DestinationPolicy
     known: Iterable[str] = model.model_fields
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"
     return f"unknown key{hint}"

@@ -23,6 +23,7 @@ from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     UNLIMITED,
     CompiledPolicy,
+    Destinations,
     Int64s,
     Limits,
     OnExcess,
@@ -47,6 +48,11 @@ _EXEMPT: Final = NamespacePolicy()
 _LATER_KEYS: Final = ("max_message_bytes", "request_percentage")
 """Keys that the first release did not have and that are `None` while unset; none is the last of its section."""
 
+_UNSET_DESTINATION: Final = ',"destination":null'
+"""As `_LATER_KEYS`; it is the last key of its section."""
+
+_DEFAULT_FLOOR_PARTS: Final = 100
+
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
 
 
@@ -64,6 +70,7 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     for key in _LATER_KEYS:
         # Inside a JSON string a quotation mark follows a backslash, so this text is a key wherever it is found.
         text = text.replace(f'"{key}":null,', "")
+    text = text.replace(_UNSET_DESTINATION, "")
     for lock in ("true", "false"):
         text = text.replace(f'"locked":{lock},', "")  # who may change an entry decides about no row
     digest.update(text.encode())
@@ -107,7 +114,21 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
+        destinations=_destinations(document, direction, 1 + len(tenants)),
     )
+
+
+def _destinations(document: PolicyDocument, direction: Direction, first_group: int) -> Destinations | None:
+    """Return the destinations among the resource groups that have a ceiling in this direction."""
+    found = []
+    for position, group in enumerate(document.resource_groups.values()):
+        ceiling = getattr(group, direction).messages_per_second
+        if group.destination is not None and ceiling:
+            floor = group.destination.floor_messages_per_second or ceiling / _DEFAULT_FLOOR_PARTS
+            open_after_ms = _milli(group.destination.open_after_seconds)
+            gives_up = int(group.destination.on_unavailable == "dead_letters")
+            found.append((first_group + position, max(1, _milli(floor)), open_after_ms, gives_up))
+    return Destinations(*np.array(found, dtype=np.int64).T) if found else None
 
 
 def _names(named: Iterable[str]) -> pa.StringArray:

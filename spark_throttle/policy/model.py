@@ -263,10 +263,47 @@ OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
 
 
 class ScopePolicy(_Part):
-    """The quotas of a resource group or of the job: into the lake, and out of it."""
+    """The quotas of the job: into the lake, and out of it."""
 
     publish: OneQuota = Quota()
     dispatch: OneQuota = Quota()
+
+
+class DestinationPolicy(_Part):
+    """How the quota of a resource group follows what its destination says; the quota in messages is the ceiling."""
+
+    floor_messages_per_second: MessagesPerSecond = None
+    """The lowest rate, above 0; a hundredth of the ceiling unless given."""
+
+    open_after_seconds: Seconds = Field(default=Decimal(5), validate_default=True)
+    """How long every call must be refused before the destination counts as unavailable."""
+
+    on_unavailable: Literal["wait", "dead_letters"] = "wait"
+    """What happens while it is unavailable to rows that were admitted: they wait, or go to the dead letters."""
+
+    @field_validator("floor_messages_per_second")
+    @classmethod
+    def _check_floor(cls, floor: Decimal | None) -> Decimal | None:
+        if floor == 0:
+            raise _refused("a floor of 0 would never find out that the destination is back; give more")
+        return floor
+
+
+class GroupPolicy(ScopePolicy):
+    """The quotas of a resource group, which may stand for a destination."""
+
+    destination: Annotated[DestinationPolicy | None, BeforeValidator(_check_present)] = None
+
+    @model_validator(mode="after")
+    def _check_ceiling(self) -> Self:
+        if self.destination is not None:
+            for direction in DIRECTIONS:
+                rate, floor = getattr(self, direction).messages_per_second, self.destination.floor_messages_per_second
+                if rate is not None and floor is not None and floor > rate:
+                    raise _refused(f"its floor_messages_per_second {floor} is above its {direction} quota of {rate}")
+            if all(getattr(self, direction).messages_per_second in (None, 0) for direction in DIRECTIONS):
+                raise _refused("a destination needs a ceiling: give the resource group messages_per_second above 0")
+        return self
 
 
 class TenantPolicy(ScopePolicy):
@@ -315,7 +352,7 @@ class PolicyDocument(_Part):
     """
 
     version: Version = 1
-    resource_groups: Named[Name, ScopePolicy] = {}
+    resource_groups: Named[Name, GroupPolicy] = {}
     tenants: Named[TenantName, TenantPolicy] = {}
 
     namespaces: Named[Name, NamespacePolicy] = {}

@@ -21,8 +21,9 @@ from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.send_target import words_of
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
-from spark_throttle.spark.pipeline import Pipeline
+from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.reference_choice import (
     FRAMES,
     SOURCE_OPTION,
@@ -57,6 +58,8 @@ logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpointLocation"
 _CONTROL_FOLDER = "throttle"
+_UNSENT_OPTION = "throttle.unsent"
+_REFUSE, _REDIRECT = _UNSENT = ("refuse", "redirect")
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
@@ -248,7 +251,7 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION)
+        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION)
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
@@ -281,6 +284,10 @@ class ThrottledStreamWriter:
         refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
         choice = self._choice(source, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
+        outlet = self._outlet(pipeline, options, control_path) if target.format == PACED else None
+        if outlet is not None:
+            may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
+            sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
         if choice.plan is not None:
             check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
         frames = pipeline.frames(
@@ -293,9 +300,7 @@ class ThrottledStreamWriter:
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
             sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
-            if target.format == PACED:
-                sink = replace(sink, outlet=self._outlet(pipeline, options, control_path))
-            writer = writer.foreachBatch(sink)
+            writer = writer.foreachBatch(replace(sink, outlet=outlet))
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
             writer = writer.format(DELTA_SINK_FORMAT).option("plan", choice.plan.to_json())
@@ -336,8 +341,11 @@ class ThrottledStreamWriter:
         spark = self._events.sparkSession
         send, how = http_sender(options) if self._paced is None else self._paced
         namespace, size = pipeline.measured()
-        epochs = Epochs(Directory(control_path))
-        return PacedSink(send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs)
+        epochs = Epochs(Directory(control_path), batches_retained=batches_retained(spark))
+        return PacedSink(
+            send, words_of(send), how, self._events.schema, namespace, size, interval_ms(spark, self._trigger),
+            task_slots(spark), epochs,
+        )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)

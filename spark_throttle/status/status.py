@@ -11,6 +11,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
+from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
@@ -18,6 +19,7 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
+from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.shared_status import ScopeShare, scope_shares
 from spark_throttle.status.time_status import JobTime, ScopeTime, newest_time
@@ -96,6 +98,9 @@ class Status:
     time: JobTime | None = None
     """The processing time that is charged to no scope; `None` without a quota on processing time."""
 
+    destinations: tuple[DestinationStatus, ...] = ()
+    """The destinations that push back, as the newest epoch has them."""
+
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
         return None if not self.elapsed_ms else number * 1000 / self.elapsed_ms
@@ -171,7 +176,19 @@ def _read_batch(directory: Directory) -> Status:
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
     now_ms, epoch = reports[0].now_ms, reports[0].epoch
     found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    if policy.destinations is not None:
+        found = replace(found, destinations=_destinations(directory, policy))
     return found if time is None else replace(found, time=time.job)
+
+
+def _destinations(directory: Directory, policy: CompiledPolicy) -> tuple[DestinationStatus, ...]:
+    """Return the destinations of the newest epoch; none if it has another policy, until its batch has reported."""
+    files = directory.names("epochs")
+    content = directory.read(f"epochs/{files[-1]}") if files else None
+    if content is None:
+        return ()
+    epoch = unpack_epoch(content, f"the epoch file {directory.path(files[-1])}")
+    return destinations_of(epoch, policy) if epoch.revision == policy.revision else ()
 
 
 def _exchange_status(observation: Observation) -> ExchangeStatus:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from spark_throttle.errors import DamagedError, PolicyError, StoredPolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
+    GroupPolicy,
     NamespacePolicy,
     PolicyDocument,
     QueuePolicy,
@@ -271,7 +272,7 @@ def _parsed(kind: Kind, body: str) -> ScopePolicy | QueuePolicy:
 
 
 EMPTY: Final[dict[Kind, ScopePolicy | QueuePolicy]] = {
-    "resource_group": ScopePolicy(), "tenant": TenantPolicy(), "namespace": NamespacePolicy(),
+    "resource_group": GroupPolicy(), "tenant": TenantPolicy(), "namespace": NamespacePolicy(),
     "exempt": ScopePolicy(), "defaults": NamespacePolicy(), "job": ScopePolicy(), "queue": QueuePolicy(),
 }  # fmt: skip
 """The policy of an entry that does not exist, by kind."""

@@ -108,6 +108,21 @@ def test_group_in_use_is_not_deleted(admin: TestClient) -> None:
     assert admin.get(f"{GROUP}/gold").status_code == 404
 
 
+@pytest.mark.parametrize("destination", [{}, {"open_after_seconds": 3}])
+def test_group_keeps_its_destination_which_none_of_its_fields_stands_for(
+    admin: TestClient, destination: dict[str, int]
+) -> None:
+    policy = {"publish": {"messages_per_second": 5}, "destination": destination}
+    assert admin.put("/admin/v2/policies/resource_groups/api", json=policy).status_code == 200
+    assert admin.get(f"{GROUP}/api").json()["publishRateInMsgs"] == 5
+    assert admin.put(f"{GROUP}/api", json={"publishRateInMsgs": 9}).status_code == 200
+    kept = admin.get("/admin/v2/policies/resource_groups/api").json()["policy"]
+    assert kept == {"publish": {"messages_per_second": 9}, "destination": destination}
+    refused = admin.put(f"{GROUP}/api", json={"publishRateInMsgs": -1})
+    assert refused.status_code == 422
+    assert "a destination needs a ceiling" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize("member", ["namespaces/acme/orders", "tenants/acme"])
 def test_member_is_attached_to_one_group(admin: TestClient, member: str) -> None:
     for group in ("gold", "bronze"):

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.checkpoint.told import unpack_told
+from spark_throttle.checkpoint.unsent import unpack_unsent
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.charges_codec import unpack_charges
 from spark_throttle.core.codec import (
@@ -55,6 +57,8 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "epoch": unpack_epoch,
     "grant": unpack_grant,
     "charges": unpack_charges,
+    "told": unpack_told,
+    "unsent": unpack_unsent,
 }
 FILES = sorted(STORED.glob("*.bin"))
 

@@ -22,6 +22,7 @@ from spark_throttle.admin.watch.time_numbers import TimeNumbers, time_numbers
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.liveness import JobState
 from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.status.usage_table import AT
@@ -55,6 +56,25 @@ class ScopeNumbers(BaseModel):
     """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
 
     balance_bytes: float | None
+
+
+class DestinationNumbers(BaseModel):
+    """A resource group that stands for a destination, as the newest epoch has it."""
+
+    resource_group: str
+    messages_per_second: float
+    """The rate at which rows are admitted for it."""
+
+    floor_messages_per_second: float
+    ceiling_messages_per_second: float
+    is_unavailable: bool
+    """Whether it refuses every call, and its breaker is open."""
+
+    refused_for_ms: int
+    """For how long it has refused every call; 0 if it took one of the last batch."""
+
+    unsent_messages: int
+    """Admitted rows that it has not taken yet."""
 
 
 class RecentBatch(BaseModel):
@@ -111,6 +131,9 @@ class JobStatus(BaseModel):
     scopes: list[ScopeNumbers]
     time: TimeNumbers | None
     """Null if the policies have no quota on processing time."""
+
+    destinations: list[DestinationNumbers]
+    """A tenant admin gets none."""
 
 
 class CallerAnswer(BaseModel):
@@ -314,6 +337,10 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         problem=problem_in_words(problem, is_wide=is_wide),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view, newest)) if newest and is_wide else [],
+        destinations=[
+            DestinationNumbers.model_validate(asdict(each))
+            for each in (destinations_of(view.epoch, view.epoch_policy) if is_wide else ())
+        ],
         time=None if view.time is None else time_numbers(view.time, tenant),
     )
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, WithJsonSchema
 
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_WEIGHT, RATES, Direction
+from spark_throttle.policy.model import DIRECTIONS, MAX_WEIGHT, RATES, Direction
 
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
     f"{direction}{suffix}": (direction, key)
@@ -104,7 +104,7 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
     """
     for field in NOT_ENFORCED:
         _refuse_other_form(field, getattr(change, field))
-    changed: dict[str, dict[str, object]] = {direction: dict(quota) for direction, quota in values.items()}
+    changed: dict[str, dict[str, object]] = {key: dict(part) for key, part in values.items()}
     for field, (direction, key) in FIELDS.items():
         value = getattr(change, field)
         if value is None:
@@ -118,7 +118,8 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
         if key in _LIMITS and is_number and value < 0:
             raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in RATES else ''}")
         changed.setdefault(direction, {})[key] = value
-    return {direction: quota for direction, quota in changed.items() if quota}
+    # An empty quota is none, but a destination without settings is one: no field of these stands for it.
+    return {key: part for key, part in changed.items() if part or key not in DIRECTIONS}
 
 
 def _refuse_other_form(field: str, value: object) -> None:
@@ -161,7 +162,8 @@ def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
     -1
     """
     unlimited = {_NAMES[place]: UNLIMITED for place in FIELDS.values() if place[1] in _PULSARS_RATES}
-    said = {_NAMES[direction, key]: value for direction, quota in values.items() for key, value in quota.items()}
+    quotas = {direction: values.get(direction, {}) for direction in DIRECTIONS}
+    said = {_NAMES[direction, key]: value for direction, quota in quotas.items() for key, value in quota.items()}
     return ResourceGroupFields(**{**unlimited, **said})
 
 

@@ -15,6 +15,7 @@ from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 
 if TYPE_CHECKING:
+    from spark_throttle.status.destination_status import DestinationStatus
     from spark_throttle.status.status import ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
@@ -45,6 +46,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "elapsed_ms": found.elapsed_ms,
         "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "destinations": [asdict(each) for each in found.destinations],
         "time": None if found.time is None else asdict(found.time),
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip
@@ -70,6 +72,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=is_listening)
+    title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
     suffix = "/s" if found.elapsed_ms else " a batch"
     columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
                ("waiting", True)]  # fmt: skip
@@ -95,6 +98,8 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
         yield f"{at} problem: {shown(found.problem)}"
+    for destination in found.destinations:
+        yield f"{at} {shown(_destination(destination))}"
     if found.time is not None:
         yield f"{at} {_uncharged(found.time)}"
     suffix = "/s" if found.elapsed_ms else " a batch"
@@ -106,6 +111,12 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
             throttled = _throttled(each.time)
             line += f", core time {_core_time(each.time)}" + (f", throttled for {throttled}" if throttled else "")
         yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
+
+
+def _destination(each: DestinationStatus) -> str:
+    at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
+    state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
+    return f"destination {each.resource_group}: {state}, {count(each.unsent_messages)} unsent"
 
 
 def _quota(scope: ScopeStatus) -> str:

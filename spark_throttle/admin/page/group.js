@@ -57,6 +57,7 @@ export class GroupCard {
       // Counts are of one batch: they are rates only if it is known how long it took, and the job still lives.
       const rate = (number) => (job.elapsed_ms && job.listening
         ? `${quantity(number * 1000 / job.elapsed_ms, dimension)}/s` : "–");
+      const destination = job.destinations.find((each) => each.resource_group === this.name);
       const waits = scope[`waiting_${dimension}`];
       const refused = scope[`rejected_${dimension}`];
       const quota = dimension === "bytes" ? scope.bytes_per_second : scope.messages_per_second;
@@ -67,9 +68,11 @@ export class GroupCard {
         figure("Backlog", quantity(waits, dimension)),
         figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
+        ...(destination ? [figure("Destination takes", `${quantity(destination.messages_per_second, "messages")}/s`),
+          figure("Unsent", quantity(destination.unsent_messages, "messages"))] : []),
         ...timeFigures(job.time?.scopes.find((each) => each.level === "resource_group" && each.scope === this.name)));
       const [kind, text] = !job.listening ? ["warn", job.state]
-        : refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];
+        : destination?.is_unavailable ? ["warn", "destination unavailable"] : refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];
       this.state.className = `state ${kind}`;
       this.state.textContent = text;
     } else {

@@ -42,11 +42,11 @@ def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str,
 
 
 def rates_of(view: JobView) -> Int64s | None:
-    """Return the job's rate in each shared scope, in micro-tokens per ms: its share, where jobs share the quota."""
+    """Return the job's rate in each shared scope, in micro-tokens per ms: its share, or what a destination takes."""
     epoch, policy = view.epoch, view.epoch_policy
     if epoch is None or policy is None:
         return None
-    return under_share(policy, epoch.share_micro_per_ms).shared.rate_micro_per_ms
+    return under_share(policy, epoch.share_in_force).shared.rate_micro_per_ms
 
 
 def _pair(values: list[float], is_limited: list[bool]) -> Pair:

@@ -21,6 +21,7 @@ from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_rat
 from spark_throttle.admin.watch.time_totals import times_of
 from spark_throttle.admin.watch.totals import OTHER
 from spark_throttle.core.quota import Int64s
+from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.time_status import ScopeTime
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
 
@@ -123,7 +124,27 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
             _add(part, labels, None if time is None else time.share_percentage)
             balance_ns = None if time is None else time.balance_ns
             _add(left, labels, None if balance_ns is None else balance_ns / _NS_PER_SECOND)
+<<<<<<< HEAD
     yield from (*families.values(), throttle_time, left, percent, part, *_near_limits(views))
+=======
+    yield from (*families.values(), throttle_time, left, percent, *_destinations(views), *_near_limits(views))
+
+
+def _destinations(views: list[JobView]) -> Iterator[Metric]:
+    unavailable, unsent = (
+        GaugeMetricFamily(f"spark_throttle_destination_{name}", text, labels=_SCOPE_LABELS)
+        for name, text in (
+            ("unavailable", "1 if the destination refuses every call, and its breaker is open."),
+            ("unsent_messages", "Admitted messages that the destination has not taken yet."),
+        )
+    )
+    for view in views:
+        for each in destinations_of(view.epoch, view.epoch_policy):
+            labels = (view.name, "resource_group", each.resource_group)
+            unavailable.add_metric(labels, int(each.is_unavailable))
+            unsent.add_metric(labels, each.unsent_messages)
+    yield from (unavailable, unsent)
+>>>>>>> 02781497fec93ec478441febfb817dbdcd19941e
 
 
 def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:

@@ -27,7 +27,7 @@ def shard_of(names: pa.Array | pa.ChunkedArray, shards: int) -> Int64s:
 
 
 def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
-    """Return a shard's slice of a policy: everything but the names of namespaces that live in other shards."""
+    """Return a shard's slice of a policy: all but destinations and the names that live in other shards."""
     here = shard_of(policy.namespace_names, shards) == shard
     unnamed = np.arange(len(policy.namespace_names), len(policy.namespace_limits))
     rows = np.concatenate([np.flatnonzero(here), unnamed])
@@ -39,4 +39,5 @@ def slice_of(policy: CompiledPolicy, shard: int, shards: int) -> CompiledPolicy:
         namespace_limits=policy.namespace_limits.take(rows),
         namespace_windows=policy.namespace_windows.take(rows),
         namespace_group=policy.namespace_group[rows],
+        destinations=None,
     )

@@ -1,28 +1,41 @@
 """A task of the paced sink: it reads its part of a batch, and sends it over the time until the next batch.
 
 The rows of a namespace are in one task, in their order. They are all read before the first is sent: a task that reads
-as it sends would send its namespaces one after the other.
+as it sends would send its namespaces one after the other. Calls that earlier batches left unsent come first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.spark.paced.gate import Terms
+from spark_throttle.spark.paced.given_up import given_up_tables
 from spark_throttle.spark.paced.row_costs import RowCost
-from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, Send, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, Parcel, Send, parcels_of, send_flows
+from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "sent long, used_ns long"
+SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>, used_ns long"
+_SENT: Final = pa.schema([
+    ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
+    ("given_up", pa.list_(pa.binary())), ("used_ns", pa.int64()),
+])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
+_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +49,29 @@ class SendOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchDestination:
+    """A destination that the policy names, in one batch."""
+
+    row_ns: int
+    """The time for which one row uses up the destination's rate."""
+
+    rows: int
+    """The rows of the batch that go there, unsent ones included."""
+
+    floor_part: int
+    """The lowest rate, of `WHOLE`."""
+
+    is_unavailable: bool
+    gives_up: bool
+    """Whether rows that it does not take, while it is unavailable, go to the dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
 class PacedTask:
     """A function that `mapInArrow` runs on the executors, once per task.
 
-    It yields the number of rows that it sent, and the CPU time that its process used meanwhile.
+    It yields the numbers of rows that it took from the batch and of earlier ones, what destinations said, the calls
+    that are unsent and those that are given up, and the CPU time that its process used meanwhile.
     """
 
     send: Send | OpenedPerTask
@@ -48,24 +80,57 @@ class PacedTask:
     """The cost of a row, by namespace."""
 
     window_ns: int
+    others_ns: int
+    """The time that the batch takes in any case: the longest that a namespace without a destination sends."""
+
     options: SendOptions
+    destinations: Mapping[str, BatchDestination] = field(default_factory=dict)
+    destination_of: Mapping[str, str] = field(default_factory=dict)
+    """By namespace."""
+
+    unsent: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    """Calls of earlier batches (`unsent_calls`), by namespace; a task has those of the namespaces that it has."""
+
+    takes_all_unsent: bool = False
+    """Whether the task has no rows of the batch, and takes all these calls."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send the rows of all batches."""
         set_loaded_aside()
-        flows = self.flows([batch for batch in batches if batch.num_rows])
+        given = [batch for batch in batches if batch.num_rows]
+        flows = self.left_flows() if self.takes_all_unsent else self.flows(given)
         options, began_ns = self.options, time.process_time_ns()
         sent = asyncio.run(
             send_flows(
                 flows,
                 self.send,
-                self.name,
                 concurrency=options.concurrency,
                 in_order=options.in_order,
                 patience_seconds=options.patience_seconds,
+                terms=self.terms(flows),
             )
         )
-        yield pa.RecordBatch.from_pydict({"sent": [sent], "used_ns": [time.process_time_ns() - began_ns]})
+        rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
+        resumed = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - rows
+        closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
+        is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
+        told = {
+            name: asdict(replace(each, unsent_messages=0) if name in closed else each)
+            for name, each in sent.told.items()
+        }
+        yield pa.RecordBatch.from_pylist(
+            [
+                {
+                    "rows": rows,
+                    "resumed": resumed,
+                    "told": json.dumps(told),
+                    "unsent": tables_of(list(compress(sent.unsent, map(not_, is_over)))),
+                    "given_up": given_up_tables(list(compress(sent.unsent, is_over)), self.destination_of),
+                    "used_ns": time.process_time_ns() - began_ns,
+                }
+            ],
+            schema=_SENT,
+        )
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
         """Return the rows by namespace, each namespace's in their order."""
@@ -82,5 +147,42 @@ class PacedTask:
         for namespace, start, end in zip(coded.dictionary.to_pylist(), [0, *ends], ends, strict=False):
             costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
             calls = calls_of(costs_ns, self.window_ns, self.options.rows_per_call)
-            found.append(Flow(namespace, rows.slice(start, end - start), calls))
+            parcels = parcels_of(namespace, rows.slice(start, end - start), calls, self.name)
+            found.append(self._flow(namespace, [*self._left(namespace), *parcels]))
         return found
+
+    def left_flows(self) -> list[Flow]:
+        """Return the calls of earlier batches."""
+        return [self._flow(namespace, self._left(namespace)) for namespace in self.unsent]
+
+    def terms(self, flows: list[Flow]) -> dict[str, Terms]:
+        """Return how this task sends to its destinations: at its part of their rates, by what it has to send."""
+        rows, seconds = Counter[str](), max(self.window_ns / _NS, self.others_ns / _NS, 1.0)
+        for flow in flows:
+            if not self.window_ns:
+                own = [parcel for parcel in flow.parcels if parcel.key.batch == self.name.batch]
+                seconds = max(seconds, sum(parcel.takes_ns for parcel in own) / _NS)
+            if flow.destination is not None:
+                rows[flow.destination] += sum(parcel.rows.num_rows for parcel in flow.parcels)
+        found = {}
+        for name, count in rows.items():
+            whole = self.destinations[name]
+            row_ns = whole.row_ns * whole.rows // count
+            is_timed = self.window_ns > 0
+            found[name] = Terms(row_ns, min(whole.floor_part, WHOLE), seconds, is_timed, whole.is_unavailable)
+        return found
+
+    def _gives_up(self, name: str, told: Told) -> bool:
+        """Return whether what a destination did not take is given up: it is unavailable, and has just said so again."""
+        destination = self.destinations[name]
+        return destination.gives_up and destination.is_unavailable and bool(told.refused) and not told.accepted
+
+    def _flow(self, namespace: str, parcels: list[Parcel]) -> Flow:
+        return Flow(namespace, parcels, self.destination_of.get(namespace))
+
+    def _left(self, namespace: str) -> list[Parcel]:
+        destination = self.destination_of.get(namespace)
+        row_ns = self.destinations[destination].row_ns if destination is not None else 0
+        cost_ns = int(self.costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
+        contents = self.unsent.get(namespace, ())
+        return [parcel for content in contents for parcel in parcels_of_table(content, max(row_ns, cost_ns))]

@@ -9,6 +9,9 @@ A call that raises `Backpressure` is made again, with the same key, once the gat
 (`gate`). It waits without a place among the calls in flight, so other destinations go on. The destination of a
 namespace is the namespace itself, until a refusal names another scope. A second attempt is charged like the first.
 
+A destination that the policy knows (`gate.Terms`) takes what it takes in the time of the batch. Its other calls are
+returned, and a later batch sends them first.
+
 Surprises: any other exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs
 in threads, and a thread that is sending is not interrupted.
 """
@@ -17,18 +20,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
+from spark_throttle.core.lending.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
-from spark_throttle.pace import AsyncProducer, Clock, Limit, Pacer, SystemClock
+from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
-from spark_throttle.spark.paced.gate import Gate
+from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UnsentError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.plain_rows import plain_rows
 
@@ -40,6 +46,8 @@ _AsyncSend: TypeAlias = Callable[[Rows, IdempotencyKey], Awaitable[Any]]
 
 _LONGEST_WAIT_SECONDS: Final = 0.1
 """The limit is promised for any 100 ms."""
+
+_NO_TERMS: Final[Mapping[str, Terms]] = MappingProxyType({})
 
 _TIME: Final = Limit.of(1, period_ns=1, burst_tokens=SLACK_NS, target_tokens=1)
 """A token is a nanosecond."""
@@ -55,15 +63,6 @@ class OpenedPerTask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
-    """The rows of one namespace in a batch, and their calls."""
-
-    namespace: str
-    rows: pa.Table
-    calls: Sequence[Call]
-
-
-@dataclass(frozen=True, slots=True)
 class BatchName:
     """What the keys of a batch begin with."""
 
@@ -72,17 +71,63 @@ class BatchName:
     identity: str
 
 
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """The rows of one call, and its key."""
+
+    rows: pa.Table
+    key: IdempotencyKey
+    takes_ns: int
+    """The time for which the namespace sends nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The calls of one namespace, in their order."""
+
+    namespace: str
+    parcels: Sequence[Parcel]
+    destination: str | None = None
+    """The destination that the policy names; the namespace is its own unless given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of the calls of a task."""
+
+    rows: int
+    """The rows that were sent."""
+
+    unsent: list[Parcel]
+    """The calls that were not, the calls of a namespace in their order."""
+
+    told: dict[str, Told]
+    """What the destinations that the policy names said, by destination."""
+
+
+def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: BatchName) -> list[Parcel]:
+    """Return the calls of a namespace of a batch with their rows and keys."""
+    return [
+        Parcel(
+            rows.slice(call.place, call.rows),
+            IdempotencyKey(name.query, name.batch, name.identity, namespace, call.place),
+            call.takes_ns,
+        )
+        for call in calls
+    ]
+
+
 async def send_flows(
     flows: Sequence[Flow],
     send: Send | OpenedPerTask,
-    name: BatchName,
     *,
     concurrency: int,
     in_order: bool,
     patience_seconds: float,
+    terms: Mapping[str, Terms] = _NO_TERMS,
     clock: Clock | None = None,
-) -> int:
-    """Send all rows of all flows, and return how many rows were taken.
+) -> Sent:
+    """Send the calls of all flows.
 
     Parameters
     ----------
@@ -91,7 +136,9 @@ async def send_flows(
     in_order
         Whether a call of a namespace begins only after the one before it ended.
     patience_seconds
-        How long a destination may refuse everything.
+        How long a destination that the policy does not know may refuse everything.
+    terms
+        How to send to the destinations that the policy knows, by name.
 
     Raises
     ------
@@ -101,83 +148,134 @@ async def send_flows(
         What `send` raised first; other calls are cancelled.
     """
     pacer = Pacer(clock=SystemClock() if clock is None else clock, resolution_ns=0)
-    places = asyncio.Semaphore(concurrency)
+    gates = {name: Gate(name, pacer, each) for name, each in terms.items()}
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
-        gates: dict[str, Gate] = {}
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
-        paced_flows = []
+        now = asyncio.get_running_loop().time()
+        deadlines = {name: Deadline(now + each.seconds, each.is_timed) for name, each in terms.items()}
+        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, deadlines, patience_seconds, call)
+        paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
-                for flow in flows:
-                    level = pacer.level(flow.namespace, _TIME, initial_tokens=1)
-                    producer = pacer.async_producer(level)
-                    paced = _PacedFlow(flow, name, producer, places, gates, patience_seconds, call, flow.namespace)
-                    paced_flows.append(paced)
-                    group.create_task(paced.send(None if in_order else group))
+                for each in paced:
+                    group.create_task(each.send(None if in_order else group))
         except BaseExceptionGroup as errors:
             raise _first(errors) from None
-    return sum(paced.sent_rows for paced in paced_flows)
+    unsent = {each.flow.namespace: each.unsent for each in paced}
+    waiting = Counter[str]()
+    for flow in flows:
+        waiting[flow.destination or ""] += sum(parcel.rows.num_rows for parcel in unsent[flow.namespace])
+    return Sent(
+        sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - waiting.total(),
+        [parcel for parcels in unsent.values() for parcel in parcels],
+        {name: gates[name].told(waiting[name]) for name in terms},
+    )
 
 
-@dataclass(slots=True)
-class _PacedFlow:
-    flow: Flow
-    name: BatchName
-    producer: AsyncProducer
+@dataclass(frozen=True, slots=True)
+class _Task:
+    pacer: Pacer
     places: asyncio.Semaphore
     gates: dict[str, Gate]
     """By destination."""
 
+    deadlines: dict[str, Deadline]
+    """When calls are left to a later batch, by destination of the policy."""
+
     patience_seconds: float
     call: _AsyncSend
-    destination: str
-    sent_rows: int = 0
+
+    def gate(self, destination: str) -> Gate:
+        """Return the gate of a destination."""
+        if destination not in self.gates:
+            self.gates[destination] = Gate(destination, self.pacer)
+        return self.gates[destination]
+
+
+class _PacedFlow:
+    def __init__(self, flow: Flow, task: _Task) -> None:
+        self.flow = flow
+        self._task = task
+        self._gate = task.gate(flow.destination or flow.namespace)
+        self._deadline = task.deadlines.get(flow.destination or "")
+        self._own = task.pacer.async_producer(task.pacer.level(flow.namespace, _TIME, initial_tokens=1))
+        self._producer = self._gate.producer()
+        self._done: set[int] = set()
+
+    @property
+    def unsent(self) -> list[Parcel]:
+        """The calls that were not accepted."""
+        return [parcel for at, parcel in enumerate(self.flow.parcels) if at not in self._done]
 
     async def send(self, group: asyncio.TaskGroup | None) -> None:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
-        for call in self.flow.calls:
-            sent = self._send(call, await self._leave(call))
-            if group is None:
-                await sent
-            else:
-                group.create_task(sent)
+        with suppress(UnsentError):
+            for at, parcel in enumerate(self.flow.parcels):
+                gate, turn = await self._leave(parcel)
+                if group is None:
+                    await self._send(at, parcel, gate, turn)
+                else:
+                    group.create_task(self._send_alone(at, parcel, gate, turn))
         with suppress(TurnTimeoutError):  # what is still owed then is owed for longer than the promise looks
-            await self.producer.acquire(0, _LONGEST_WAIT_SECONDS)
+            await self._own.acquire(0, _LONGEST_WAIT_SECONDS)
 
-    async def _leave(self, call: Call) -> int:
-        """Wait until a call may leave, charge it, and return its turn at the gate."""
+    async def _leave(self, parcel: Parcel) -> tuple[Gate, int]:
+        """Wait until a call may leave, charge it, and return the gate through which it leaves, and its turn there.
+
+        Another call of the namespace may meanwhile be refused in another name: then it says so at its own gate.
+        """
         while True:
-            turn = await self._gate.passed()
-            await self.producer.acquire(0)
-            await self.places.acquire()
-            if turn == self._gate.turn:
-                break
-            self.places.release()  # the gate was shut meanwhile
-        self.producer.try_acquire(call.takes_ns)  # where calls are in order, nobody else charges this bucket
-        return turn
-
-    async def _send(self, call: Call, turn: int) -> None:
-        name, flow = self.name, self.flow
-        key = IdempotencyKey(name.query, name.batch, name.identity, flow.namespace, call.place)
-        attempts = 1
-        while (refusal := await self._refusal(call, key)) is not None:
-            if refusal.scope not in (None, self.destination):
-                self.destination = refusal.scope
-                turn = self._gate.turn
+            await self._own_turn()
             gate = self._gate
-            gate.refuse(refusal, turn)
-            if gate.refused_for_seconds + gate.shut_for_seconds > self.patience_seconds:
-                raise DeliveryError(gate.name, key.text, refusal.problem, attempts) from refusal
-            attempts += 1
-            turn = await self._leave(call)
-        self._gate.accept()
-        self.sent_rows += call.rows
+            turn = await gate.passed(self._producer, parcel.rows.num_rows, self._deadline)
+            await self._task.places.acquire()
+            if turn == gate.turn:
+                break
+            self._task.places.release()  # the gate was shut meanwhile
+        self._own.try_acquire(parcel.takes_ns)  # where calls are in order, nobody else charges this bucket
+        return gate, turn
 
-    async def _refusal(self, call: Call, key: IdempotencyKey) -> Backpressure | None:
+    async def _own_turn(self) -> None:
+        """Wait for the namespace's own bucket, at most until calls are left to a later batch in any case."""
+        if self._deadline is None or not self._deadline.is_timed:
+            await self._own.acquire(0)
+            return
+        try:
+            await self._own.acquire(0, max(0.0, self._deadline.left_seconds))
+        except TurnTimeoutError as error:
+            raise UnsentError from error
+
+    async def _send(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
+        attempts = 1
+        while (refusal := await self._refusal(parcel)) is not None:
+            if refusal.scope not in (None, gate.name):
+                gate.pass_on()
+                gate = self._task.gate(refusal.scope)
+                turn = gate.turn
+                self._turn_to(gate)
+            gate.refuse(refusal, turn)
+            refused_seconds = gate.refused_for_seconds + gate.shut_for_seconds
+            if self._deadline is None and refused_seconds > self._task.patience_seconds:
+                raise DeliveryError(gate.name, parcel.key.text, refusal.problem, attempts) from refusal
+            attempts += 1
+            gate, turn = await self._leave(parcel)
+        gate.accept()
+        self._done.add(at)
+
+    async def _send_alone(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
+        with suppress(UnsentError):
+            await self._send(at, parcel, gate, turn)
+
+    def _turn_to(self, gate: Gate) -> None:
+        """Let later calls leave through a gate."""
+        if gate is not self._gate:
+            self._gate, self._producer = gate, gate.producer()
+
+    async def _refusal(self, parcel: Parcel) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
         try:
-            await self.call(plain_rows(self.flow.rows.slice(call.place, call.rows)), key)
+            await self._task.call(plain_rows(parcel.rows), parcel.key)
         except Backpressure as refusal:
             return refusal
         except asyncio.CancelledError as error:
@@ -185,14 +283,10 @@ class _PacedFlow:
             if task is not None and task.cancelling():
                 raise
             # `send` let the end of a task of its own through; a group takes a task that ends so for one that is done.
-            raise DeliveryError(self.destination, key.text, "send was cancelled by itself", 1) from error
+            raise DeliveryError(self._gate.name, parcel.key.text, "send was cancelled by itself", 1) from error
         finally:
-            self.places.release()
+            self._task.places.release()
         return None
-
-    @property
-    def _gate(self) -> Gate:
-        return self.gates.setdefault(self.destination, Gate(self.destination))
 
 
 def _awaitable(send: Send, threads: ThreadPoolExecutor) -> _AsyncSend:

@@ -10,8 +10,10 @@ Delta skips a batch silently, even a different batch of the same number (`checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.sink_meter import metered_write
@@ -154,8 +157,17 @@ class Payload(Protocol):
 class Outlet(Protocol):
     """What takes the admitted rows of a batch itself, by what the shards report of it."""
 
-    def write(self, rows: DataFrame, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]) -> None:
-        """Take the rows; called again with the same rows if the batch is run again."""
+    def write(
+        self,
+        rows: Callable[[], DataFrame] | None,
+        directory: Directory,
+        mark: BatchMark,
+        reports: Sequence[UsageReport],
+    ) -> DataFrame | None:
+        """Take the rows, `None` if there are none, and return those that it gives up, with the ``throttle`` column.
+
+        Called again with the same rows if the batch is run again.
+        """
         ...
 
 
@@ -188,19 +200,25 @@ class BatchSink:
             begin_batch(directory, manifest.query, batch, self.definition, reports)
             has_admitted = any(report.admitted.any() for report in reports)
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
+            given_up = None
             if self.outlet is not None:
-                if has_admitted:
-                    self.outlet.write(rows.admitted(self.admitted), directory, mark, reports)
+                given = partial(rows.admitted, self.admitted) if has_admitted else None
+                given_up = self.outlet.write(given, directory, mark, reports)
             elif isinstance(self.admitted, Metered):
-                self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
+                with _no_backpressure():
+                    self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
             elif not isinstance(self.admitted, Target):
-                self.admitted(rows.admitted(self.admitted), batch)
+                with _no_backpressure():
+                    self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
                     self.admitted.write(rows.admitted(self.admitted), mark)
-            if has_rejected:
-                self._write_rejected(rows.rejected(self.rejected), mark.of_part("rejected"))
+            refused = rows.rejected(self.rejected) if has_rejected else given_up
+            if refused is not None:
+                if has_rejected and given_up is not None:
+                    refused = refused.unionByName(given_up, allowMissingColumns=True)
+                self._write_rejected(refused, mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
                 append_usage(self.usage, directory, mark.of_part("usage"), reports)
             elif isinstance(self.usage, Target) and packed:
@@ -220,3 +238,21 @@ class BatchSink:
             self.rejected.write_batch_folder(rows, mark.batch)
         else:
             self.rejected.write(rows, mark)
+
+
+@contextmanager
+def _no_backpressure() -> Iterator[None]:
+    """Say what is wrong if a function for `foreachBatch` says `Backpressure`: nobody knows which rows it has taken.
+
+    Raises
+    ------
+    ConfigurationError
+        If it does.
+    """
+    try:
+        yield
+    except Backpressure as error:
+        raise ConfigurationError(
+            f"a function for foreachBatch raised Backpressure ({error.problem}), which only a function for paced(send) "
+            f"can say: it is called for some rows at a time, and again for those that were not taken"
+        ) from error

@@ -136,7 +136,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         name = EpochName.of(start)
         plane = self.plane(may_begin=name == NO_EPOCH)
-        newest = plane.next_epoch(name)
+        newest = plane.next_epoch(name, ends_when_drained=self._ends_when_drained)
         return _offset(newest), plane.wait_ms() if self._ends_when_drained else None
 
     def wait(self, wait_ms: int) -> None:

@@ -19,14 +19,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.checkpoint.told import pack_told
+from spark_throttle.checkpoint.unsent import UnsentCalls, pack_unsent
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
+from spark_throttle.core.lending.destinations import DestinationRates, Told
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
-from spark_throttle.core.quota import MAX_SIZE_BYTES, UNLIMITED, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import (
+    MAX_SIZE_BYTES,
+    UNLIMITED,
+    CompiledPolicy,
+    Destinations,
+    Int64s,
+    OnExcess,
+    Overflow,
+    QueueBounds,
+)
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
@@ -45,7 +57,7 @@ def policy(version: int = 1) -> CompiledPolicy:
     bound = 2**20 if version > 2 else MAX_SIZE_BYTES
     core, cores = (0.5, 250) if version > 3 else (None, None)
     globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
-    return make_policy(
+    made = make_policy(
         job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
         tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
         groups={
@@ -67,7 +79,14 @@ def policy(version: int = 1) -> CompiledPolicy:
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",
     )
+    return replace(made, destinations=DESTINATIONS) if version > 4 else made
 
+
+DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1]))
+"""A resource group that stands for a destination, which policies of version 5 have."""
+
+RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0)))
+"""The rate of a destination, which epochs of version 7 have."""
 
 SHARE = np.array([[-1, 0], [2**50, 7]])
 """A job's shares of shared quotas, which blocks of version 2 have."""
@@ -178,6 +197,7 @@ def epoch(
     bound_milli: Int64s | None = None,
     deferral: Deferral | None = None,
     time: EpochTime | None = None,
+    destinations: DestinationRates | None = None,
 ) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
@@ -185,7 +205,7 @@ def epoch(
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
         Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral), 8, share, reading,
-        None if deferral is None else np.array([0, 3_000]), time,
+        None if deferral is None else np.array([0, 3_000]), time, destinations,
     )  # fmt: skip
 
 
@@ -212,6 +232,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "policy_v2": lambda: policy(2),
     "policy_v3": lambda: policy(3),
     "policy_v4": lambda: policy(4),
+    "policy_v5": lambda: policy(5),
     "usage_v1": usage,
     "usage_v2": lambda: usage(LEAVES_MS),
     "epoch_v1": epoch,
@@ -235,14 +256,17 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
     "epoch_v8": lambda: epoch(SHARE, READING, None, OF_SHARDS, SHARED_TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
+    "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
+    "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
+    "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
-    "charges": pack_charges,
+    "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")

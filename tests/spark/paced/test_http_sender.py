@@ -19,7 +19,7 @@ from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.http_sender import encoded
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.paced_options import http_sender as from_options
-from spark_throttle.spark.paced.sending import BatchName, Flow, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, parcels_of, send_flows
 from tests.receiver import Arrival, Record, receiver
 
 NAME = BatchName("q", 3, "id")
@@ -39,8 +39,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def send(sender: HttpSender, rows: int = 12, patience_seconds: float = 60) -> None:
     calls = calls_of(np.zeros(rows, dtype=np.int64), 0, 3)
-    flows = [Flow("t/n", pa.table({"id": range(rows)}), calls)]
-    asyncio.run(send_flows(flows, sender, NAME, concurrency=4, in_order=True, patience_seconds=patience_seconds))
+    flows = [Flow("t/n", parcels_of("t/n", pa.table({"id": range(rows)}), calls, NAME))]
+    asyncio.run(send_flows(flows, sender, concurrency=4, in_order=True, patience_seconds=patience_seconds))
 
 
 def test_rows_arrive_as_json_under_their_keys_over_one_connection(record: Record) -> None:

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.core.lending.destinations import WHOLE
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Sent, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 
 MS = 1_000_000
@@ -41,15 +43,26 @@ class Destination:
             raise refusal
         self.taken.setdefault(key.namespace, []).extend(row["id"] for row in rows)
 
-    def send(self, rows_of: dict[str, int], *, in_order: bool = True, patience_seconds: float = 60) -> int:
-        flows = [
-            Flow(name, pa.table({"id": range(rows)}), calls_of(np.full(rows, 10 * MS), 0, 1))
-            for name, rows in rows_of.items()
-        ]
-        return run(self.clock, send_flows(
-            flows, self, BatchName("q", 3, "id"), concurrency=4, in_order=in_order, patience_seconds=patience_seconds,
+    def send(
+        self,
+        rows_of: dict[str, int],
+        *,
+        in_order: bool = True,
+        patience_seconds: float = 60,
+        terms: dict[str, Terms] | None = None,
+    ) -> Sent:
+        """Send 100 rows a second of each namespace; with terms, those of a tenant to the destination of its name."""
+        flows = []
+        for name, rows in rows_of.items():
+            table, calls = pa.table({"id": range(rows)}), calls_of(np.full(rows, 10 * MS), 0, 1)
+            tenant = name.partition("/")[0]
+            destination = tenant if terms and tenant in terms else None
+            flows.append(Flow(name, parcels_of(name, table, calls, BatchName("q", 3, "id")), destination))
+        sending = send_flows(
+            flows, self, concurrency=4, in_order=in_order, patience_seconds=patience_seconds, terms=terms or {},
             clock=self.clock,
-        ))  # fmt: skip
+        )  # fmt: skip
+        return run(self.clock, sending)
 
     def refused(self, namespace: str) -> list[float]:
         return [at for at, name, is_taken in self.asked if name == namespace and not is_taken]
@@ -60,7 +73,7 @@ def test_refused_call_is_made_again_after_the_time_that_was_asked_for_and_others
         return Backpressure(2.5) if key.namespace == "t/a" and 0.3 <= now < 2.5 else None
 
     destination = Destination(answer)
-    assert destination.send({"t/a": 100, "t/b": 100}) == 200
+    assert destination.send({"t/a": 100, "t/b": 100}).rows == 200
     assert destination.taken == {"t/a": list(range(100)), "t/b": list(range(100))}
     (refused,) = destination.refused("t/a")
     after = min(at for at, name, _ in destination.asked if name == "t/a" and at > refused)
@@ -109,7 +122,153 @@ def test_every_row_is_taken_once_whatever_is_refused(
         return Backpressure(None if asked_ms is None else asked_ms / 1_000) if is_out else None
 
     destination = Destination(answer)
-    assert destination.send({"t/a": 60, "t/b": 30}, in_order=in_order) == 90
+    assert destination.send({"t/a": 60, "t/b": 30}, in_order=in_order).rows == 90
     for name, rows in (("t/a", 60), ("t/b", 30)):
         taken = destination.taken[name]
         assert (taken if in_order else sorted(taken)) == list(range(rows))
+
+
+TERMS = Terms(row_ns=5 * MS, floor_part=WHOLE // 100, seconds=2.0, is_timed=False)
+"""A destination that takes 200 rows a second, in a batch of two seconds."""
+
+
+def sent_and_unsent(sent: Sent, destination: Destination) -> dict[str, list[int]]:
+    """Return the rows of each namespace that were taken, and then those that are left."""
+    found = {name: list(ids) for name, ids in destination.taken.items()}
+    for parcel in sent.unsent:
+        found.setdefault(parcel.key.namespace, []).extend(parcel.rows.column("id").to_pylist())
+    return found
+
+
+def test_destination_of_the_policy_takes_what_it_takes_in_the_time_of_the_batch_and_the_rest_is_returned() -> None:
+    destination = Destination(lambda now, key: Backpressure(9.0) if key.namespace == "d/a" and now > 0.5 else None)
+    sent = destination.send({"d/a": 200, "d/b": 200, "e/c": 200}, terms={"d": TERMS})
+    assert sent_and_unsent(sent, destination) == {name: list(range(200)) for name in ("d/a", "d/b", "e/c")}
+    assert {parcel.key.namespace for parcel in sent.unsent} == {"d/a", "d/b"}
+    assert len(destination.taken["e/c"]) == 200
+    told = sent.told["d"]
+    assert told.unsent_messages == sum(parcel.rows.num_rows for parcel in sent.unsent)
+    assert told.refused >= 1
+    assert told.part == WHOLE - WHOLE // 8
+    assert destination.clock.now_ns() / SECOND < 2.1
+
+
+def test_unavailable_destination_is_asked_once_and_then_waits_for_nobody() -> None:
+    destination = Destination(lambda *_: Backpressure(problem="it answered 503"))
+    terms = Terms(5 * MS, WHOLE // 100, 30.0, is_unavailable=True)
+    sent = destination.send({"d/a": 50, "d/b": 50}, terms={"d": terms})
+    assert len(destination.asked) == 1
+    assert destination.clock.now_ns() / SECOND < 1
+    assert sent_and_unsent(sent, destination) == {"d/a": list(range(50)), "d/b": list(range(50))}
+    assert (sent.told["d"].accepted, sent.told["d"].refused, sent.told["d"].part) == (0, 1, WHOLE)
+
+
+def test_unavailable_destination_that_takes_the_first_call_gets_the_others() -> None:
+    destination = Destination(lambda *_: None)
+    terms = Terms(5 * MS, WHOLE // 100, 30.0, is_unavailable=True)
+    sent = destination.send({"d/a": 50, "d/b": 50}, terms={"d": terms})
+    assert sent.rows == 100
+    assert not sent.unsent
+
+
+@given(
+    allowed=st.integers(5, 300),
+    burst=st.integers(1, 50),
+    asked_ms=st.none() | st.integers(0, 1_500),
+    in_order=st.booleans(),
+    namespaces=st.integers(1, 6),
+)
+def test_no_row_is_lost_or_doubled_by_a_destination_with_a_limit_of_its_own(
+    allowed: int, burst: int, asked_ms: int | None, namespaces: int, *, in_order: bool
+) -> None:
+    tokens, last = float(burst), 0.0
+
+    def answer(now: float, key: IdempotencyKey) -> Backpressure | None:
+        nonlocal tokens, last
+        tokens, last = min(burst, tokens + (now - last) * allowed), now
+        if tokens < 1:
+            return Backpressure(None if asked_ms is None else asked_ms / 1_000)
+        tokens -= 1
+        return None
+
+    destination = Destination(answer)
+    names = [f"d/{number}" for number in range(namespaces)]
+    sent = destination.send(dict.fromkeys(names, 60), terms={"d": TERMS}, in_order=in_order)
+    found = sent_and_unsent(sent, destination)
+    assert {name: sorted(ids) for name, ids in found.items()} == {name: list(range(60)) for name in names}
+    if in_order:
+        assert found == {name: list(range(60)) for name in names}
+    assert sent.rows == sum(len(ids) for ids in destination.taken.values())
+
+
+def test_call_that_asks_whether_a_destination_is_back_and_is_refused_in_the_name_of_another_holds_nobody() -> None:
+    def answer(now: float, key: IdempotencyKey) -> Backpressure | None:
+        if now < 0.05:
+            return Backpressure(0.5, scope="api")
+        if key.namespace == "t/a" and now < 5:
+            return Backpressure(scope="quota of t/a")
+        return None
+
+    destination = Destination(answer)
+    destination.send({"t/a": 20, "t/b": 20})
+    assert max(at for at, name, _ in destination.asked if name == "t/b") < 2
+    assert destination.taken == {"t/a": list(range(20)), "t/b": list(range(20))}
+
+
+def test_gate_that_an_earlier_call_shuts_for_longer_opens_after_the_call_that_asked_was_accepted() -> None:
+    refusals = iter([Backpressure(0.0), Backpressure(0.3)])
+    destination = Destination(lambda *_: next(refusals, None))
+    destination.send({"t/a": 4}, in_order=False)
+    assert sorted(destination.taken["t/a"]) == [0, 1, 2, 3]
+    assert 0.3 < max(at for at, *_ in destination.asked) < 0.5
+
+
+def test_calls_that_the_time_of_the_batch_is_too_short_for_are_left_to_a_later_one_without_a_refusal() -> None:
+    destination = Destination(lambda *_: None)
+    terms = Terms(row_ns=20 * MS, floor_part=WHOLE // 100, seconds=2.0)
+    sent = destination.send({"d/a": 100, "d/b": 100, "e/c": 100}, terms={"d": terms})
+    assert destination.clock.now_ns() / SECOND < 2.2
+    assert len(destination.taken["e/c"]) == 100
+    taken = [len(destination.taken[name]) for name in ("d/a", "d/b")]
+    assert 98 <= sum(taken) <= 103
+    assert abs(taken[0] - taken[1]) <= 2
+    assert sent_and_unsent(sent, destination) == {name: list(range(100)) for name in ("d/a", "d/b", "e/c")}
+    assert sent.told["d"].unsent_messages == 200 - sum(taken)
+
+
+ANSWERS = st.sampled_from([None, None, Backpressure(), Backpressure(0.3), Backpressure(scope="x")]) | st.builds(
+    Backpressure, st.floats(0, 3), st.sampled_from([None, "x", "d", "d/1", "elsewhere"])
+)
+
+
+@given(
+    answers=st.lists(ANSWERS, min_size=1, max_size=40),
+    then_refuses=st.booleans(),
+    in_order=st.booleans(),
+    is_unavailable=st.booleans(),
+    is_timed=st.booleans(),
+    namespaces=st.lists(st.sampled_from(["d/1", "d/2", "d/3", "x/1", "t/a"]), min_size=1, max_size=5, unique=True),
+)
+def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name(
+    answers: list[Backpressure | None],
+    namespaces: list[str],
+    *,
+    then_refuses: bool,
+    in_order: bool,
+    is_unavailable: bool,
+    is_timed: bool,
+) -> None:
+    left = iter(answers)
+    has_rest = then_refuses and all(name[0] in "dx" for name in namespaces)
+    destination = Destination(lambda *_: next(left, Backpressure() if has_rest else None))
+    terms = {
+        name: Terms(5 * MS, WHOLE // 100, 2.0, is_timed=is_timed, is_unavailable=is_unavailable) for name in ("d", "x")
+    }
+    sent = destination.send(dict.fromkeys(namespaces, 30), terms=terms, in_order=in_order, patience_seconds=10**6)
+    found = sent_and_unsent(sent, destination)
+    assert {name: sorted(ids) for name, ids in found.items()} == {name: list(range(30)) for name in namespaces}
+    if in_order:
+        assert found == {name: list(range(30)) for name in namespaces}
+    assert sent.rows == sum(len(ids) for ids in destination.taken.values())
+    if all(name[0] in "dx" for name in namespaces):
+        assert destination.clock.now_ns() < 10 * SECOND

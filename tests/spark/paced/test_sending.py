@@ -19,7 +19,7 @@ from spark_throttle.errors import DeliveryError
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Send, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Send, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 
 NAME = BatchName("q", 3, "id")
@@ -29,7 +29,8 @@ SECOND = 1_000 * MS
 
 def flow(costs_ns: Sequence[int], window_ns: int = 0, namespace: str = "t/n", rows_per_call: int = 100) -> Flow:
     rows = pa.table({"id": range(len(costs_ns)), "cost": pa.array(costs_ns, pa.int64())})
-    return Flow(namespace, rows, calls_of(np.array(costs_ns, dtype=np.int64), window_ns, rows_per_call))
+    calls = calls_of(np.array(costs_ns, dtype=np.int64), window_ns, rows_per_call)
+    return Flow(namespace, parcels_of(namespace, rows, calls, NAME))
 
 
 class Receiver:
@@ -57,9 +58,9 @@ class Receiver:
 
 def send(receiver: Receiver, *flows: Flow, concurrency: int = 8, in_order: bool = True) -> int:
     sending = send_flows(
-        flows, receiver, NAME, concurrency=concurrency, in_order=in_order, patience_seconds=60, clock=receiver.clock
+        flows, receiver, concurrency=concurrency, in_order=in_order, patience_seconds=60, clock=receiver.clock
     )
-    return run(receiver.clock, sending)
+    return run(receiver.clock, sending).rows
 
 
 def check_limit(left: Sequence[tuple[int, str, int, int]]) -> None:
@@ -104,9 +105,9 @@ def test_limit_holds_for_each_namespace_that_waits_for_a_place_among_others(
     flows = [flow([1 + 7 * MS // (at + 1)] * count, namespace=f"t/{at}") for at, count in enumerate(counts)]
     send(receiver, *flows, concurrency=concurrency)
     assert receiver.most_in_flight <= concurrency
-    for each in flows:
+    for each, count in zip(flows, counts, strict=True):
         check_limit([left for left in receiver.left if left[1] == each.namespace])
-        assert receiver.ids(each.namespace) == list(range(each.rows.num_rows))
+        assert receiver.ids(each.namespace) == list(range(count))
 
 
 @given(COSTS, DELAYS, st.booleans())
@@ -164,7 +165,7 @@ def test_first_error_ends_the_other_calls() -> None:
 
     flows = [flow([MS], namespace="t/bad"), flow([MS] * 9, namespace="t/good")]
     with pytest.raises(OSError, match="no route for q/3/id/t%2Fbad/0"):
-        run(clock, send_flows(flows, fails, NAME, concurrency=4, in_order=True, patience_seconds=60, clock=clock))
+        run(clock, send_flows(flows, fails, concurrency=4, in_order=True, patience_seconds=60, clock=clock))
     assert cancelled == ["t/good"]
 
 
@@ -175,7 +176,7 @@ def test_plain_function_runs_in_threads_of_its_own() -> None:
         seen.append((threading.current_thread() is threading.main_thread(), key.place, rows[0]["id"]))
 
     flows = [flow([MS] * 3, rows_per_call=1)]
-    assert asyncio.run(send_flows(flows, plain, NAME, concurrency=2, in_order=True, patience_seconds=60)) == 3
+    assert asyncio.run(send_flows(flows, plain, concurrency=2, in_order=True, patience_seconds=60)).rows == 3
     assert seen == [(False, 0, 0), (False, 1, 1), (False, 2, 2)]
 
 
@@ -202,7 +203,7 @@ def test_sender_is_opened_once_and_closed_after_an_error() -> None:
 
     flows = [flow([MS] * 3, rows_per_call=1)]
     with pytest.raises(ValueError, match="enough"):
-        run(clock, send_flows(flows, Opens(), NAME, concurrency=2, in_order=True, patience_seconds=60, clock=clock))
+        run(clock, send_flows(flows, Opens(), concurrency=2, in_order=True, patience_seconds=60, clock=clock))
     assert events == ["open", 0, 1, "close"]
 
 
@@ -210,10 +211,10 @@ def test_sender_is_opened_once_and_closed_after_an_error() -> None:
 
 
 def taken(function: Send, rows: int = 3) -> int:
-    sending = send_flows([flow([1_000] * rows)], function, NAME, concurrency=2, in_order=True, patience_seconds=60)
+    sending = send_flows([flow([1_000] * rows)], function, concurrency=2, in_order=True, patience_seconds=60)
 
     async def bounded() -> int:
-        return await asyncio.wait_for(sending, 30)
+        return (await asyncio.wait_for(sending, 30)).rows
 
     return asyncio.run(bounded())
 

@@ -1,0 +1,192 @@
+"""The rates of destinations that push back: what an epoch pins, and what the next one makes of the batches between.
+
+A destination is a resource group. Its rate in messages is not its quota, but what `limits.aimd` makes of what its
+batches were told. It is unavailable, and its breaker open, when every call has been refused for longer than the policy
+says. Then nothing more is admitted: calls that are unsent ask again, one a batch. Without any, rows are admitted at the
+floor, to ask with. Where the policy gives such rows up, they are admitted as before, and go to the dead letters if the
+call that asks is refused. What was refused meanwhile says nothing about a rate, so the rate from before is in force
+again once a call is accepted.
+
+Rows that were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So
+no more than the burst and one batch is ever unsent.
+
+Laws: the state after a batch is a function of the state before, of what the batch was told, and of batch times. A
+destination to which nothing was sent keeps its rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.policy_change import former_scopes
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
+
+WHOLE: Final = 1 << 20
+"""The rate in force, in the unit of `Told.part`."""
+
+_NO_BOUND: Final = 1 << 60
+"""A share that is cut to the quota (`state.rates_of_shares`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one batch was told by one destination."""
+
+    accepted: int
+    """Calls."""
+
+    refused: int
+    part: int
+    """The part of the rate in force that was left after the last refusal, of `WHOLE`."""
+
+    quiet_ms: int
+    """The time since the last refusal; 0 if the last call was refused."""
+
+    refused_for_ms: int
+    """For how long every call that ended was refused, at the end of the batch."""
+
+    unsent_messages: int
+    """Admitted rows, of this batch and earlier ones, that a later batch sends."""
+
+    @classmethod
+    def together(cls, parts: list[Self]) -> Self:
+        """Return what the tasks of a batch were told, as one."""
+        calls = sum(each.accepted + each.refused for each in parts)
+        weighted = sum(each.part * (each.accepted + each.refused) for each in parts)
+        refused = [each for each in parts if each.refused] or parts
+        return cls(
+            sum(each.accepted for each in parts), sum(each.refused for each in parts),
+            weighted // calls if calls else WHOLE, min(each.quiet_ms for each in refused),
+            min((each.refused_for_ms for each in parts if each.accepted + each.refused), default=0),
+            sum(each.unsent_messages for each in parts),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DestinationRates:
+    """The destinations of an epoch's policy, in the order of `CompiledPolicy.destinations`."""
+
+    scope: Int64s
+    base_micro_per_ms: Int64s
+    """The rate just after the last refusal (`aimd.Aimd.base`)."""
+
+    quiet_ms: Int64s
+    refused_for_ms: Int64s
+    """For how long every call was refused; 0 if the last batch that sent had one accepted."""
+
+    unsent_messages: Int64s
+    in_force_micro_per_ms: Int64s
+    """The rate at which rows are admitted, between floor and ceiling; 0 where unsent calls ask again."""
+
+    is_open: Int64s
+    """1 where the breaker is open: the destination is unavailable."""
+
+    def unavailable(self, policy: CompiledPolicy) -> set[str]:
+        """Return the destinations whose breakers are open."""
+        return {name for name, is_open in zip(group_names(policy), self.is_open.tolist(), strict=True) if is_open}
+
+    def sending_micro_per_ms(self, at: int, *, floor: int, ceiling: int) -> int:
+        """Return how fast rows that were admitted may be sent: as before the breaker opened, where it is open."""
+        return Aimd(int(self.base_micro_per_ms[at]), int(self.quiet_ms[at])).rate(floor=floor, ceiling=ceiling)
+
+    def share(self, share_micro_per_ms: Int64s | None, scopes: int) -> Int64s:
+        """Return the shares of the shared scopes, shape (scopes, 2), none higher than its destination's rate."""
+        found = np.full((scopes, 2), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
+        at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
+        found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
+        return found
+
+    def room_left(self, balance_micro: Int64s, policy: CompiledPolicy) -> Int64s:
+        """Return the balances of the shared scopes, less what admitted rows that were not sent take."""
+        found = balance_micro.copy()
+        at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
+        most = policy.shared.burst_micro[at] - self.unsent_messages * MICRO
+        most = np.where(self.in_force_micro_per_ms > 0, most, np.minimum(most, 0))
+        found[at] = np.where(self.unsent_messages > 0, np.minimum(found[at], most), found[at])
+        return found
+
+
+def rates_after(
+    before: DestinationRates | None,
+    before_policy: CompiledPolicy | None,
+    told: list[dict[str, Told]],
+    policy: CompiledPolicy,
+    *,
+    elapsed_ms: int,
+) -> DestinationRates | None:
+    """Return the rates of the epoch after `before`; `None` if the policy has no destinations.
+
+    Parameters
+    ----------
+    told
+        What the batches since then were told, by resource group, in the order of the batches.
+    elapsed_ms
+        The time since the last epoch.
+    """
+    if policy.destinations is None:
+        return None
+    former = _former(before, before_policy, policy)
+    names = group_names(policy)
+    ceilings = policy.shared.rate_micro_per_ms[policy.destinations.scope, Dimension.MESSAGES].tolist()
+    floors, opens = policy.destinations.floor_micro_per_ms.tolist(), policy.destinations.open_after_ms.tolist()
+    gives_up, rows = policy.destinations.gives_up.tolist(), []
+    for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
+        state = _State(Aimd(ceiling), 0, 0) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
+        heard = [each[name] for each in told if name in each]
+        for number, each in enumerate(heard, 1):
+            since_ms = elapsed_ms if number == len(heard) else 0
+            state = state.after(each, floor=floor, ceiling=ceiling, elapsed_ms=since_ms)
+        is_open = state.refused_for_ms >= open_after_ms and state.refused_for_ms > 0
+        rate = state.aimd.rate(floor=floor, ceiling=ceiling)
+        if is_open and not gives_up[at]:
+            rate = 0 if state.unsent_messages else floor
+        rows.append((
+            state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open)
+        ))  # fmt: skip
+    return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 6).T)
+
+
+def group_names(policy: CompiledPolicy) -> list[str]:
+    """Return the names of the policy's destinations."""
+    if policy.destinations is None:
+        return []
+    first_group = 1 + len(policy.tenant_names)
+    names: list[str] = policy.group_names.take(pa.array(policy.destinations.scope - first_group)).to_pylist()
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    aimd: Aimd
+    refused_for_ms: int
+    unsent_messages: int
+
+    @classmethod
+    def of(cls, rates: DestinationRates, at: int) -> _State:
+        aimd = Aimd(int(rates.base_micro_per_ms[at]), int(rates.quiet_ms[at]))
+        return cls(aimd, int(rates.refused_for_ms[at]), int(rates.unsent_messages[at]))
+
+    def after(self, told: Told, *, floor: int, ceiling: int, elapsed_ms: int) -> _State:
+        """Return the state after a batch."""
+        kept = replace(self, unsent_messages=told.unsent_messages)
+        if not told.accepted:
+            return replace(kept, refused_for_ms=self.refused_for_ms + elapsed_ms) if told.refused else kept
+        if not told.refused:
+            return replace(kept, aimd=self.aimd.after_quiet(elapsed_ms), refused_for_ms=0)
+        base = max(floor, self.aimd.rate(floor=floor, ceiling=ceiling) * told.part // WHOLE)
+        return replace(kept, aimd=Aimd(base, told.quiet_ms), refused_for_ms=told.refused_for_ms)
+
+
+def _former(before: DestinationRates | None, before_policy: CompiledPolicy | None, policy: CompiledPolicy) -> Int64s:
+    """Return, for each destination of the policy, its position in `before`; -1 where it is new."""
+    assert policy.destinations is not None  # noqa: S101 - the caller looked
+    if before is None or before_policy is None:
+        return np.full(len(policy.destinations), -1)
+    was = former_scopes(before_policy, policy)[policy.destinations.scope]
+    known = {scope: at for at, scope in enumerate(before.scope.tolist())}
+    return np.array([known.get(scope, -1) for scope in was.tolist()], dtype=np.int64)

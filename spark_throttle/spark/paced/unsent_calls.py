@@ -1,0 +1,95 @@
+"""Calls that a destination did not take, as tables: their rows, each with its call's key.
+
+A call keeps its rows and its key, so a receiver that honours keys has every row once. Calls whose rows have the same
+columns share a table; others have tables of their own, so that columns that a stream gets later change no bytes of a
+call that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.sending import Parcel
+
+_KEY = "__throttle_key"
+_KEY_TYPE = pa.struct([
+    ("query", pa.string()), ("batch", pa.int64()), ("identity", pa.string()), ("namespace", pa.string()),
+    ("place", pa.int64()),
+])  # fmt: skip
+
+
+def tables_of(parcels: Sequence[Parcel]) -> list[bytes]:
+    """Return calls in their order, as few tables as their columns allow."""
+    found = list[bytes]()
+    for _, alike in groupby(parcels, key=lambda parcel: parcel.rows.schema):
+        together = list(alike)
+        rows = pa.concat_tables([parcel.rows for parcel in together])
+        keys = [_plain(parcel.key) for parcel in together for _ in range(parcel.rows.num_rows)]
+        found.append(_to_bytes(rows.append_column(_KEY, pa.array(keys, _KEY_TYPE))))
+    return found
+
+
+def parcels_of_table(content: bytes, takes_ns: int) -> list[Parcel]:
+    """Return the calls of a table.
+
+    Parameters
+    ----------
+    takes_ns
+        The time that a row takes.
+    """
+    table = _from_bytes(content)
+    keys = table.column(_KEY).to_pylist()
+    rows, found, first = table.drop_columns([_KEY]), list[Parcel](), 0
+    for key, group in groupby(keys):
+        count = sum(1 for _ in group)
+        found.append(Parcel(rows.slice(first, count), IdempotencyKey(**key), count * takes_ns))
+        first += count
+    return found
+
+
+def by_namespace(contents: Sequence[bytes]) -> dict[str, list[bytes]]:
+    """Return the calls in tables by namespace, each namespace's in their order."""
+    found = dict[str, list[bytes]]()
+    for content in contents:
+        table = _from_bytes(content)
+        for name, rows in _runs(table):
+            found.setdefault(name, []).append(_to_bytes(rows))
+    return found
+
+
+def count_rows(contents: Sequence[bytes]) -> int:
+    """Return the number of rows in tables."""
+    return sum(_from_bytes(content).num_rows for content in contents)
+
+
+def _runs(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each namespace; those of one namespace follow one another in a task's table."""
+    names = pc.struct_field(table.column(_KEY), "namespace").combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.diff(codes, prepend=-1)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
+        yield names.dictionary[codes[start]].as_py(), table.slice(start, end - start)
+
+
+def _to_bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _from_bytes(content: bytes) -> pa.Table:
+    return pa.ipc.open_stream(content).read_all()
+
+
+def _plain(key: IdempotencyKey) -> dict[str, str | int]:
+    return {
+        "query": key.query, "batch": key.batch, "identity": key.identity, "namespace": key.namespace,
+        "place": key.place,
+    }  # fmt: skip

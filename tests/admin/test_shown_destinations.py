@@ -1,0 +1,59 @@
+"""What is shown of a destination that pushes back: in the status, on the command line, over the API, in the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.admin.cli.status_view import busiest, status_lines, status_values
+from spark_throttle.checkpoint.told import write_told
+from spark_throttle.core.lending.destinations import WHOLE, Told
+from spark_throttle.status.destination_status import DestinationStatus
+from spark_throttle.status.status import StatusReader
+from tests.admin.conftest import ServedApp
+from tests.admin.job_world import ANN, World
+
+LABELS = 'job="ingest",level="resource_group",scope="gold"'
+
+
+@pytest.fixture
+def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
+    world = World(serve, tmp_path)
+    gold = {"publish": {"messages_per_second": 20, "burst_seconds": 1}, "destination": {"open_after_seconds": 3}}
+    world.service.put("resource_group", "gold", gold, ANN)
+    world.run()
+    return world
+
+
+def say(world: World, told: Told, batches: int) -> None:
+    for _ in range(batches):
+        write_told(world.job.directory, world.job.number, {"gold": told})
+        world.run()
+
+
+def test_rate_of_a_destination_that_refuses_some_calls_is_shown(world: World) -> None:
+    say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)
+    (found,) = StatusReader(str(world.job.control_path), clock=world.job.clock).read().destinations
+    assert found == DestinationStatus(
+        "gold", 10.0, 0.2, 20.0, is_unavailable=False, refused_for_ms=0, unsent_messages=4
+    )
+    text = world.client.get("/metrics").text
+    assert f"spark_throttle_share_messages_per_second{{{LABELS}}} 10.0" in text
+    assert f"spark_throttle_destination_unavailable{{{LABELS}}} 0.0" in text
+    assert f"spark_throttle_destination_unsent_messages{{{LABELS}}} 4.0" in text
+
+
+def test_destination_that_is_unavailable_is_shown(world: World) -> None:
+    say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
+    status = StatusReader(str(world.job.control_path), clock=world.job.clock).read()
+    lines = list(status_lines(status, busiest(status, ("job",), 1), at_ms=0))
+    assert "1970-01-01 00:00:00 destination gold: unavailable for 3.0 s, 4 unsent" in lines
+    shown = {
+        "resource_group": "gold", "messages_per_second": 0.0, "floor_messages_per_second": 0.2,
+        "ceiling_messages_per_second": 20.0, "is_unavailable": True, "refused_for_ms": 3_000, "unsent_messages": 4,
+    }  # fmt: skip
+    assert status_values(status, [])["destinations"] == [shown]
+    assert world.status()["destinations"] == [shown]
+    assert f"spark_throttle_destination_unavailable{{{LABELS}}} 1.0" in world.client.get("/metrics").text

@@ -1,0 +1,126 @@
+"""What an epoch makes of what destinations said: bounds, an open breaker, unsent rows, changed policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_throttle.core.lending.destinations import WHOLE, DestinationRates, Told, rates_after
+from spark_throttle.core.lending.shares import under_share
+from spark_throttle.core.quota import MICRO, CompiledPolicy
+from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.model import PolicyDocument
+
+FLOOR, CEILING = 5_000, 100_000
+QUIET = Told(10, 0, WHOLE, 9_000, 0, 0)
+
+
+def policy(ceiling: int = 100, **others: Any) -> CompiledPolicy:
+    api = {
+        "publish": {"messages_per_second": ceiling, "bytes_per_second": 10**6, "burst_seconds": 2},
+        "destination": {"floor_messages_per_second": 5, "open_after_seconds": 3},
+    }
+    groups = {"api": api, **others}
+    return compile_policy(PolicyDocument.model_validate({"resource_groups": groups}), "publish")
+
+
+def after(before: DestinationRates | None, *told: Told, elapsed_ms: int = 2_000) -> DestinationRates:
+    one = policy()
+    found = rates_after(before, one, [{"api": each} for each in told], one, elapsed_ms=elapsed_ms)
+    assert found is not None
+    return found
+
+
+def refused(part: int = WHOLE // 2, *, accepted: int = 5, unsent: int = 0) -> Told:
+    return Told(accepted, 1, part, 500, 0 if accepted else 2_000, unsent)
+
+
+TOLD = st.builds(
+    Told,
+    st.integers(0, 9),
+    st.integers(0, 9),
+    st.integers(1, WHOLE),
+    *[st.integers(0, 10**5)] * 2,
+    st.integers(0, 10**6),
+)
+
+
+def test_destination_begins_at_its_ceiling_and_a_policy_without_any_has_no_rates() -> None:
+    assert after(None).in_force_micro_per_ms.tolist() == [CEILING]
+    none = compile_policy(PolicyDocument(), "publish")
+    assert rates_after(None, None, [], none, elapsed_ms=0) is None
+
+
+@given(st.lists(st.tuples(TOLD, st.integers(0, 10**5)), max_size=8))
+def test_rate_stays_between_floor_and_ceiling_whatever_is_told(told: list[tuple[Told, int]]) -> None:
+    rates = after(None)
+    for each, elapsed_ms in told:
+        rates = after(rates, each, elapsed_ms=elapsed_ms)
+        assert rates.unsent_messages.tolist() == [each.unsent_messages]
+        if rates.is_open[0]:
+            assert rates.in_force_micro_per_ms.tolist() == [0 if each.unsent_messages else FLOOR]
+        else:
+            assert FLOOR <= rates.in_force_micro_per_ms[0] <= CEILING
+
+
+def test_rate_follows_what_the_tasks_found_and_grows_while_nothing_is_refused() -> None:
+    half = after(after(None), refused())
+    assert (half.base_micro_per_ms[0], half.quiet_ms[0]) == (CEILING // 2, 500)
+    later = after(half, QUIET, elapsed_ms=4_000)
+    assert CEILING // 2 < half.in_force_micro_per_ms[0] < later.in_force_micro_per_ms[0] < CEILING
+    assert after(later, elapsed_ms=10**6).in_force_micro_per_ms == later.in_force_micro_per_ms  # nothing was sent
+
+
+def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_comes_back() -> None:
+    lower = after(after(None), refused())
+    first = after(lower, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=2_000)
+    assert first.is_open.tolist() == [0]
+    second = after(first, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=1_000)
+    assert (second.is_open[0], second.in_force_micro_per_ms[0]) == (1, 0)
+    none_left = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
+    assert (none_left.is_open[0], none_left.in_force_micro_per_ms[0]) == (1, FLOOR)
+    assert after(second, elapsed_ms=1_000).is_open.tolist() == [1]  # nothing was sent, so nothing is known
+    closed = after(second, QUIET, elapsed_ms=0)
+    assert closed.is_open.tolist() == [0]
+    assert closed.in_force_micro_per_ms == lower.in_force_micro_per_ms
+
+
+def test_unsent_rows_take_the_room_of_others() -> None:
+    rates = after(after(None), refused(WHOLE, unsent=150))
+    balance = np.array([[0, 0], [200 * MICRO, 7]])
+    assert rates.room_left(balance, policy()).tolist() == [[0, 0], [50 * MICRO, 7]]
+
+
+def test_nothing_is_admitted_while_unsent_calls_ask_whether_the_destination_is_back() -> None:
+    rates = after(after(None), refused(WHOLE, accepted=0, unsent=1), elapsed_ms=9_000)
+    assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9]
+    assert rates.room_left(np.array([[0, 0], [200 * MICRO, 7]]), policy())[1].tolist() == [0, 7]
+
+
+def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
+    rates = after(after(None), refused())
+    share = np.array([[-1, -1], [30_000, 77]])
+    assert rates.share(share, 2).tolist() == share.tolist()
+    under = under_share(policy(), rates.share(None, 2)).shared
+    assert under.rate_micro_per_ms.tolist() == [[-1, -1], [int(rates.in_force_micro_per_ms[0]), 10**9]]
+    assert under.burst_micro[1, 1] == policy().shared.burst_micro[1, 1]
+
+
+@pytest.mark.parametrize("ceiling", [20, 400])
+def test_destination_keeps_what_it_learned_when_the_policy_changes(ceiling: int) -> None:
+    rates = after(after(None), refused())
+    other = policy(ceiling, aaa={"publish": {"messages_per_second": 1}})
+    found = rates_after(rates, policy(), [], other, elapsed_ms=1_000)
+    assert found is not None
+    assert found.scope.tolist() == [2]
+    assert found.base_micro_per_ms.tolist() == rates.base_micro_per_ms.tolist()
+    assert found.in_force_micro_per_ms[0] == min(ceiling * 1_000, rates.in_force_micro_per_ms[0])
+
+
+def test_what_the_tasks_of_a_batch_were_told_is_weighed_by_their_calls() -> None:
+    parts = [Told(30, 0, WHOLE, 5_000, 0, 3), Told(9, 1, WHOLE // 2, 700, 100, 4)]
+    assert Told.together(parts) == Told(39, 1, (30 * WHOLE + 10 * (WHOLE // 2)) // 40, 700, 0, 7)

@@ -1,0 +1,143 @@
+"""Throttled queries whose destination pushes back: a real HTTP server on loopback that refuses some of the calls."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from spark_throttle.control.epochs import EpochName, Epochs
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.paced import HttpSender
+from tests.integration.streams import Lake, finish, policies, publish
+from tests.receiver import Arrival, Record, receiver
+
+API = policies(
+    resource_groups={
+        "api": {
+            **publish(messages_per_second=300, burst_seconds=2),
+            "destination": {"floor_messages_per_second": 5, "open_after_seconds": 0.1},
+        }
+    },
+    tenants={"a": {"resource_group": "api"}},
+)
+EVENTS = [(number, f"{'ab'[number % 2]}/{number % 6}", 10) for number in range(900)]
+
+
+@pytest.fixture
+def record() -> Iterator[Record]:
+    with receiver() as found:
+        yield found
+
+
+class Refuses:
+    """Refuses the calls of tenant ``a`` from one on, so many of them."""
+
+    def __init__(self, first: int, calls: int, status: int) -> None:
+        self.first, self.left, self.status = first, calls, status
+        self.seen = 0
+        self.taken: list[Arrival] = []
+
+    def __call__(self, arrival: Arrival) -> int:
+        if arrival.namespace.startswith("a/"):
+            self.seen += 1
+            if self.seen > self.first and self.left:
+                self.left -= 1
+                return self.status
+        self.taken.append(arrival)
+        return 200
+
+
+def check_taken(answer: Refuses) -> None:
+    """Each event was taken once, in its namespace's order."""
+    found: dict[str, list[int]] = {}
+    for arrival in answer.taken:
+        found.setdefault(arrival.namespace, []).extend(row["id"] for row in arrival.rows)
+    assert found == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
+    lake: Lake, record: Record, status: int
+) -> None:
+    record.answer = answer = Refuses(20, 12, status)
+    lake.offer(EVENTS)
+    throttle = lake.throttle(API)
+    while answer.left or len(record.by_key()) > len(answer.taken):
+        finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    check_taken(answer)
+    control = Path(lake.checkpoint) / "throttle"
+    assert list((control / "unsent").iterdir())
+    epochs = sorted(path.name for path in (control / "epochs").iterdir())
+    loaded = [Epochs(Directory(str(control))).load(EpochName(int(name[:12]), name)) for name in epochs]
+    rates = [each.destinations for each in loaded if each.destinations is not None]
+    shown = [(each.refused_for_ms, each.unsent_messages, each.is_open, each.in_force_micro_per_ms) for each in rates]
+    assert len(rates) == len(loaded)
+    assert any(each.is_open.any() for each in rates), shown
+    assert not rates[-1].is_open.any(), shown
+
+
+def sent_elsewhere(rows: object, key: object) -> None:
+    """Take rows in place of the destination."""
+
+
+def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_calls_were_to_go(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Refuses(20, 10**6, 503)
+    lake.offer(EVENTS)
+    throttle = lake.throttle(API)
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    asked = len(record.arrivals)
+    taken = sum(len(arrival.rows) for arrival in answer.taken)
+    assert 450 < taken < 900
+    for writer, problem in (
+        (lake.writer(throttle).foreachBatch(lambda *_: None), "this query does not send"),
+        (lake.writer(throttle).format("parquet").option("path", lake.path("out")), "this query does not send"),
+        (lake.writer(throttle).paced(HttpSender(record.url + "2")), "this query sends by http"),
+        (lake.writer(throttle).paced(sent_elsewhere), "this query sends by the function"),
+    ):
+        with pytest.raises(StreamingQueryException, match=problem) as error:
+            finish(writer.start())
+        assert f"{900 - taken} messages that {record.url} did not take" in str(error.value)
+        assert "start it with paced(…) as it was" in str(error.value)
+    assert len(record.arrivals) == asked
+    checkpoint, backup = Path(lake.checkpoint), lake.root / "backup"
+    shutil.copytree(checkpoint, backup)
+    answer.left = 0
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    kept = record.by_key()
+    check_taken(answer)
+    # The checkpoint is put back to before that run, but not what the throttle keeps in it.
+    shutil.rmtree(backup / "throttle")
+    (checkpoint / "throttle").rename(backup / "throttle")
+    shutil.rmtree(checkpoint)
+    backup.rename(checkpoint)
+    before = len(record.arrivals)
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    assert sum(len(arrival.rows) for arrival in record.arrivals[before:]) == 900 - taken
+    assert record.by_key() == kept
+
+
+def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_letters_if_the_policy_says_so(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Refuses(20, 10**6, 503)
+    api = API["resource_groups"]["api"]
+    given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}
+    lake.offer([*EVENTS, (900, "b/1", 10)])
+    lake.offer([(901, "a/0", 10), (902, "b/1", 10)])
+    throttle = lake.throttle(API | {"resource_groups": {"api": given_up}})
+    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    record.by_key()
+    taken = [row["id"] for arrival in answer.taken for row in arrival.rows]
+    dead = lake.spark.read.parquet(f"{lake.checkpoint}/throttle/rejected").select("id", "ns", "throttle.*").collect()
+    assert sorted([*taken, *(row["id"] for row in dead)]) == list(range(903))
+    assert {(row["verdict"], row["reason"], row["level"], row["scope"]) for row in dead} == {
+        ("REJECT", "destination_unavailable", "resource_group", "api")
+    }
+    assert {row["ns"][0] for row in dead} == {"a"}
+    assert 901 in {row["id"] for row in dead}
