@@ -6,12 +6,19 @@ it, and writes its own anew; and a checkpoint that is put back finds the calls t
 batch's number and its time by Spark's log: batches of undone histories have files of their own.
 
 Law: while a batch that Spark has logged has such a file, the query sends by the same target, or does not start.
+
+Calls that are given up go to the dead letters instead, and a table of dead letters takes a batch once, whatever a later
+attempt at it gives up. So the first attempt that comes so far notes which calls those are, none included, before the
+dead letters are written. Later attempts give up the same calls, and no other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
+
+import pyarrow as pa
 
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms
 from spark_throttle.core.arithmetic.packing import pack, unpack
@@ -20,6 +27,8 @@ from spark_throttle.files.storage import Directory
 
 _FOLDER: Final = "unsent"
 _KIND, _VERSION = "unst", 1
+_GIVEN_UP: Final = "given_up"
+_GIVEN_UP_KIND, _GIVEN_UP_VERSION = "gvup", 1
 _PRUNED_EVERY: Final = 50
 
 
@@ -62,14 +71,38 @@ def unpack_unsent(block: bytes, what: str) -> UnsentCalls:
     return UnsentCalls(f.text("target"), f.integer("messages"), f.blobs("tables"))
 
 
+def note_given_up(control: Directory, batch: int, batch_ms: int, keys: Iterable[str]) -> None:
+    """Note the keys of the calls that a batch gives up."""
+    control.write(_name(batch, batch_ms, _GIVEN_UP), pack_given_up(keys))
+
+
+def noted_given_up(control: Directory, batch: int, batch_ms: int) -> frozenset[str] | None:
+    """Return the keys of the calls that an earlier attempt at a batch gave up; `None` if none came so far."""
+    name = _name(batch, batch_ms, _GIVEN_UP)
+    content = control.read(name)
+    return None if content is None else unpack_given_up(content, f"the file {control.path(name)}")
+
+
+def pack_given_up(keys: Iterable[str]) -> bytes:
+    """Return the keys of calls as a block."""
+    return pack(_GIVEN_UP_KIND, _GIVEN_UP_VERSION, {"keys": pa.array(sorted(keys), pa.string())})
+
+
+def unpack_given_up(block: bytes, what: str) -> frozenset[str]:
+    """Return what `pack_given_up` packed."""
+    fields = unpack(block, _GIVEN_UP_KIND, _GIVEN_UP_VERSION, what)
+    return frozenset(fields.names("keys").to_pylist())
+
+
 def forget_unsent(control: Directory, *, batch: int, batches_kept: int) -> None:
     """Delete, now and then, the files of batches to which no checkpoint is put back any more."""
     if batch % _PRUNED_EVERY:
         return
-    for name in control.names(_FOLDER):
-        number = name.partition("-")[0]
-        if number.isdecimal() and int(number) < batch - batches_kept:
-            control.delete(f"{_FOLDER}/{name}")
+    for folder in (_FOLDER, _GIVEN_UP):
+        for name in control.names(folder):
+            number = name.partition("-")[0]
+            if number.isdecimal() and int(number) < batch - batches_kept:
+                control.delete(f"{folder}/{name}")
 
 
 def refuse_other_target(control: Directory, checkpoint: Directory, log: OffsetLog, target: str | None) -> None:
@@ -92,5 +125,5 @@ def refuse_other_target(control: Directory, checkpoint: Directory, log: OffsetLo
             raise UnsentCallsError(found.messages, batch, found.target, target, control.path(_name(batch, batch_ms)))
 
 
-def _name(batch: int, batch_ms: int) -> str:
-    return f"{_FOLDER}/{batch:012d}-{batch_ms}"
+def _name(batch: int, batch_ms: int, folder: str = _FOLDER) -> str:
+    return f"{folder}/{batch:012d}-{batch_ms}"

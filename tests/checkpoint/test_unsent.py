@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.checkpoint.offset_log import OffsetLog
-from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, refuse_other_target, write_unsent
+from spark_throttle.checkpoint.unsent import (
+    UnsentCalls,
+    forget_unsent,
+    note_given_up,
+    noted_given_up,
+    read_unsent,
+    refuse_other_target,
+    write_unsent,
+)
 from spark_throttle.errors import UnsentCallsError
 from spark_throttle.files.storage import Directory
 
@@ -84,3 +92,13 @@ def test_files_are_kept_for_the_batches_to_which_a_checkpoint_can_be_put_back(ch
     forget_unsent(checkpoint.control, batch=100, batches_kept=51)
     left = [int(name.partition("-")[0]) for name in checkpoint.control.names("unsent")]
     assert left == [49, 50, 99, 400]  # 400 is of an undone history, or of one that is put back again
+
+
+def test_a_note_of_what_is_given_up_is_of_one_attempt_of_one_history_and_is_forgotten(checkpoint: Checkpoint) -> None:
+    assert noted_given_up(checkpoint.control, 7, 1_000) is None
+    note_given_up(checkpoint.control, 7, 1_000, [])
+    note_given_up(checkpoint.control, 7, 2_000, ["q/7/i/b/0", "q/7/i/a/0"])
+    assert noted_given_up(checkpoint.control, 7, 1_000) == frozenset()
+    assert noted_given_up(checkpoint.control, 7, 2_000) == frozenset({"q/7/i/a/0", "q/7/i/b/0"})
+    forget_unsent(checkpoint.control, batch=100, batches_kept=50)
+    assert noted_given_up(checkpoint.control, 7, 2_000) is None

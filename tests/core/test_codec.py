@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.checkpoint.told import unpack_told
-from spark_throttle.checkpoint.unsent import unpack_unsent
+from spark_throttle.checkpoint.unsent import unpack_given_up, unpack_unsent
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.charges_codec import unpack_charges
 from spark_throttle.core.codec import (
@@ -59,6 +59,7 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "charges": unpack_charges,
     "told": unpack_told,
     "unsent": unpack_unsent,
+    "givenup": unpack_given_up,
 }
 FILES = sorted(STORED.glob("*.bin"))
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import Row
 
+from spark_throttle.checkpoint.unsent import unpack_given_up
 from spark_throttle.control.epochs import EpochName, Epochs
+from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import HttpSender
+from spark_throttle.spark.sinks import batch_sink
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver
 
@@ -123,21 +128,41 @@ def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_ca
 
 
 def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_letters_if_the_policy_says_so(
-    lake: Lake, record: Record
+    lake: Lake, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first batch that gives rows up crashes after its dead letters, and runs again."""
     record.answer = answer = Refuses(20, 10**6, 503)
     api = API["resource_groups"]["api"]
     given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}
     lake.offer([*EVENTS, (900, "b/1", 10)])
     lake.offer([(901, "a/0", 10), (902, "b/1", 10)])
     throttle = lake.throttle(API | {"resource_groups": {"api": given_up}})
-    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
-    record.by_key()
-    taken = [row["id"] for arrival in answer.taken for row in arrival.rows]
-    dead = lake.spark.read.parquet(f"{lake.checkpoint}/throttle/rejected").select("id", "ns", "throttle.*").collect()
-    assert sorted([*taken, *(row["id"] for row in dead)]) == list(range(903))
+
+    def dead_letters() -> list[Row]:
+        return lake.spark.read.format("delta").load(lake.path("dead")).select("id", "ns", "throttle.*").collect()
+
+    def run() -> None:
+        writer = lake.writer(throttle).paced(HttpSender(record.url)).rejected("delta", path=lake.path("dead"))
+        finish(writer.start())
+
+    def crash(directory: Any, batch: int, packed: Any) -> None:
+        if any(unpack_given_up(note.read_bytes(), "") for note in lake.control.glob("given_up/*")):
+            raise RuntimeError("crashed")
+        write_reports(directory, batch, packed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_sink, "write_reports", crash)
+        with pytest.raises(StreamingQueryException, match="crashed"):
+            run()
+    dead = dead_letters()
     assert {(row["verdict"], row["reason"], row["level"], row["scope"]) for row in dead} == {
         ("REJECT", "destination_unavailable", "resource_group", "api")
     }
     assert {row["ns"][0] for row in dead} == {"a"}
-    assert 901 in {row["id"] for row in dead}
+    # The batch runs again, and the destination is back: it gets the others, and none of these.
+    answer.left = 0
+    run()
+    assert sorted(dead_letters()) == sorted(dead)
+    sent = [row["id"] for arrival in answer.taken for row in arrival.rows]
+    assert sorted({*sent, *(row["id"] for row in dead)}) == list(range(903))
+    assert not set(sent) & {row["id"] for row in dead}

@@ -124,10 +124,7 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
             _add(part, labels, None if time is None else time.share_percentage)
             balance_ns = None if time is None else time.balance_ns
             _add(left, labels, None if balance_ns is None else balance_ns / _NS_PER_SECOND)
-<<<<<<< HEAD
-    yield from (*families.values(), throttle_time, left, percent, part, *_near_limits(views))
-=======
-    yield from (*families.values(), throttle_time, left, percent, *_destinations(views), *_near_limits(views))
+    yield from (*families.values(), throttle_time, left, percent, part, *_destinations(views), *_near_limits(views))
 
 
 def _destinations(views: list[JobView]) -> Iterator[Metric]:
@@ -144,7 +141,6 @@ def _destinations(views: list[JobView]) -> Iterator[Metric]:
             unavailable.add_metric(labels, int(each.is_unavailable))
             unsent.add_metric(labels, each.unsent_messages)
     yield from (unavailable, unsent)
->>>>>>> 02781497fec93ec478441febfb817dbdcd19941e
 
 
 def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:

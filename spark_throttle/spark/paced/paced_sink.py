@@ -26,7 +26,14 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offset_log import batch_time_ms, source_offsets
 from spark_throttle.checkpoint.told import write_told
-from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, write_unsent
+from spark_throttle.checkpoint.unsent import (
+    UnsentCalls,
+    forget_unsent,
+    note_given_up,
+    noted_given_up,
+    read_unsent,
+    write_unsent,
+)
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.destinations import WHOLE, Told, group_names
@@ -94,10 +101,13 @@ class PacedSink:
             If other rows were sent than the batch admitted.
         """
         checkpoint = checkpoint_of(directory)
+        batch_ms = time_of(checkpoint, mark.batch)
         left = unsent_before(directory, checkpoint, mark.batch)
+        noted = noted_given_up(directory, mark.batch, batch_ms)
         resumed = 0 if left is None else left.messages
         unsent = {} if left is None else by_namespace(left.tables)
-        answers = [] if rows is None and not unsent else self._send(rows, directory, mark, reports, unsent)
+        task = self._task(directory, mark, reports, unsent, noted)
+        answers = [] if rows is None and not unsent else self._send(rows, task, unsent)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
         taken = [sum(answer[name] for answer in answers) for name in ("rows", "resumed")]
         if taken != [admitted, resumed]:
@@ -114,38 +124,46 @@ class PacedSink:
         write_told(directory, mark.batch, {name: Told.together(parts) for name, parts in sorted(told.items())})
         tables = [bytes(table) for answer in answers for table in answer["unsent"]]
         calls = UnsentCalls(self.target, count_rows(tables), tables)
-        write_unsent(directory, mark.batch, time_of(checkpoint, mark.batch), calls)
+        write_unsent(directory, mark.batch, batch_ms, calls)
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
         if is_metered(directory, reports):
             charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
         given_up = [bytes(table) for answer in answers for table in answer["given_up"]]
+        if task.may_give_up:  # before the dead letters are written
+            keys = [key for answer in answers for key in answer["given_up_keys"]]
+            note_given_up(directory, mark.batch, batch_ms, keys)
         return given_up_rows(given_up, self.schema)
 
-    def _send(
+    def _task(
         self,
-        rows: Callable[[], DataFrame] | None,
         directory: Directory,
         mark: BatchMark,
         reports: Sequence[UsageReport],
         unsent: Mapping[str, Sequence[bytes]],
-    ) -> list[Row]:
-        """Send, and return what the tasks say."""
+        noted: frozenset[str] | None,
+    ) -> PacedTask:
+        """Return the task that sends a part of a batch, with the unsent calls of the namespaces that the batch has."""
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
         policy = self.epochs.policy(epoch)
         costs = costs_of(epoch, policy, reports)
         moved = {name: int(count) for report in reports for name, count in _admitted(report)}
         messages = Counter(moved) + Counter({name: count_rows(tables) for name, tables in unsent.items()})
         destinations, destination_of = destinations_of(epoch, policy, messages)
-        task = PacedTask(
+        return PacedTask(
             self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(),
             longest_ns(reports, costs, destination_of), self.options, destinations, destination_of,
-            {name: tables for name, tables in unsent.items() if name in moved},
+            {name: tables for name, tables in unsent.items() if name in moved}, noted,
         )  # fmt: skip
-        alone = {name: tables for name, tables in unsent.items() if name not in moved}
+
+    def _send(
+        self, rows: Callable[[], DataFrame] | None, task: PacedTask, unsent: Mapping[str, Sequence[bytes]]
+    ) -> list[Row]:
+        """Send, and return what the tasks say."""
+        alone = {name: tables for name, tables in unsent.items() if name not in task.unsent}
         sending = None
         if rows is not None:
             helpers = [self.namespace.cast("string").alias(NAMESPACE)]
-            if any(cost.byte_ps for cost in costs.values()):
+            if any(cost.byte_ps for cost in task.costs.values()):
                 helpers.append(F.coalesce(self.size.try_cast("bigint"), F.lit(0)).alias(SIZE))
             given = rows()
             chosen = given.select(*to_carried(given.schema), *helpers).coalesce(max(1, self.tasks - bool(alone)))

@@ -29,10 +29,13 @@ from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>, used_ns long"
+SENT_DDL: Final = (
+    "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>, given_up_keys array<string>, "
+    "used_ns long"
+)
 _SENT: Final = pa.schema([
     ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
-    ("given_up", pa.list_(pa.binary())), ("used_ns", pa.int64()),
+    ("given_up", pa.list_(pa.binary())), ("given_up_keys", pa.list_(pa.string())), ("used_ns", pa.int64()),
 ])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
 _NS: Final = 1_000_000_000
@@ -91,6 +94,12 @@ class PacedTask:
     unsent: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
     """Calls of earlier batches (`unsent_calls`), by namespace; a task has those of the namespaces that it has."""
 
+    given_up: frozenset[str] | None = None
+    """The keys of the calls that an earlier attempt at the batch gave up: they are not made, and no other is given up.
+
+    `None` where no attempt came so far.
+    """
+
     takes_all_unsent: bool = False
     """Whether the task has no rows of the batch, and takes all these calls."""
 
@@ -99,6 +108,8 @@ class PacedTask:
         set_loaded_aside()
         given = [batch for batch in batches if batch.num_rows]
         flows = self.left_flows() if self.takes_all_unsent else self.flows(given)
+        count = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels)
+        flows, spared = self._spared(flows)
         options, began_ns = self.options, time.process_time_ns()
         sent = asyncio.run(
             send_flows(
@@ -111,9 +122,9 @@ class PacedTask:
             )
         )
         rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
-        resumed = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - rows
         closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
         is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
+        given_up = [*spared, *compress(sent.unsent, is_over)]
         told = {
             name: asdict(replace(each, unsent_messages=0) if name in closed else each)
             for name, each in sent.told.items()
@@ -122,15 +133,22 @@ class PacedTask:
             [
                 {
                     "rows": rows,
-                    "resumed": resumed,
+                    "resumed": count - rows,
                     "told": json.dumps(told),
                     "unsent": tables_of(list(compress(sent.unsent, map(not_, is_over)))),
-                    "given_up": given_up_tables(list(compress(sent.unsent, is_over)), self.destination_of),
+                    "given_up": given_up_tables(given_up, self.destination_of),
+                    "given_up_keys": [parcel.key.text for parcel in given_up],
                     "used_ns": time.process_time_ns() - began_ns,
                 }
             ],
             schema=_SENT,
         )
+
+    @property
+    def may_give_up(self) -> bool:
+        """Whether the batch decides which calls are given up."""
+        closed = (each.gives_up and each.is_unavailable for each in self.destinations.values())
+        return self.given_up is None and any(closed)
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
         """Return the rows by namespace, each namespace's in their order."""
@@ -175,7 +193,19 @@ class PacedTask:
     def _gives_up(self, name: str, told: Told) -> bool:
         """Return whether what a destination did not take is given up: it is unavailable, and has just said so again."""
         destination = self.destinations[name]
-        return destination.gives_up and destination.is_unavailable and bool(told.refused) and not told.accepted
+        is_closed = destination.gives_up and destination.is_unavailable and self.given_up is None
+        return is_closed and bool(told.refused) and not told.accepted
+
+    def _spared(self, flows: list[Flow]) -> tuple[list[Flow], list[Parcel]]:
+        """Return the flows without the calls that an earlier attempt gave up, and these calls."""
+        if not self.given_up:
+            return flows, []
+        spared = [parcel for flow in flows for parcel in flow.parcels if parcel.key.text in self.given_up]
+        kept = [
+            replace(flow, parcels=[parcel for parcel in flow.parcels if parcel.key.text not in self.given_up])
+            for flow in flows
+        ]
+        return [flow for flow in kept if flow.parcels], spared
 
     def _flow(self, namespace: str, parcels: list[Parcel]) -> Flow:
         return Flow(namespace, parcels, self.destination_of.get(namespace))

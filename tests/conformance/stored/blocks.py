@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.told import pack_told
-from spark_throttle.checkpoint.unsent import UnsentCalls, pack_unsent
+from spark_throttle.checkpoint.unsent import UnsentCalls, pack_given_up, pack_unsent
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.destinations import DestinationRates, Told
@@ -260,6 +260,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
     "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
+    "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),
     "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
@@ -267,6 +268,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
     "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
+    "givenup": pack_given_up,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")

@@ -1,0 +1,68 @@
+"""A batch that is run again gives up the calls that its first attempt gave up, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.errors import Backpressure
+from spark_throttle.spark.paced.paced_task import BatchDestination, PacedTask, SendOptions
+from spark_throttle.spark.paced.sending import BatchName
+from spark_throttle.spark.rows.frames import NAMESPACE
+
+ROWS = pa.RecordBatch.from_pydict({NAMESPACE: ["t/a", "t/a", "t/b", "other"], "id": [1, 2, 3, 4]})
+CLOSED = BatchDestination(row_ns=1, rows=3, floor_part=WHOLE, is_unavailable=True, gives_up=True)
+
+
+class Sender:
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses, self.taken = refuses, set[int]()
+
+    def __call__(self, rows: list[dict[str, Any]], key: Any) -> None:
+        if self.refuses and key.namespace != "other":
+            raise Backpressure
+        self.taken |= {row["id"] for row in rows}
+
+
+def attempt(sender: Sender, given_up: frozenset[str] | None) -> dict[str, Any]:
+    task = PacedTask(
+        sender, BatchName("q", 1, "i"), {}, 1_000_000, 0, SendOptions(rows_per_call=1), {"api": CLOSED},
+        {"t/a": "api", "t/b": "api"}, given_up=given_up,
+    )  # fmt: skip
+    assert task.may_give_up == (given_up is None)
+    (answer,) = next(iter(task([ROWS]))).to_pylist()
+    assert (answer["rows"], answer["resumed"]) == (4, 0)
+    return answer
+
+
+def ids(tables: list[bytes]) -> set[int]:
+    return {row["id"] for table in tables for row in pa.ipc.open_stream(table).read_all().to_pylist()}
+
+
+def test_first_attempt_gives_up_what_an_unavailable_destination_refuses() -> None:
+    sender = Sender(refuses=True)
+    answer = attempt(sender, None)
+    assert sender.taken == {4}
+    assert ids(answer["given_up"]) == {1, 2, 3}
+    assert len(answer["given_up_keys"]) == 3
+    assert answer["unsent"] == []
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_later_attempt_gives_up_the_same_calls_whether_or_not_the_destination_is_back(refuses: bool) -> None:
+    first = attempt(Sender(refuses=True), None)
+    sender = Sender(refuses=refuses)
+    again = attempt(sender, frozenset(first["given_up_keys"]))
+    assert sender.taken == {4}
+    assert again["given_up"] == first["given_up"]
+    assert again["given_up_keys"] == first["given_up_keys"]
+    assert again["unsent"] == []
+
+
+def test_a_later_attempt_keeps_what_is_refused_if_the_first_gave_up_nothing() -> None:
+    answer = attempt(Sender(refuses=True), frozenset())
+    assert answer["given_up"] == []
+    assert ids(answer["unsent"]) == {1, 2, 3}
