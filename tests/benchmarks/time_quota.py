@@ -45,6 +45,7 @@ ROWS_PER_SECOND: Final = 200
 TIMES_AS_DEAR: Final = 10
 CHEAP, DEAR = "cheap/a", "dear/a1"
 WARM_UP_SECONDS: Final = 60
+_FEWEST_BATCHES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def main() -> None:
     """Run both queries, measure, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=int, default=60, help="of measuring, after a warm-up")
-    parser.add_argument("--interval", type=int, default=4, help="the trigger's, in seconds")
+    parser.add_argument("--interval", type=int, default=5, help="the trigger's, in seconds")
     parser.add_argument("--percent", type=int, default=50, help="the dear tenant's quota")
     parser.add_argument("--burst", type=int, default=20, help="seconds of the quota, longer than a batch takes")
     parser.add_argument("--out", type=Path)
@@ -165,6 +166,10 @@ def percent_of(name: str, notes: list[dict[str, Any]]) -> float:
     What a batch may use was earned before it, so the first one does not count.
     """
     own = sorted((note["at_ms"], note["used_ns"]) for note in notes if note["name"] == name)
+    if len(own) < _FEWEST_BATCHES:
+        raise SystemExit(
+            f"only {len(own)} batches had rows of {name} in the measured time: the machine has too much else to do"
+        )
     return round(sum(used_ns for _, used_ns in own[1:]) / (own[-1][0] - own[0][0]) / 10_000, 2)
 
 
