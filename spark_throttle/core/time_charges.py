@@ -18,6 +18,11 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
 
+MOST_NS = 1 << 56
+"""The most time that a batch is charged to anybody; it is 834 days of a core. What is more is cut, and never wraps."""
+
+_HALF_BITS = 28
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lot:
@@ -55,7 +60,8 @@ class TimeCharges:
     @classmethod
     def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0) -> TimeCharges:
         """Return the charges of namespaces by name."""
-        names, each_ns = pa.array(list(time_ns), pa.string()), np.fromiter(time_ns.values(), np.int64, len(time_ns))
+        each_ns = np.fromiter((min(each, MOST_NS) for each in time_ns.values()), np.int64, len(time_ns))
+        names = pa.array(list(time_ns), pa.string())
         return cls.sum_of([cls(names, each_ns, unattributed_ns)])
 
     @classmethod
@@ -92,13 +98,13 @@ class TimeCharges:
     @classmethod
     def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:
         """Return the charges of all parts together; none for no parts."""
-        unattributed_ns = sum(part.unattributed_ns for part in parts)
+        unattributed_ns = min(sum(part.unattributed_ns for part in parts), MOST_NS)
         names = pa.concat_arrays([pa.array([], pa.string()), *(part.names for part in parts)])
         if not len(names):
             return cls(names, np.zeros(0, dtype=np.int64), unattributed_ns)
         coded = names.dictionary_encode()
         key = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        time_ns = sums(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
+        time_ns = sums_of_time(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
         order = pc.sort_indices(coded.dictionary)
         return cls(coded.dictionary.take(order), time_ns[order.to_numpy()], unattributed_ns)
 
@@ -106,3 +112,16 @@ class TimeCharges:
     def total_ns(self) -> int:
         """All time that was used."""
         return int(self.time_ns.sum()) + self.unattributed_ns
+
+
+def sums_of_time(key: Int64s, time_ns: Int64s, keys: int) -> Int64s:
+    """Return the sum of processing times for each key, at most `MOST_NS`.
+
+    Examples
+    --------
+    >>> sums_of_time(np.array([0, 1, 1]), np.array([7, MOST_NS, MOST_NS]), 2).tolist() == [7, MOST_NS]
+    True
+    """
+    each_ns = np.clip(time_ns, 0, MOST_NS)
+    is_over = sums(key, each_ns >> _HALF_BITS, keys) >= MOST_NS >> _HALF_BITS  # else the sum itself fits in int64
+    return np.where(is_over, MOST_NS, np.minimum(sums(key, each_ns, keys), MOST_NS))

@@ -27,6 +27,9 @@ from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.files.storage import Directory
 
+_MOST_WHOLE_NS = 1 << 52
+"""A price of a thousandth of a message that is shown; a thousand times as much fits in int64."""
+
 
 @dataclass(frozen=True, slots=True)
 class ScopeTime:
@@ -170,7 +173,9 @@ def _rows(accounts: TimeAccounts, quotas: TimeQuotas, used_ns: Int64s, on_excess
     """
     throttle_ms = accounts.throttle_ms(quotas)
     is_free = ~quotas.is_limited
-    price_ns = accounts.time_ns * 1_000 // np.maximum(accounts.messages_micro // 1_000, 1)
+    milli = np.maximum(accounts.messages_micro // 1_000, 1)
+    whole_ns, rest_ns = np.divmod(accounts.time_ns, milli)
+    price_ns = np.minimum(whole_ns, _MOST_WHOLE_NS) * 1_000 + rest_ns * 1_000 // milli
     is_open = is_free | (on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
     return pa.table({
         "share_percentage": _percents(quotas),

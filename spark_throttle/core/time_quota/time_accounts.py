@@ -21,9 +21,7 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.limits.message_limits import MessageBuckets
 from spark_throttle.core.limits.token_bucket import full, refill, throttle_time_ms
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, UNLIMITED, Int64s, TimeQuotas
-
-_MOST_NS = 1 << 56
-"""The most time that a batch is charged to a scope; it is 834 days of a core, and bounds the sums."""
+from spark_throttle.core.time_charges import MOST_NS
 
 _MOST_MESSAGES = 1 << 40
 _MOST_BALANCE_MICRO = MAX_BURST_TOKENS * MICRO
@@ -69,7 +67,7 @@ class TimeAccounts:
         >>> used.balance_ns.tolist(), used.throttle_ms(quotas).tolist()
         ([-500000000], [1000])
         """
-        time_ns = np.clip(time_ns, 0, _MOST_NS)
+        time_ns = np.clip(time_ns, 0, MOST_NS)
         messages = np.clip(messages, 0, _MOST_MESSAGES)
         floor_ns = np.minimum(-quotas.burst_ns, -1)
         balance_ns = np.maximum(self.balance_ns - time_ns, np.minimum(floor_ns, self.balance_ns))

@@ -17,12 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, former_scopes
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits, TimeQuotas
-from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_charges import TimeCharges, sums_of_time
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport, admitted_messages
 
@@ -209,9 +208,9 @@ class TimeLedger:
         return entered.taken(pc.sort_indices(every).to_numpy().astype(np.int64))
 
     def of_own(self, names: pa.StringArray, amount: Int64s) -> Int64s:
-        """Return the sums of an amount over the names that stand in the ledger."""
+        """Return the sums of times, or of messages, over the names that stand in the ledger."""
         at = pc.fill_null(pc.index_in(names, value_set=self.names), len(self.names))
-        return sums(at.to_numpy(zero_copy_only=False).astype(np.int64), amount, len(self.names) + 1)[:-1]
+        return sums_of_time(at.to_numpy(zero_copy_only=False).astype(np.int64), amount, len(self.names) + 1)[:-1]
 
 
 def quotas_of(limits: Limits) -> TimeQuotas:
@@ -226,8 +225,9 @@ def time_by_scope(names: pa.StringArray, amount: Int64s, policy: CompiledPolicy)
     matches = match(names, policy)
     total = np.zeros(len(policy.shared) + 1, dtype=np.int64)  # with one more position for no scope
     for scope in matches.shared_scope.T:
-        total += sums(scope % len(total), amount, len(total))
-    return total[:-1], int(amount[matches.is_exempt].sum())
+        total += sums_of_time(scope % len(total), amount, len(total))
+    is_exempt = matches.is_exempt.astype(np.int64)
+    return total[:-1], int(sums_of_time(is_exempt, amount, 2)[1])
 
 
 def _enforced(limits: Limits) -> TimeQuotas:

@@ -23,11 +23,23 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _MOST_SECONDS: Final = 2**30
 
 
+class _Blocks(threading.local):
+    """The blocks of code of one thread that are being charged."""
+
+    def __init__(self) -> None:
+        self.namespaces: list[str] = []
+        """From the outermost block to the innermost."""
+
+        self.since_ns = 0
+        """Until when they have been charged."""
+
+
 class Meter:
     """What a metered function says itself of the time that it used; a function with a parameter `meter` is given it.
 
-    It may be used in any thread of the function's process. What is said for a namespace is charged to it in full. Of
-    the time that was measured, only what is more than all that was said is divided by rows.
+    It may be used in any thread of the function's process, until the function's call has ended. What is said for a
+    namespace is charged to it in full. Of the time that was measured, only what is more than all that was said is
+    divided by rows.
 
     Examples
     --------
@@ -44,7 +56,12 @@ class Meter:
         self.charged_ns = Counter[str]()
         """What was said, by namespace."""
 
+        self.said_ns = 0
+        """The sum of all that was said."""
+
         self._lock = threading.Lock()
+        self._blocks = _Blocks()
+        self._has_ended = False
 
     def charge(self, namespace: str, seconds: float) -> None:
         """Charge time to a namespace.
@@ -52,23 +69,66 @@ class Meter:
         Raises
         ------
         ConfigurationError
-            If the time is negative or no number, or the namespace is no text.
+            If the time is negative or no number, the namespace is no text, or the function's call has ended.
         """
         if not 0 <= seconds < _MOST_SECONDS:
             raise ConfigurationError(f"{seconds} seconds cannot be charged: give 0 or more, and less than 2**30")
+        self._check(namespace)
         self._charge_ns(namespace, round(seconds * _NS_PER_SECOND))
 
     @contextmanager
     def charging(self, namespace: str) -> Iterator[None]:
-        """Charge what a block of code takes, by the function's clock, to a namespace."""
-        began_ns = self.read_ns()
+        """Charge what a block of code takes, by the function's clock, to a namespace.
+
+        A block inside another is charged to its own namespace alone.
+        """
+        self._check(namespace)
+        self.charge_blocks()
+        self._blocks.namespaces.append(namespace)
         try:
             yield
         finally:
-            self._charge_ns(namespace, self.read_ns() - began_ns)
+            self.charge_blocks()
+            self._blocks.namespaces.pop()
+
+    def charge_blocks(self) -> None:
+        """Charge the innermost block of code of this thread up to now."""
+        blocks, now_ns = self._blocks, self.read_ns()
+        if blocks.namespaces:
+            self._charge_ns(blocks.namespaces[-1], now_ns - blocks.since_ns)
+        blocks.since_ns = now_ns
+
+    def pass_over(self) -> None:
+        """Charge no block of code of this thread for the time since they were charged last."""
+        self._blocks.since_ns = self.read_ns()
+
+    def end(self) -> Counter[str]:
+        """Return what was said until the function's call ended, by namespace; after that nothing more can be said."""
+        with self._lock:
+            self._has_ended = True
+        return self.charged_ns
+
+    def _check(self, namespace: str) -> None:
+        if not _is_text(namespace):
+            raise ConfigurationError(f"{namespace!r} is no namespace: charge the name that the throttle decides by")
 
     def _charge_ns(self, namespace: str, time_ns: int) -> None:
-        if not isinstance(namespace, str):
-            raise ConfigurationError(f"{namespace!r} is no namespace: charge the name that the throttle decides by")
         with self._lock:
+            if self._has_ended:
+                raise ConfigurationError(
+                    f"time was charged to {namespace!r} after the metered function's call had ended, and would be "
+                    f"lost: let the function wait for its threads, and use no meter of an earlier call"
+                )
             self.charged_ns[namespace] += time_ns
+            self.said_ns += time_ns
+
+
+def _is_text(namespace: object) -> bool:
+    """Return whether a namespace is text that can be stored: half a surrogate pair cannot."""
+    if not isinstance(namespace, str):
+        return False
+    try:
+        namespace.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -30,6 +30,7 @@ from spark_throttle.core.time_charges import Lot
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.call_clock import CallClock
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
 from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
 from spark_throttle.spark.metering.metered_query import MeteredQuery
@@ -101,9 +102,9 @@ class Metered:
         meter = Meter(self._clock)
         began_ns = meter.read_ns()
         result = self._function(rows, batch, **self._keywords(meter))
-        used_ns = meter.read_ns() - began_ns
-        tally = Tally([Lot(max(0, used_ns - meter.charged_ns.total()), *admitted_messages(reports()))])
-        charge_driver(directory, batch, tally.charges(meter.charged_ns), DRIVER)
+        used_ns, said_ns = meter.read_ns() - began_ns, meter.end()
+        tally = Tally([Lot(max(0, used_ns - said_ns.total()), *admitted_messages(reports()))])
+        charge_driver(directory, batch, tally.charges(said_ns), DRIVER)
         return result
 
     def _of_task(self, rows: Iterator[Any], task: RunningTask) -> Iterator[Any] | None:
@@ -127,8 +128,10 @@ class Metered:
         self._end(call, task)
 
     def _end(self, call: _TaskCall, task: RunningTask) -> None:
-        if call.has_rows or call.meter.charged_ns:
-            charge_task(self._query.control_path, task, call.tally.charges(call.meter.charged_ns))
+        said_ns = call.meter.end()
+        call.close_lot()
+        if call.has_rows or said_ns:
+            charge_task(self._query.control_path, task, call.tally.charges(said_ns))
 
     def _keywords(self, meter: Meter) -> dict[str, Meter]:
         return {_METER: meter} if self._takes_meter else {}
@@ -155,72 +158,75 @@ class _TaskCall:
         self._has_returned = False
         """Whether a result was returned since rows were taken last."""
 
-        self._used_ns = self._since_ns = self._said_ns = 0
+        self._clock = CallClock(meter)
+        self._said_ns = 0
 
     def begin(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the function returned
         """Call the function; a generator has not yet begun when it is returned."""
-        self._start()
-        results = function()
-        self._stop()
-        if not isinstance(results, Iterator):
-            self._close_lot()
-        return results
+        self._clock.start()
+        try:
+            return function()
+        finally:
+            self._clock.stop()
 
     def taking(self, rows: Iterator[Any]) -> Iterator[Any]:
         """Return the rows for the function to take, whose clock stands while Spark makes them."""
         return chain.from_iterable(self._taking(rows))
 
     def _taking(self, rows: Iterator[Any]) -> Iterator[Sequence[Any]]:
-        self._stop()
+        while True:
+            has_run = self._clock.stop()
+            try:
+                given = self._next(rows)
+            finally:
+                if has_run:
+                    self._clock.start()
+            if given is None:
+                return
+            yield given
+
+    def _next(self, rows: Iterator[Any]) -> Sequence[Any] | None:
+        """Take rows from Spark, and note their namespaces; `None` at the end."""
         for first in rows:
             is_row = isinstance(first, Row)
             given = [first, *islice(rows, _ROWS_AT_A_TIME - 1)] if is_row else first
             if self._has_returned:
-                self._close_lot()
+                self.close_lot()
             if is_row:
                 self._names.update(names_of_rows(given, self._namespace))
             else:
                 self._take(counts_of(given, self._namespace))
             self.has_rows = True
-            self._start()
-            yield given if is_row else (given,)
-            self._stop()
-        self._start()
+            return given if is_row else (given,)
+        return None
 
     def returning(self, results: Iterator[Any]) -> Iterator[Any]:
         """Yield what the function returns; its clock stands meanwhile."""
         while True:
-            self._start()
+            self._clock.start()
             try:
                 result = next(results)
             except StopIteration:
                 break
             finally:
-                self._stop()
+                self._clock.stop()
             self._has_returned = True
             yield result
-        self._close_lot()
-
-    def _start(self) -> None:
-        self._since_ns = self.meter.read_ns()
-
-    def _stop(self) -> None:
-        self._used_ns += self.meter.read_ns() - self._since_ns
 
     def _take(self, counts: Counts) -> None:
         self._taken.append(counts)
         if len(self._taken) >= _MOST_COUNTS:
             self._taken = [_together(self._taken)]
 
-    def _close_lot(self) -> None:
+    def close_lot(self) -> None:
         """Charge the time that was used since the last lot, but for what the function said, to the rows taken since."""
-        said_ns = self.meter.charged_ns.total()
-        used_ns = max(0, self._used_ns - (said_ns - self._said_ns))
+        said_ns = self.meter.said_ns
+        used_ns = max(0, self._clock.taken_ns() - (said_ns - self._said_ns))
         if self._names:
             self._taken.append(counts_by_name(self._names))
             self._names = Counter()
         self.tally.add(Lot(used_ns, *_together(self._taken)))
-        self._taken, self._has_returned, self._used_ns, self._said_ns = [], False, 0, said_ns
+        self._taken, self._has_returned, self._said_ns = [], False, said_ns
 
 
 def _together(counts: Sequence[Counts]) -> Counts:

@@ -76,6 +76,17 @@ def test_exempt_time_and_time_of_nobody_are_counted_and_charged_to_no_scope() ->
     assert (shared_ns.tolist(), exempt_ns) == ([100 * MS], 900 * MS)
 
 
+def test_charges_of_many_namespaces_that_are_beyond_all_bounds_are_a_debt_and_no_gift() -> None:
+    policy = make_policy(job=HALF, tenants={"acme": Tenant(HALF, None)}, exempt=["infra/*"])
+    names = [f"{tenant}/{at}" for tenant in ("acme", "infra") for at in range(200)]
+    ledger = TimeLedger.opened(policy, now_ms=0)
+    for _ in range(3):
+        used = TimeCharges.of(dict.fromkeys(names, 2**30 * 1_000 * MS))
+        ledger = ledger.settled(used, [report(acme_0=1)], policy, at_ms=0)
+    assert ledger.shared.throttle_ms(quotas(policy)).tolist() == [2_000, 2_000]
+    assert min(*ledger.used.shared_ns, ledger.used.exempt_ns) > 0
+
+
 def test_debt_is_at_most_a_window_so_no_throttle_time_is_longer() -> None:
     policy = make_policy(job=HALF)
     ledger = TimeLedger.opened(policy, now_ms=0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +176,87 @@ def test_function_that_says_more_than_was_measured_divides_nothing(world: World)
     assert world.charged_ns() == {"a": 0, "gpu": 60 * SECOND_NS}
 
 
+def test_block_of_code_is_not_charged_for_sparks_turns_nor_for_blocks_inside_it(world: World) -> None:
+    def source() -> Iterator[pa.RecordBatch]:
+        for name in "ab":
+            world.spend(7_000)
+            yield arrow(name)
+
+    def work(batches: Iterator[pa.RecordBatch], meter: Meter) -> Iterator[pa.RecordBatch]:
+        with meter.charging("gpu"):
+            for batch in batches:
+                world.spend(5)
+                with meter.charging("model"):
+                    world.spend(300)
+                yield batch
+
+    for _ in world.metered(work)(source()):
+        world.spend(3_000)
+    assert world.charged_ns() == {"a": 0, "b": 0, "gpu": 10, "model": 600}
+
+
+def test_time_that_is_charged_after_the_call_is_refused(world: World) -> None:
+    kept: list[Meter] = []
+
+    def work(batches: Iterator[pa.RecordBatch], meter: Meter) -> None:
+        list(batches)
+        kept.append(meter)
+
+    world.metered(work)(given_to("arrow", ("a",)))
+    with pytest.raises(ConfigurationError, match="after the metered function's call had ended"):
+        kept[0].charge("a", 1)
+
+
+def test_metered_function_that_calls_another_charges_its_own_time_alone(world: World) -> None:
+    def inner(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            world.spend(1_000)
+            yield batch
+
+    def outer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in world.metered(inner)(batches):
+            world.spend(3)
+            yield batch
+
+    assert len(list(world.metered(outer)(given_to("arrow", ("a",), ("b",))))) == 2
+    assert world.charged_ns() == {"a": 1_003, "b": 1_003}
+
+
+def test_metered_function_that_catches_anothers_error_goes_on_being_charged(world: World) -> None:
+    def inner(batches: Iterator[pa.RecordBatch]) -> None:
+        list(batches)
+        world.spend(1_000)
+        raise ValueError("no")
+
+    def outer(batches: Iterator[pa.RecordBatch]) -> None:
+        with contextlib.suppress(ValueError):
+            world.metered(inner)(batches)
+        world.spend(3)
+
+    world.metered(outer)(given_to("arrow", ("a",)))
+    assert world.charged_ns() == {"a": 3}
+
+
+def test_rows_that_are_taken_in_another_thread_leave_the_clock_alone(world: World) -> None:
+    """Each thread has a CPU clock of its own, which may be far behind the one of a worker that has long been used."""
+    seen_ns = threading.local()
+    world.spend(100 * SECOND_NS)
+    meters.CLOCKS["cpu"] = lambda: getattr(seen_ns, "of_thread", None) or world.now_ns
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def take() -> pa.RecordBatch | None:
+            seen_ns.of_thread = 7
+            return next(batches, None)
+
+        with ThreadPoolExecutor(1) as loader:
+            while (batch := loader.submit(take).result()) is not None:
+                world.spend(5)
+                yield batch
+
+    assert len(list(world.metered(work)(given_to("arrow", ("a",), ("b",), ("c",))))) == 3
+    assert world.charged_ns() == {"a": 5, "b": 5, "c": 5}
+
+
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 2.0**31])
 def test_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(ConfigurationError, match="seconds cannot be charged: give 0 or more"):
@@ -182,6 +266,8 @@ def test_time_that_is_none_is_refused(seconds: float) -> None:
 def test_namespace_that_is_no_text_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="None is no namespace"):
         Meter("cpu").charge(None, 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="is no namespace"):
+        Meter("cpu").charge("half a pair: \ud800", 1)
 
 
 def test_functions_of_one_task_add_up_and_another_attempt_replaces_them(world: World) -> None:
