@@ -50,7 +50,7 @@ def read_drained(directory: Directory) -> Drained | None:
     DamagedError
         If it cannot be read.
     """
-    return read_versioned(directory, NAME, "the note of a drain", FORMAT, _parsed)
+    return read_versioned(directory, NAME, "the note of what was drained", FORMAT, _parsed)
 
 
 def _parsed(fields: dict[str, Any]) -> Drained:

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from spark_throttle.checkpoint.drained import refuse_drained
-from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
+from spark_throttle.checkpoint.offset_log import OffsetLog
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, ShardCountChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.files.typed_fields import short_text, whole_number
 from spark_throttle.files.versioned_json import read_versioned, versioned
@@ -15,7 +16,9 @@ from spark_throttle.files.versioned_json import read_versioned, versioned
 _NAME = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
-FORMAT = 1
+FORMAT = 2
+"""Version 2 names the handovers to other numbers of shards; it is written where there were any."""
+
 MOST_SHARDS: Final = 4096
 
 
@@ -32,6 +35,20 @@ class Manifest:
 
     shards: int
     direction: str
+    reshardings: tuple[Resharding, ...] = ()
+    """The changes of the number of shards, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resharding:
+    """A change of the number of shards."""
+
+    batch: int
+    """The last batch of the former shards."""
+
+    former_shards: int
+    handover: str
+    """The name of what the new shards begin with (`handover`)."""
 
 
 def read_manifest(directory: Directory) -> Manifest | None:
@@ -44,7 +61,18 @@ def _parsed(fields: dict[str, Any]) -> Manifest:
     if direction not in _DIRECTIONS:
         raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
     return Manifest(
-        short_text(fields, "query", least=1), whole_number(fields, "shards", least=1, most=MOST_SHARDS), direction
+        short_text(fields, "query", least=1),
+        whole_number(fields, "shards", least=1, most=MOST_SHARDS),
+        direction,
+        tuple(_resharding(each) for each in fields.get("reshardings", ())),
+    )
+
+
+def _resharding(fields: dict[str, Any]) -> Resharding:
+    return Resharding(
+        whole_number(fields, "batch"),
+        whole_number(fields, "former_shards", least=1, most=MOST_SHARDS),
+        short_text(fields, "handover", least=1),
     )
 
 
@@ -96,6 +124,13 @@ def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
     return renamed
 
 
+def reshard(directory: Directory, manifest: Manifest, shards: int, reshardings: tuple[Resharding, ...]) -> Manifest:
+    """Write the manifest with another number of shards, and return it."""
+    changed = replace(manifest, shards=shards, reshardings=reshardings)
+    _write(directory, changed)
+    return changed
+
+
 def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool = True) -> Manifest:
     """Return the manifest, writing it at the first start.
 
@@ -132,5 +167,27 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     return manifest
 
 
+def refuse_before_resharding(directory: Directory, manifest: Manifest, log: OffsetLog) -> None:
+    """Refuse a checkpoint that was put back to before its number of shards changed, without its control directory.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If the checkpoint's newest batch is earlier than the last of the former shards.
+    """
+    last = manifest.reshardings[-1].batch if manifest.reshardings else -1
+    if log.committed < last:
+        raise CheckpointMismatchError(
+            f"the control directory {directory.location}",
+            f"is of {manifest.shards} shards since batch {last + 1}, and the checkpoint has committed batches up to "
+            f"{log.committed}",
+            f"the checkpoint was put back to before its number of shards changed: restore the control directory from "
+            f"the same backup, and start with {manifest.reshardings[-1].former_shards} shards",
+        )
+
+
 def _write(directory: Directory, manifest: Manifest) -> None:
-    directory.write(_NAME, versioned(FORMAT, asdict(manifest)))
+    fields = asdict(manifest)
+    if not manifest.reshardings:
+        del fields["reshardings"]
+    directory.write(_NAME, versioned(FORMAT if manifest.reshardings else 1, fields))

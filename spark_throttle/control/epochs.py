@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spark_throttle.checkpoint.handover import forget_handovers
 from spark_throttle.checkpoint.told import forget_told
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
@@ -155,6 +156,7 @@ class Epochs:
         retained = self.batches_kept
         forget_put_away(self._directory, but_newest=retained)
         forget_told(self._directory, but_newest=retained)
+        forget_handovers(self._directory, before_epoch=name.number - retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")

@@ -14,11 +14,13 @@ are served at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spark_throttle.checkpoint.handover import read_handover
+from spark_throttle.checkpoint.manifest import Resharding
 from spark_throttle.control.charges import put_away_charges
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
@@ -42,7 +44,7 @@ from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -96,6 +98,8 @@ class ControlPlane:
         Checks that the directory still belongs to this run.
     pulse
         Gives the job's signs of life, which no decision reads; `None` where nobody watches.
+    resharding
+        The last change of the number of shards; `None` where it never changed.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -110,6 +114,7 @@ class ControlPlane:
         batches_retained: int = BATCHES_RETAINED,
         fence: RunFence | None = None,
         pulse: Pulse | None = None,
+        resharding: Resharding | None = None,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
@@ -121,7 +126,9 @@ class ControlPlane:
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
         """The epochs that it made, by name."""
 
-        self._settling = Settling(directory, shards, self.epochs.check_fence)
+        self._resharding = resharding
+        last = -1 if resharding is None else int(resharding.handover.partition("-")[0])
+        self._settling = Settling(directory, shards, self.epochs.check_fence, resharded_after=last)
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
         self._planned: Epoch | None = None
         self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
@@ -147,6 +154,7 @@ class ControlPlane:
             self.epochs.begin()
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
         self._planned = epoch = self.epochs.load(start)
+        handover = self._handover_after(start, epoch)
         policy = self._policy_in_force()
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
@@ -154,10 +162,10 @@ class ControlPlane:
             self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
-        if not moment.is_off and not self._is_due(epoch, policy, now_ms):
+        if not moment.is_off and not handover and not self._is_due(epoch, policy, now_ms):
             return start
         before = self.epochs.policy(epoch)
-        missing = self._settling.missing_shards()
+        missing = self._settling.missing_shards(epoch)
         if missing:
             logger.warning(
                 "epoch %d: no usage report from shards %s; their whole grants count as used", epoch.number, missing
@@ -179,7 +187,7 @@ class ControlPlane:
                 epoch.destinations, before, self._settling.told(), policy, elapsed_ms=now_ms - epoch.buckets.as_of_ms
             ),
         )  # fmt: skip
-        name = self._make(epoch.number + 1, policy, left, moment)
+        name = self._make(epoch.number + 1, policy, left, moment, handover)
         put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
         if epoch.time is not None or epoch.number % _EPOCHS_TO_PUT_AWAY == 0:
             put_away_charges(self._directory, before_batch=epoch.settled_batch)
@@ -194,9 +202,45 @@ class ControlPlane:
             return None if epoch.share_micro_per_ms is None else settled.as_of_ms
         return max(settled.as_of_ms, self._shared.paid_until_ms(start.file, now_ms=now_ms))
 
+    def _handover_after(self, start: EpochName, epoch: Epoch) -> str:
+        """Return the handover with which the shards begin after the last epoch of the former ones; else no name.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the epoch lends to another number of shards, and is not that last one.
+        """
+        if not self._settling.is_of_former_shards(epoch):
+            return ""
+        name = "" if self._resharding is None else self._resharding.handover
+        if not name or read_handover(self._directory, name).epoch_file != start.file:
+            raise CheckpointMismatchError(
+                f"the control directory {self._directory.location}",
+                f"is of {self._shards} shards, and the checkpoint goes on from epoch {epoch.number}, which is of "
+                f"{len(epoch.lending.balance_micro)}",
+                "the two were not put back together: restore both from one backup",
+            )
+        return name
+
     def _has_pinned(self, name: EpochName) -> bool:
         """Return whether this run made the epoch, as one that shares quotas."""
         return self._shared is not None and self._shared.has_pinned(name.file)
+
+    def handovers(self, epoch: Epoch, keys: Sequence[int]) -> dict[int, tuple[str, bytes | None]]:
+        """Return what becomes of the states of keys with an epoch, by key; empty if the epoch begins no new shards.
+
+        For each key: the digest of its former shard's state, and the state with which its new shard begins.
+
+        Parameters
+        ----------
+        keys
+            The key of every shard.
+        """
+        if not epoch.handover:
+            return {}
+        found = read_handover(self._directory, epoch.handover)
+        states = {key: found.state(self._directory, shard) for shard, key in enumerate(keys)}
+        return {key: (found.former.get(key, ""), states.get(key)) for key in found.former.keys() | states.keys()}
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
@@ -311,7 +355,9 @@ class ControlPlane:
                 elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
-    def _make(self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment) -> EpochName:
+    def _make(
+        self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment, handover: str = ""
+    ) -> EpochName:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self.epochs.check_fence()
         now_ms = moment.paid_ms
@@ -363,7 +409,7 @@ class ControlPlane:
             epoch_time = EpochTime(time, limits, time_share)
         epoch = Epoch(
             number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms, epoch_time,
-            destinations,
+            destinations, handover,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

@@ -19,7 +19,7 @@ from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
 from spark_throttle.control.shared_scopes import is_time_shared
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.advances import advance_after, carried_advance
+from spark_throttle.core.lending.advances import Reseated, advance_after, carried_advance
 from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.destinations import Told
 from spark_throttle.core.lending.grants import Buckets, has_rejected, used_by_scope
@@ -28,8 +28,10 @@ from spark_throttle.core.lending.shares import is_unleased, settle_share, under_
 from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.resharding import resharded_reports
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger
 from spark_throttle.core.usage import UsageReport
@@ -43,13 +45,22 @@ class Settling:
     ----------
     check_fence
         Called before a report is moved or deleted; raises if the directory belongs to another run.
+    resharded_after
+        The number of the last epoch of the former shards; -1 where the number of shards never changed. Reports up to
+        it are settled as they are, and what they say of namespaces is told by the present shards.
     """
 
-    def __init__(self, directory: Directory, shards: int, check_fence: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: Directory, shards: int, check_fence: Callable[[], None], *, resharded_after: int = -1
+    ) -> None:
         self._directory = directory
         self._shards = shards
         self._check_fence = check_fence
+        self._resharded_after = resharded_after
         self._last: dict[int, UsageReport] = {}
+        self._former: dict[int, UsageReport] = {}
+        """The last report of every former shard, from which those of the present ones are told."""
+
         self._unsettled: dict[int, list[UsageReport]] = {}
         self._charges: dict[int, TimeCharges] = {}
         """The processing time of unsettled batches that reported any."""
@@ -75,7 +86,7 @@ class Settling:
                     self._check_fence()
                     forget_reports(self._directory, from_batch=batch)
                     break
-                self._last.update({report.shard: report for report in reports})
+                self._note_last(reports, epoch)
                 self._unsettled[batch] = reports
                 if batch in charges:
                     self._charges[batch] = charges[batch]
@@ -88,6 +99,23 @@ class Settling:
             self._charges.pop(batch, None)
             self._told.pop(batch, None)
         return came
+
+    def _note_last(self, reports: list[UsageReport], epoch: Epoch) -> None:
+        """Keep reports as the last of their shards.
+
+        A checkpoint that was put back to an epoch before the change is of the shards that it then had.
+        """
+        former = [report for report in reports if report.epoch <= self._resharded_after <= epoch.number]
+        if not former:
+            self._last.update({report.shard: report for report in reports})
+            return
+        # Each epoch reaches every shard, so the last epoch's reports are of all former shards.
+        self._former.update({report.shard: report for report in former if report.epoch == self._resharded_after})
+        self._last = {report.shard: report for report in resharded_reports(list(self._former.values()), self._shards)}
+
+    def is_of_former_shards(self, epoch: Epoch) -> bool:
+        """Return whether an epoch lends to another number of shards than there are now."""
+        return len(epoch.lending.balance_micro) != self._shards
 
     @property
     def has_reports(self) -> bool:
@@ -112,10 +140,10 @@ class Settling:
         """Return what destinations said in the batches that are not yet settled, in the order of the batches."""
         return [told for _, told in sorted(self._told.items())]
 
-    def missing_shards(self) -> list[int]:
-        """Return the shards that have not reported."""
+    def missing_shards(self, epoch: Epoch) -> list[int]:
+        """Return the shards that `epoch` lent to and that have not reported."""
         found = {report.shard for reports in self._unsettled.values() for report in reports}
-        return sorted(set(range(self._shards)) - found)
+        return sorted(set(range(len(epoch.lending.balance_micro))) - found)
 
     def began_ms(self, now_ms: int) -> int:
         """Return the paying time of the first unsettled batch that moved rows; `now_ms` if none did."""
@@ -132,7 +160,7 @@ class Settling:
         for reports in self._unsettled.values():
             used = used_by_scope(reports, policy)
             buckets = settle_share(buckets, used, policy, share, at_ms=min(reports[0].as_of_ms, now_ms))
-        missing = self.missing_shards()
+        missing = self.missing_shards(epoch)
         if missing:
             used = available_tokens(epoch.lending.balance_micro[missing]).sum(axis=0)
             # This process cannot know what a lease has earned since then.
@@ -204,6 +232,10 @@ class Settling:
         reports = [report for batch in self._unsettled.values() for report in batch]
         limits = None if epoch.time is None else epoch.time.limits
         advance_micro = advance_after(epoch.lending, reports, under_time(before, limits))
+        if self.is_of_former_shards(epoch):
+            was, now = ([_rematched(each, policy) for each in self._former.values()] for policy in (before, after))
+            seats = [shard_of(report.names, self._shards) for report in was]
+            return carried_advance(advance_micro, before, after, was, now, resharded=Reseated(self._shards, seats))
         if before.revision == after.revision:
             return advance_micro
         last = list(self._last.values())

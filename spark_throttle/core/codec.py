@@ -39,10 +39,14 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 8
+EPOCH_VERSION = 9
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
-quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time."""
+quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time, 9 the
+handover with which new shards begin."""
+
+GRANT_VERSION = 6
+"""The newest version of a control row. Its versions are those of epochs; handovers travel in rows of their own."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
@@ -52,6 +56,7 @@ _EPOCH_WITH_DESTINATIONS = 7
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _EPOCH_WITH_TIME = 6
+_EPOCH_WITH_HANDOVER = 9
 _EPOCH_WITH_TIME_SHARES = 8
 _STATE_WITH_TIME = 8
 
@@ -237,6 +242,9 @@ class Epoch:
     destinations: DestinationRates | None = None
     """The rates of destinations that push back; `None` if the policy has none."""
 
+    handover: str = ""
+    """The name of the states with which the shards begin, in the first epoch after their number has changed."""
+
     @property
     def share_in_force(self) -> Int64s | None:
         """The shares of the shared scopes' rates, none higher than its destination's rate."""
@@ -299,6 +307,8 @@ def pack_epoch(epoch: Epoch) -> bytes:
         more |= epoch_time_fields(epoch.time)
     if epoch.destinations is not None:
         version, more = max(version, _EPOCH_WITH_DESTINATIONS), {**more, **_destination_fields(epoch.destinations)}
+    if epoch.handover:
+        version, more = max(version, _EPOCH_WITH_HANDOVER), {**more, "handover": epoch.handover}
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),
@@ -326,7 +336,7 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     return Epoch(
         f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
         f.integers("owed_ms") if f.has("owed_ms") else None, epoch_time_of(f, buckets.as_of_ms),
-        _destinations(f),
+        _destinations(f), f.text("handover") if f.has("handover") else "",
     )  # fmt: skip
 
 
@@ -381,7 +391,7 @@ def pack_grant(grant: ShardGrant) -> bytes:
 
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return the control row that `pack_grant` stored."""
-    f = unpack(block, "grnt", EPOCH_VERSION, what)
+    f = unpack(block, "grnt", GRANT_VERSION, what)
     policy = f.raw("policy") or None
     return ShardGrant(
         f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f),

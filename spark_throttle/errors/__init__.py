@@ -6,7 +6,7 @@
     ├── PolicyError                 fix the policy document, then try again
     │   └── StoredPolicyError       correct the document that a store holds
     ├── ConfigurationError          fix the call or the job's settings, then try again
-    │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
+    │   ├── ShardCountChangedError  restore the shard count, or reshard the checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition

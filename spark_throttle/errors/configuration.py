@@ -62,7 +62,8 @@ class ShardCountChangedError(ConfigurationError):
         self.asked_shards = asked_shards
         super().__init__(
             f"this checkpoint holds {stored_shards} shards, but {asked_shards} were requested; its queues and "
-            f"balances are kept by shard: set shards={stored_shards}, or start a new checkpoint"
+            f"balances are kept by shard: set shards={stored_shards}, or hand them over to {asked_shards} shards "
+            f"first, by jobs/reshard.py or spark_throttle.spark.reshard (docs/changing-a-job.md)"
         )
 
     def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:

@@ -16,13 +16,14 @@ from spark_throttle.spark.spark_version import check_installed
 
 if TYPE_CHECKING:
     from spark_throttle.spark.offline.drain import DrainedQuery, drain
+    from spark_throttle.spark.offline.reshard import reshard
     from spark_throttle.spark.throttle import Throttle
     from spark_throttle.spark.writer import ThrottledStreamWriter
     from spark_throttle.status.status import ScopeStatus, Status
 
 check_installed()
 
-__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain"]
+__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain", "reshard"]
 
 __getattr__ = door(
     __name__,
@@ -33,5 +34,6 @@ __getattr__ = door(
         "Throttle": "spark_throttle.spark.throttle",
         "ThrottledStreamWriter": "spark_throttle.spark.writer",
         "drain": "spark_throttle.spark.offline.drain",
+        "reshard": "spark_throttle.spark.offline.reshard",
     },
 )

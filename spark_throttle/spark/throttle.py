@@ -62,7 +62,7 @@ class Throttle:
     direction
         The quotas of a policy that this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards
-        Number of parallel parts of the state; fixed for the life of a checkpoint. The default is 8, or 1 if the query
+        Number of parallel parts of the state; `reshard` changes it on a checkpoint. The default is 8, or 1 if the query
         decides on references. Set ``spark.sql.shuffle.partitions`` to the same number.
     exchange
         Place where this job meets the jobs with which it shares the quotas of its tenants and groups: a directory,

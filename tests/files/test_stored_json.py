@@ -10,7 +10,8 @@ from typing import Final
 import pytest
 
 from spark_throttle.checkpoint.definition import Definition
-from spark_throttle.checkpoint.manifest import Manifest, read_manifest
+from spark_throttle.checkpoint.drained import Drained, read_drained
+from spark_throttle.checkpoint.manifest import Manifest, Resharding, read_manifest
 from spark_throttle.checkpoint.open_batch import OpenBatch, read_open_batch
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.errors import DamagedError, UnknownVersionError
@@ -28,11 +29,14 @@ CONTENT: Final[dict[str, object]] = {
     "begun_v1": OpenBatch(41, "0123456789abcdef", DEFINITION),
     "followed_v1": NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     "manifest_v1": Manifest("5eed-1", 8, "publish"),
+    "manifest_v2": Manifest("5eed-1", 5, "publish", (Resharding(41, 8, "000000000042-0123456789abcdef"),)),
+    "drained_v1": Drained(41, "s3a://lake/waiting", "delta", "5eed", is_finished=True),
 }
 READ: Final[dict[str, Callable[[Directory], object]]] = {
     "begun": read_open_batch,
     "followed": read_next_policies,
     "manifest": read_manifest,
+    "drained": read_drained,
 }
 
 

@@ -129,6 +129,10 @@ class Account:
         for shadow in self.shadows.values():
             shadow.most, shadow.least, shadow.idle = shadow.limit.burst, _UNKNOWN, 0
 
+    def reshard(self, shards: int) -> None:
+        """Go on with another number of shards: no bucket gains or loses by that."""
+        self._shards = shards
+
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
         """Let time pass in which no batch runs."""
         for shadow in self.shadows.values():

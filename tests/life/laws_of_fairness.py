@@ -103,6 +103,7 @@ class Fairness(Law):
     """
 
     name = "L3"
+    is_by_shard = True
     is_put_back = True
 
     def __init__(self) -> None:
@@ -193,6 +194,7 @@ class Starvation(Law):
     """
 
     name = "Starvation"
+    is_by_shard = True
     _TURNS: Final = 3
     _LEAST_PART: Final = 10
 

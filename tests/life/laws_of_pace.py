@@ -59,6 +59,7 @@ class Pace(Law):
     """
 
     name = "Pace"
+    is_by_shard = True
     is_put_back = True
     _ESTIMATED: Final = Fraction(1, 20)
 

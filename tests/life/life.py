@@ -104,6 +104,7 @@ class Backup:
     letters: TransactionalTable[RejectedRow]
     account: Account
     waiting: dict[str, list[Row]]
+    shards: int
     laws: list[Law]
     """Those that remember what the checkpoint does."""
 
@@ -204,6 +205,14 @@ class Life:
         self.world.other_causes += 1
         self._run(lambda: self.job.restart(down_ms), may_refuse=may_refuse, is_start=True)
 
+    def reshard(self, shards: int) -> None:
+        """Hand the stopped job over to another number of shards; laws that go by shards begin anew."""
+        self.job.reshard(shards)
+        self.world.account.reshard(shards)
+        for law in self._watching:
+            if law.is_by_shard:
+                law.forget()
+
     def set_clock(self, by_ms: int) -> None:
         """Set the wall clock."""
         self.job.set_clock(by_ms)
@@ -290,12 +299,20 @@ class Life:
         account, waiting, laws = copy.deepcopy((
             self.world.account, self.world.waiting, [law for law in self._watching if law.is_put_back],
         ))  # fmt: skip
-        return Backup(self.job.checkpoint.copy(), outside.table.copy(), outside.letters.copy(), account, waiting, laws)
+        return Backup(
+            self.job.checkpoint.copy(),
+            outside.table.copy(),
+            outside.letters.copy(),
+            account,
+            waiting,
+            self.job.shards,
+            laws,
+        )
 
     def restore(self, backup: Backup) -> None:
         """Give the job and its sinks a backup back, and start it."""
         self.job.stop()
-        self.job.checkpoint = backup.checkpoint
+        self.job.checkpoint, self.job.shards = backup.checkpoint, backup.shards
         self.job.outside.table, self.job.outside.letters = backup.table, backup.letters
         self.forget()
         self.world.account, self.world.waiting = backup.account, backup.waiting

@@ -86,8 +86,8 @@ MENDS: Final = (
         (
             (
                 "core/lending/advances.py",
-                "carried_micro[was.shard] -= np.minimum(behind_micro, MICRO)",
-                "carried_micro[was.shard] -= 0",
+                "carried_micro -= np.minimum(behind_micro, MICRO)",
+                "carried_micro -= 0",
             ),
         ),
     ),

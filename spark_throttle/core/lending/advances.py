@@ -14,6 +14,8 @@ further it was behind under the old rules does not matter under the new ones.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
@@ -104,12 +106,22 @@ def scopes_that_stand(
     return np.where(is_same, old, -1)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reseated:
+    """The shards in which flows are, for each of several reports."""
+
+    shards: int
+    shard_of_flow: list[Int64s]
+
+
 def carried_advance(
     advance_micro: Int64s,
     before: CompiledPolicy,
     after: CompiledPolicy,
     reports: list[UsageReport],
     rematched: list[UsageReport],
+    *,
+    resharded: Reseated | None = None,
 ) -> Int64s:
     """Return how far each shard is ahead in the scopes of `after`, shape (shards, scopes, 2).
 
@@ -117,7 +129,7 @@ def carried_advance(
     flows that are now in it: each accounts for its part of the shard's advance in the scopes that it was in, and for at
     most one message of its own. So a change forgets the advance for which no remaining flow accounts, and nothing else.
     Where a shard is behind, up to one token of that goes with its flows, in proportion to their weights, to the scopes
-    of the same level that they are in now.
+    of the same level that they are in now. If the number of shards changed, every scope did.
 
     Parameters
     ----------
@@ -125,26 +137,39 @@ def carried_advance(
         How far each shard is ahead in the scopes of `before`.
     reports, rematched
         The flows that were active, by their last reports, under the old policy and under the new one.
+    resharded
+        The shards in which the flows are now; by default each is where it was.
     """
     scopes = len(after.shared)
-    carried_micro = np.zeros((len(advance_micro), scopes, 2), dtype=np.int64)
-    for was, now in zip(reports, rematched, strict=True):
+    if resharded is None:
+        resharded = Reseated(len(advance_micro), [np.full(len(was.weight), was.shard) for was in reports])
+        old = scopes_that_stand(before, after, reports, rematched)
+    else:
+        old = np.full(scopes, -1, dtype=np.int64)
+    carried_micro = np.zeros((resharded.shards, scopes, 2), dtype=np.int64)
+    behind_micro = np.zeros_like(carried_micro)
+    for was, now, shard in zip(reports, rematched, resharded.shard_of_flow, strict=True):
         if was.ahead_milli is None:
             continue
         ahead_milli = np.zeros_like(was.ahead_milli)
         debt_milli = np.maximum(advance_micro[was.shard], 0) // _MICRO_PER_MILLI
         credit_micro = np.clip(-advance_micro[was.shard], 0, MICRO)
-        behind_micro = np.zeros((scopes, 2), dtype=np.int64)
         entered = scopes_of(now, len(after.tenant_names))
         for level, scope in enumerate(scopes_of(was, len(before.tenant_names)).T):
             held = np.flatnonzero(scope >= 0)
             owed_milli = _owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
             ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
             credited_micro = _credited_by_weight(credit_micro, was.weight[held], scope[held])
-            behind_micro += by_scope(entered[held, level : level + 1], credited_micro, scopes)
-        carried_micro[was.shard] += by_scope(entered, ahead_milli, scopes) * _MICRO_PER_MILLI
-        carried_micro[was.shard] -= np.minimum(behind_micro, MICRO)  # flows' parts are rounded up
-    old = scopes_that_stand(before, after, reports, rematched)
+            for each in np.unique(shard[held]):
+                is_there = shard[held] == each
+                there = entered[held[is_there], level : level + 1]
+                behind_micro[each] += by_scope(there, credited_micro[is_there], scopes)
+        for each in np.unique(shard):
+            is_there = shard == each
+            carried_micro[each] += by_scope(entered[is_there], ahead_milli[is_there], scopes) * _MICRO_PER_MILLI
+    carried_micro -= np.minimum(behind_micro, MICRO)  # flows' parts are rounded up
+    if (old < 0).all():
+        return carried_micro
     return np.where((old >= 0)[:, None], advance_micro[:, old], carried_micro)
 
 

@@ -65,6 +65,9 @@ class FrameKind(IntEnum):
     WAITING = 6
     """Output of the operator: the rows that join the queue in the batch, for a sink that keeps their payload."""
 
+    HANDOVER = 7
+    """Input of the operator: what becomes of a key's state where the number of shards changed (`shard.handed_over`)."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
     """Return a table as frames of at most about `FRAME_BYTES` before compression; no frame if there are no rows.

@@ -21,6 +21,7 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.shard.handed_over import HandedOver
 from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.shard.shard_batch import run_batch
 
@@ -63,17 +64,26 @@ class ShardOperator:
     ) -> Iterator[pd.DataFrame]:
         """Yield the frames of a batch, the usage report last."""
         set_loaded_aside()
-        shard = self.shard_keys.index(int(key[0]))
-        grant, frames = None, []
+        grant, handed_over, frames = None, None, []
         for piece in pieces:
             for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
                 if kind == FrameKind.GRANT:
                     grant = bytes(frame)
+                elif kind == FrameKind.HANDOVER:
+                    handed_over = HandedOver.of(bytes(frame), f"the handover of the key {key[0]}")
                 else:
                     frames.append(bytes(frame))
+        stored = _stored_block(state, int(key[0]))
+        if handed_over is not None:
+            handed_over.check(stored, int(key[0]))
+            stored = handed_over.state
+            if stored is None:
+                state.remove()
+                return
+        shard = self.shard_keys.index(int(key[0]))
         folder = QueueFolder(None, shard) if self.queue is None else self.queue.folder(shard)
         outcome = run_batch(
-            _stored_block(state, shard),
+            stored,
             grant,
             frames,
             shard=shard,
@@ -107,10 +117,10 @@ def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
     return pd.DataFrame({"kind": [int(kind)], "frame": [frame]})
 
 
-def _stored_block(state: GroupState, shard: int) -> bytes | None:
+def _stored_block(state: GroupState, key: int) -> bytes | None:
     if not state.exists:
         return None
     version, block = state.get
     if version > STATE_VERSION:
-        raise UnknownVersionError(f"the state of shard {shard}", int(version), STATE_VERSION)
+        raise UnknownVersionError(f"the state of the key {key}", int(version), STATE_VERSION)
     return bytes(block)

@@ -117,6 +117,15 @@ class QueueFolder:
         """Return whether a frame in the state is so small that it is joined with a neighbour."""
         return len(frame) < self._small_bytes and not is_place(frame)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether frames may go to files."""
+        return self._inline_bytes is not None
+
+    def forget(self) -> None:
+        """Drop the frames that are in memory."""
+        self._read.clear()
+
     def is_full(self, frames: Sequence[bytes]) -> bool:
         """Return whether the frames in the state have become too large for it."""
         return self._inline_bytes is not None and sum(map(len, frames)) > self._inline_bytes

@@ -41,9 +41,11 @@ _LONGEST_WAIT_MS = 1_000
 
 @dataclass(frozen=True)
 class GrantPartition(InputPartition):
-    """The control rows of one epoch, for all shards."""
+    """The control rows of one epoch, by key."""
 
     grants: tuple[tuple[int, bytes], ...]
+    handovers: tuple[tuple[int, bytes], ...] = ()
+    """What becomes of the states of keys, in the first epoch after the number of shards changed."""
 
 
 class ThrottleControlSource(DataSource):
@@ -147,6 +149,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Return the control rows between two offsets; called on the driver, and again when a batch is replayed."""
         from spark_throttle.control.epochs import NO_EPOCH, EpochName
         from spark_throttle.core.names.sharding import slice_of
+        from spark_throttle.spark.shard.handed_over import HandedOver
 
         before, name = EpochName.of(start), EpochName.of(end)
         if name in (before, NO_EPOCH):
@@ -159,7 +162,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for shard, key in enumerate(keys):
             part = None if policy is None else pack_policy(slice_of(policy, shard, len(keys)))
             grants.append((key, pack_grant(epoch.grant(shard, part))))
-        return [GrantPartition(tuple(grants))]
+        handovers = plane.handovers(epoch, keys)
+        rows = ((key, HandedOver(former, state).pack()) for key, (former, state) in sorted(handovers.items()))
+        return [GrantPartition(tuple(grants)), *(GrantPartition((), (row,)) for row in rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the control rows; called on an executor, on a copy of the reader that has no control plane."""
@@ -167,6 +172,8 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
         for key, grant in partition.grants:
             yield frame_batch(key, FrameKind.GRANT, grant)
+        for key, handed_over in partition.handovers:
+            yield frame_batch(key, FrameKind.HANDOVER, handed_over)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete old epochs; called for a batch when the second batch after it is planned, possibly more than once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
+from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation, refuse_before_resharding
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.plane import ControlPlane
@@ -65,6 +65,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
         may_begin = False
     manifest = bind(directory, shards=shards, direction=direction, may_begin=may_begin)
     if sinks is not None:
+        refuse_before_resharding(directory, manifest, read_offset_log(Directory(sinks.checkpoint)))
         manifest = check_start(directory, manifest, sinks)
     exchange = options.get("exchange")
     keeper = None if exchange is None else _lease_keeper(exchange, directory, manifest, clock)
@@ -81,8 +82,9 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     shared = None if keeper is None else SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
     return ControlPlane(
-        directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence, pulse=pulse
-    )
+        directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
+        resharding=manifest.reshardings[-1] if manifest.reshardings else None,
+    )  # fmt: skip
 
 
 def _followed(location: PolicyLocation) -> PolicySource:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.batch_mark import mark_of
-from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
+from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation, refuse_before_resharding
+from spark_throttle.checkpoint.offset_log import OffsetLog
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
@@ -33,6 +34,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.spark.shard.handed_over import HandedOver
 from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from spark_throttle.spark.sources.control_source import GrantPartition
@@ -58,7 +60,7 @@ def costs_nothing(_rows: Sequence[Row]) -> Mapping[str, int]:
     return {}
 
 
-_INLINE_BYTES = 2_000
+INLINE_BYTES = 2_000
 """Bytes of waiting rows that a shard keeps in its state: few, so that simulated jobs use files as large jobs do."""
 
 
@@ -113,6 +115,7 @@ class SimulatedQuery:
         self._manifest = bind(
             self._directory, shards=given.shards, direction=given.direction, may_begin=self._newest < 0
         )
+        refuse_before_resharding(self._directory, self._manifest, OffsetLog(self._newest, checkpoint.committed - 1))
         outside.table.check_start(self._manifest.query, self._newest)
         outside.letters.check_start(f"{self._manifest.query}/rejected", self._newest)
         if self._newest >= 0:
@@ -124,6 +127,7 @@ class SimulatedQuery:
         plane = ControlPlane(
             self._directory, given.policies, given.direction, given.shards, given.clock, shared,
             batches_retained=given.batches_retained, fence=fence,
+            resharding=self._manifest.reshardings[-1] if self._manifest.reshardings else None,
         )  # fmt: skip
         self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
 
@@ -209,7 +213,7 @@ class SimulatedQuery:
         )
         attempt = random.Random(f"{number} {len(given.attempts) + 1}")  # noqa: S311 - a shuffle that replays
         arrived = outside.source[logged.first_row : logged.end_row]
-        outcomes = self._decide(number, logged, arrived, attempt)
+        outcomes, former = self._decide(number, logged, arrived, attempt)
         admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
         rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
         usage = [outcome.usage for outcome in outcomes.values()]
@@ -223,7 +227,8 @@ class SimulatedQuery:
         passes("before state")
         states = {shard: outcome.state for shard, outcome in outcomes.items()}
         if number in checkpoint.states:  # else another run is far ahead of this one
-            checkpoint.states[number + 1] = checkpoint.states[number] | states
+            kept = {key: state for key, state in checkpoint.states[number].items() if key not in former}
+            checkpoint.states[number + 1] = kept | states
         passes("after state")
         reports = [unpack_usage(block, "a simulated usage report") for block in usage]
         mark = mark_of(self._manifest, number, reports)
@@ -253,22 +258,31 @@ class SimulatedQuery:
 
     def _decide(
         self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
-    ) -> dict[int, ShardOutcome]:
-        """Decide in every shard that receives a control row or a row; the order of shards does not matter."""
+    ) -> tuple[dict[int, ShardOutcome], set[int]]:
+        """Decide in every shard that receives a control row or a row; the order of shards does not matter.
+
+        Returns the outcome of every such shard, and the keys of former shards, whose states are forgotten.
+        """
         grants: dict[int, bytes] = {}
+        before, former = dict(self._given.checkpoint.states[number]), set[int]()
         for partition in self._reader.partitions(logged.start, logged.end):
             assert isinstance(partition, GrantPartition)
             grants |= dict(partition.grants)
+            for shard, block in partition.handovers:
+                handed_over = HandedOver.of(block, "a simulated handover")
+                handed_over.check(before.pop(shard, None), shard)
+                former.add(shard)
+                if handed_over.state is not None:
+                    before[shard] = handed_over.state
         shards = self._given.shards
         frames = frames_of(arrived, shards, attempt)
-        before = self._given.checkpoint.states[number]
         outcomes = {}
         for shard in sorted(grants.keys() | frames.keys()):
             kept_epochs = self._given.batches_retained
-            folder = QueueFolder(self._directory, shard, inline_bytes=_INLINE_BYTES, kept_epochs=kept_epochs)
+            folder = QueueFolder(self._directory, shard, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
             outcomes[shard] = run_batch(
                 before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=shards,
                 now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
             )  # fmt: skip
             folder.delete(outcomes[shard].deletable_files)
-        return outcomes
+        return outcomes, former

@@ -198,6 +198,7 @@ def epoch(
     deferral: Deferral | None = None,
     time: EpochTime | None = None,
     destinations: DestinationRates | None = None,
+    handover: str = "",
 ) -> Epoch:
     """Return an epoch of two shards and two scopes."""
     lent, headroom = np.arange(8).reshape(2, 2, 2) - 3, np.arange(8).reshape(2, 2, 2) * 2**58
@@ -205,7 +206,7 @@ def epoch(
     return Epoch(
         9, "0123456789abcdef", Buckets(np.array([[1, -2], [3, 2**60]]), 1_760_000_000_000),
         Lending(lent, headroom, advances[0], advances[1], bound_milli, deferral), 8, share, reading,
-        None if deferral is None else np.array([0, 3_000]), time, destinations,
+        None if deferral is None else np.array([0, 3_000]), time, destinations, handover,
     )  # fmt: skip
 
 
@@ -254,6 +255,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v8": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES, TIME),
     "epoch_v6": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME),
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
+    "epoch_v9": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME, handover="000000000008-5eed"),
     "epoch_v8": lambda: epoch(SHARE, READING, None, OF_SHARDS, SHARED_TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),

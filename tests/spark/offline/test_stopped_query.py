@@ -122,5 +122,5 @@ def test_no_query_starts_on_a_checkpoint_that_was_drained(control: Directory, is
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 1, "batch": -1}', b'{"format": 1, "batch": "3"}'])
 def test_damaged_note_of_a_drain_is_damage(control: Directory, content: bytes) -> None:
     control.write("drained.json", content)
-    with pytest.raises(DamagedError, match="the note of a drain"):
+    with pytest.raises(DamagedError, match="the note of what was drained"):
         refuse_drained(control)
