@@ -106,10 +106,11 @@ KILLS ?= 30
 SEED ?= 1
 SINK ?= delta
 SOURCE ?= frames
+QUOTAS ?= messages
 
 .PHONY: crash
 crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE to SINK; recount; one line of JSON
-	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) $(ARGS)
+	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
 MINUTES ?= 30
 
@@ -181,6 +182,14 @@ bench-overload: setup jars ## measure a batch with 0 to 1,000,000 waiting rows
 .PHONY: bench-growth
 bench-growth: setup jars ## measure the job with growing numbers of rows, namespaces and shards
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.growth --out build/bench-growth.json $(ARGS)
+
+.PHONY: bench-metered
+bench-metered: setup ## what metering costs a function of 10 us a row at 1,000 rows a call, in percent of its time: one line of JSON
+	@OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.metered --out build/bench-metered.json $(ARGS)
+
+.PHONY: bench-time-quota
+bench-time-quota: setup $(CLASS_ARCHIVE) ## two tenants with the same rows, one ten times as dear and limited to half a core: one line of JSON
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.time_quota --out build/bench-time-quota.json $(ARGS)
 
 .PHONY: bench-division
 bench-division: setup ## compare the policies that divide a quota between jobs: a table, build/bench-division.json

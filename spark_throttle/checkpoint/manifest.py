@@ -6,6 +6,7 @@ import uuid
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.files.typed_fields import short_text, whole_number
@@ -105,6 +106,8 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
 
     Raises
     ------
+    DrainedError
+        If the waiting rows of the checkpoint were written elsewhere.
     ShardCountChangedError
         If the checkpoint was written with another number of shards.
     ConfigurationError
@@ -112,6 +115,7 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     DamagedError
         If the manifest is gone and the query has run.
     """
+    refuse_drained(directory)
     manifest = read_manifest(directory)
     if manifest is None:
         if not may_begin or directory.names("epochs"):  # under a new name, sinks would take again what they have

@@ -44,6 +44,12 @@ def _newest(checkpoint: Directory, log: str) -> int:
     return max((int(name) for name in checkpoint.names(log) if name.isascii() and name.isdigit()), default=-1)
 
 
+def source_positions(checkpoint: Directory, batch: int) -> list[str | None]:
+    """Return the position of each source after a batch, as Spark logged it; `None` for a source that had none yet."""
+    lines = (checkpoint.read(f"offsets/{batch}") or b"").splitlines()[2:]
+    return [None if line == b"-" else line.decode() for line in lines if line]
+
+
 def source_offsets(checkpoint: Directory, batch: int) -> list[dict[str, Any]]:
     """Return the offsets of a batch's sources that are objects of JSON; none where the batch was not planned."""
     content = checkpoint.read(f"offsets/{batch}") or b""

@@ -2,9 +2,9 @@
 
 Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
 rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one
-cycle. A demand that has risen by more than a quarter is believed once it is seen for the second time, an eighth of a
-cycle after the first, even while the mean over the cycle is still low. A scope without demand for some cycles is left
-out: the job gives it up.
+cycle. What these rows want of a quota on processing time is told at the price that the job knows. A demand that has
+risen by more than a quarter is believed once it is seen for the second time, an eighth of a cycle after the first, even
+while the mean over the cycle is still low. A scope without demand for some cycles is left out: the job gives it up.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import name_hash, sums
+from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
+from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.lending.division import demand_bins
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.measurement import Measurement
@@ -36,34 +38,6 @@ _NOTABLE_PART = 4
 
 _MOST_TOKENS = 1 << 42
 _MICRO_PER_MS = 1_000_000
-
-
-def is_shared(policy: CompiledPolicy) -> Bools:
-    """Return, for each shared scope, whether jobs share it: every scope that enforces a limit, except the job's own."""
-    shares = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
-    shares[0] = False
-    return shares
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedScopes:
-    """The scopes of a policy that jobs share: the tenants and resource groups that have a limit and enforce it."""
-
-    position: Int64s
-    """Positions in `CompiledPolicy.shared`, in the order of `ids`."""
-
-    ids: Int64s
-    """Hashes of direction, level and name, ascending."""
-
-    @classmethod
-    def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
-        """Return the scopes of a policy that jobs share; the job's own limit concerns no other job."""
-        names = [f"{direction}/tenant/{name}" for name in policy.tenant_names.to_pylist()]
-        names += [f"{direction}/resource_group/{name}" for name in policy.group_names.to_pylist()]
-        ids = name_hash(pa.array(names, pa.string()))
-        position = np.flatnonzero(is_shared(policy))
-        order = np.argsort(ids[position - 1], kind="stable")
-        return cls(position[order], ids[position - 1][order])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +79,15 @@ class _Flows:
         for each in range(begin, end):
             out += sums(self.at[each], getattr(self.batches[each], column), self.count)
         return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rates:
+    """What namespaces want and use, as rates of shape (n, 2): messages and bytes."""
+
+    names: pa.StringArray
+    demand: Int64s
+    usage: Int64s
 
 
 def _rate(tokens: Int64s, span_ms: int) -> Int64s:
@@ -160,8 +143,15 @@ class DemandMeter:
         )
         self._newest_ms = time_ms
 
-    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measurement:
-        """Return the present demand and usage of each scope that jobs share and this one holds."""
+    def measure(self, policy: CompiledPolicy, prices: TimeAccounts | None = None, *, now_ms: int) -> Measurement:
+        """Return the present demand and usage of each scope that jobs share and this one holds.
+
+        Parameters
+        ----------
+        prices
+            The accounts of the policy's shared scopes, by which messages are told in processing time; `None` if no
+            price is known.
+        """
         while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
         scopes = self.scopes(policy)
@@ -172,7 +162,7 @@ class DemandMeter:
             self._want(scopes.ids, self._began_ms)
         if not self._batches:
             nothing = np.zeros((0, 2), dtype=np.int64)
-            return self._by_scope(policy, scopes, pa.array([], pa.string()), nothing, nothing, now_ms)
+            return self._by_scope(policy, scopes, prices, _Rates(pa.array([], pa.string()), nothing, nothing), now_ms)
         newest, oldest = self._batches[-1], self._batches[0]
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
@@ -191,7 +181,7 @@ class DemandMeter:
         if not is_over:
             risen = self._risen(flows)
             demand = np.where(risen > demand + demand // _NOTABLE_PART, risen, demand)
-        return self._by_scope(policy, scopes, names, demand, usage, now_ms)
+        return self._by_scope(policy, scopes, prices, _Rates(names, demand, usage), now_ms)
 
     def _risen(self, flows: _Flows) -> Int64s:
         """Return the rates that demands have risen to: the lesser arrival rate of the last two eighths of a cycle.
@@ -230,21 +220,15 @@ class DemandMeter:
         self._wanted = held, wanted_ms
 
     def _by_scope(
-        self,
-        policy: CompiledPolicy,
-        scopes: SharedScopes,
-        names: pa.StringArray,
-        demand: Int64s,
-        usage: Int64s,
-        now_ms: int,
+        self, policy: CompiledPolicy, scopes: SharedScopes, prices: TimeAccounts | None, rates: _Rates, now_ms: int
     ) -> Measurement:
-        found = match(names, policy)
-        row_of = np.full(len(policy.shared) + 1, -1, dtype=np.int64)
-        row_of[scopes.position] = np.arange(len(scopes.ids))
-        row = row_of[found.shared_scope[:, :2]]  # the tenant's and the group's; the job's is not shared
-        flow, level = np.nonzero(row >= 0)
-        at = row[flow, level]
-        wants = (demand[flow] > 0).any(axis=1)
+        found = match(rates.names, policy)
+        flow, at = _places(found.shared_scope, scopes, len(policy.shared))
+        demand, usage = rates.demand[flow], rates.usage[flow]
+        wants = (demand > 0).any(axis=1)
+        if scopes.is_time.any():
+            of_time, where = scopes.is_time[at], scopes.position[at]
+            demand, usage = (_told_in_time(each, of_time, where, prices) for each in (demand, usage))
         is_wanted = np.zeros(len(scopes.ids), dtype=np.bool_)
         is_wanted[at[wants]] = True
         self._want(scopes.ids[is_wanted], now_ms)
@@ -252,13 +236,37 @@ class DemandMeter:
         is_held = now_ms - wanted_ms <= self._patience_ms
         self._wanted = held[is_held], wanted_ms[is_held]
         kept = np.flatnonzero(found_in(scopes.ids, held[is_held]))
-        rate_micro_per_ms = policy.shared.rate_micro_per_ms[scopes.position]
-        available = np.where(rate_micro_per_ms == UNLIMITED, PLENTY, rate_micro_per_ms)
+        quota = scopes.taken(quotas_by_scope(policy))
+        available = np.where(quota == UNLIMITED, PLENTY, quota)
         weight = policy.namespace_limits.weight[found.rule]
-        flow, at = flow[wants], at[wants]
-        bin_scope, bin_demand, bin_weight = demand_bins(at, demand[flow], weight[flow], available)
-        used = np.zeros((len(scopes.ids), 2), dtype=np.int64)
-        every_flow, every_level = np.nonzero(row >= 0)
-        used += sums(row[every_flow, every_level], usage[every_flow], len(scopes.ids))
+        bin_scope, bin_demand, bin_weight = demand_bins(at[wants], demand[wants], weight[flow[wants]], available)
+        used = sums(at, usage, len(scopes.ids))
         bin_row = np.searchsorted(kept, bin_scope)
-        return Measurement(scopes.ids[kept], rate_micro_per_ms[kept], used[kept], bin_row, bin_demand, bin_weight)
+        return Measurement(scopes.ids[kept], quota[kept], used[kept], bin_row, bin_demand, bin_weight)
+
+
+def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int64s, Int64s]:
+    """Return the flows that draw on what jobs share, and for each the place that it draws on.
+
+    Parameters
+    ----------
+    shared_scope
+        Shape (n, 3), as in `matching.Matches`: the tenant's and the group's count, the job's is not shared.
+    """
+    flows, places = [], []
+    for is_time in (False, True):
+        here = np.flatnonzero(scopes.is_time == is_time)
+        place = np.full(count + 1, -1, dtype=np.int64)
+        place[scopes.position[here]] = here
+        of_flow = place[shared_scope[:, :2]]
+        flow, level = np.nonzero(of_flow >= 0)
+        flows.append(flow)
+        places.append(of_flow[flow, level])
+    return np.concatenate(flows), np.concatenate(places)
+
+
+def _told_in_time(rate: Int64s, is_time: Bools, scope: Int64s, prices: TimeAccounts | None) -> Int64s:
+    """Return rates of messages and bytes, shape (n, 2), with those of `is_time` told in processing time."""
+    messages = np.maximum(rate[:, Dimension.MESSAGES], rate[:, Dimension.BYTES] > 0)
+    time = messages if prices is None else np.where(messages > 0, prices.time_of(messages, scope), 0)
+    return np.where(is_time[:, None], np.column_stack([time, np.zeros_like(time)]), rate)

@@ -21,7 +21,6 @@ import numpy as np
 
 from spark_throttle.control.charges import put_away_charges
 from spark_throttle.control.clock import Clock, Moment, moment_after
-from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.feedback import put_away
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
@@ -30,17 +29,18 @@ from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.shared_scopes import is_shared
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.events import lent_turn, next_event_ms
 from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.lending.owed_time import with_owed
-from spark_throttle.core.lending.shares import refill_share, under_share
+from spark_throttle.core.lending.shares import lacks_messages, refill_share, under_share
+from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -52,11 +52,6 @@ _EPOCHS_TO_WARM_UP = 2
 
 _EPOCHS_TO_PUT_AWAY = 100
 """Where no quota on processing time is set, charges are put away after so many epochs: nothing reads them."""
-
-_TIME_IS_NOT_SHARED = (
-    "the policy has request_percentage in the job, a tenant or a resource group, and this job shares its quotas with "
-    "others, who cannot share that one: set it for namespaces, globs or the defaults, or leave the exchange out"
-)
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
@@ -151,8 +146,9 @@ class ControlPlane:
         settled = self._settling.settled(epoch, before, now_ms)
         advance_micro = self._settling.advance(epoch, before, policy)
         self._warn_if_slow(policy, now_ms)
-        buckets = self._paid(settled, epoch, before, start, now_ms=now_ms)
-        time = self._settling.settled_time(epoch, before, buckets)
+        leased_until_ms = self._leased_until_ms(epoch, start, settled, now_ms=now_ms)
+        buckets = _paid(settled, epoch, before, leased_until_ms, now_ms=now_ms)
+        time = self._settling.settled_time(epoch, before, buckets, leased_until_ms=leased_until_ms)
         if policy.revision != before.revision:
             buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
             time = None if time is None else time.carried(before, policy)
@@ -167,23 +163,14 @@ class ControlPlane:
             put_away_charges(self._directory, before_batch=epoch.settled_batch)
         return name
 
-    def _paid(
-        self, settled: Buckets, epoch: Epoch, before: CompiledPolicy, start: EpochName, *, now_ms: int
-    ) -> Buckets:
-        """Return the settled buckets with the time up to now paid, at the rates that were in force.
+    def _leased_until_ms(self, epoch: Epoch, start: EpochName, settled: Buckets, *, now_ms: int) -> int | None:
+        """Return the paying time up to which scopes that jobs share earn; `None` if this job never shared any.
 
-        A scope that jobs share earns at the share that `epoch` pins, and after the settled batches only while this
-        process, having made `epoch`, holds the lease.
+        After the settled batches they earn only while this process, having made `epoch`, holds the lease.
         """
-        own = settled.refill(before, now_ms=now_ms)
-        share = epoch.share_micro_per_ms
-        if share is None and self._shared is None:
-            return own
-        leased = settled
-        if share is not None:
-            paid_ms = 0 if self._shared is None else self._shared.paid_until_ms(start.file, now_ms=now_ms)
-            leased = refill_share(settled, before, share, now_ms=max(settled.as_of_ms, paid_ms))
-        return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
+        if self._shared is None:
+            return None if epoch.share_micro_per_ms is None else settled.as_of_ms
+        return max(settled.as_of_ms, self._shared.paid_until_ms(start.file, now_ms=now_ms))
 
     def _has_pinned(self, name: EpochName) -> bool:
         """Return whether this run made the epoch, as one that shares quotas."""
@@ -218,20 +205,17 @@ class ControlPlane:
             policy = (
                 self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
             )
-            problem = snapshot.problem
-            if self._shared is not None and policy.shared.time is not None:
-                if self._snapshot is None:
-                    raise ConfigurationError(_TIME_IS_NOT_SHARED)
-                policy, problem = self._snapshot[1], _TIME_IS_NOT_SHARED
             self.epochs.check_fence()
-            write_next_policies(self._directory, NextPolicies(policy.revision, snapshot.store_revision, problem))
+            write_next_policies(
+                self._directory, NextPolicies(policy.revision, snapshot.store_revision, snapshot.problem)
+            )
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
     def _is_due(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
             return True
-        shared, share, is_waiting = self._shared, epoch.share_micro_per_ms, self._settling.is_waiting
+        shared, share, is_waiting = self._shared, epoch.shares, self._settling.is_waiting
         if (
             shared is not None
             and share is not None
@@ -247,8 +231,9 @@ class ControlPlane:
         if epoch is None or not self._settling.has_reports:
             return NEVER_MS
         if self._event[0] is not epoch or self._event[1] != self._settling.newest_batch:
+            time_share = None if epoch.time is None else epoch.time.share_ns_per_ms
             event_ms = self._event_under(
-                under_share(self.epochs.policy(epoch), epoch.share_micro_per_ms), epoch, now_ms
+                under_share(self.epochs.policy(epoch), epoch.share_micro_per_ms, time_share), epoch, now_ms
             )
             self._event = epoch, self._settling.newest_batch, event_ms
         return self._event[2]
@@ -292,14 +277,21 @@ class ControlPlane:
         self.epochs.check_fence()
         now_ms = moment.paid_ms
         reports = self._settling.last_under(policy)
-        share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
-        in_force = under_share(policy, share)
+        shares, share, time_share, in_force = None, None, None, policy
+        if self._shared is not None:
+            prices = None if left is None or left.time is None else left.time.shared
+            shares = self._shared.begin_epoch(policy, prices, now_ms=now_ms)
+            share, time_share = shares[:, :2].copy(), None if policy.shared.time is None else shares[:, 2].copy()
+            in_force = under_share(policy, share, time_share)
         if left is None:
             left = _Left(Buckets.full(in_force, now_ms=now_ms))
-        buckets, time = left.buckets, _ledger(policy, left.time, now_ms)
-        if self._shared is not None and share is not None:
+        buckets, time = left.buckets, _ledger(in_force, left.time, now_ms)
+        if self._shared is not None and shares is not None:
             buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
-            self._shared.keep_until_repaid(policy, buckets.balance_micro, share, now_ms=now_ms)
+            time = None if time is None else time.refilled(in_force, now_ms=now_ms)
+            balance_ns = np.zeros(len(shares), dtype=np.int64) if time is None else time.shared.balance_ns
+            balances = np.column_stack([buckets.balance_micro, balance_ns])
+            self._shared.keep_until_repaid(policy, balances, shares, now_ms=now_ms)
         claims = claims_of(reports, policy)
         outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
         timed = PolicyInForce.of(in_force, replace(buckets, as_of_ms=now_ms), time)
@@ -316,17 +308,37 @@ class ControlPlane:
             ),
             number,
         )  # fmt: skip
-        lending = with_owed(lending, left.owed_ms, outlook, policy)
+        lending = with_owed(lending, left.owed_ms, outlook, under_time(policy, timed.limits))
         held = Buckets(buckets.balance_micro, now_ms)
+        epoch_time = None
+        if time is not None and (limits := timed.limits) is not None:
+            if share is not None and time_share is not None:
+                limits = limits.unleased(lacks_messages(share, time_share, policy))
+            epoch_time = EpochTime(time, limits, time_share)
         epoch = Epoch(
-            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms,
-            None if time is None or timed.limits is None else EpochTime(time, timed.limits),
-        )  # fmt: skip
+            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms, epoch_time
+        )
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
+
+
+def _paid(
+    settled: Buckets, epoch: Epoch, before: CompiledPolicy, leased_until_ms: int | None, *, now_ms: int
+) -> Buckets:
+    """Return the settled buckets with the time up to now paid, at the rates that were in force.
+
+    A scope that jobs share earns at the share that `epoch` pins, and as long as it was leased.
+    """
+    own = settled.refill(before, now_ms=now_ms)
+    if leased_until_ms is None:
+        return own
+    share, leased = epoch.share_micro_per_ms, settled
+    if share is not None:
+        leased = refill_share(settled, before, share, now_ms=leased_until_ms)
+    return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
 
 
 def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:

@@ -34,15 +34,24 @@ class Pulse:
         The clocks of the job's machine.
     interval_ms
         How often a sign is given.
+    cores
+        The cores of the job's cluster, which its signs tell.
     """
 
     def __init__(
-        self, directory: Directory, fence: RunFence, clock: Clock, *, interval_ms: int = SIGN_INTERVAL_MS
+        self,
+        directory: Directory,
+        fence: RunFence,
+        clock: Clock,
+        *,
+        interval_ms: int = SIGN_INTERVAL_MS,
+        cores: int | None = None,
     ) -> None:
         self._directory = directory
         self._fence = fence
         self._clock = clock
         self._interval_ms = interval_ms
+        self._cores = cores
         self._number = 0
         self._asked_ms = clock.steady_ms()
         self._longest_pause_ms = 0
@@ -103,4 +112,5 @@ class Pulse:
         return SignOfLife(
             self._fence.run, self._number, self._interval_ms, self._clock.wall_ms(), now_ms, self._clock.boot,
             max(0, now_ms - self._asked_ms), self._longest_pause_ms, has_ended,
+            self._cores,
         )  # fmt: skip

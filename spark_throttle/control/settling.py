@@ -16,19 +16,20 @@ import numpy as np
 
 from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
+from spark_throttle.control.shared_scopes import is_time_shared
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import advance_after, carried_advance
 from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Buckets, has_rejected, used_by_scope
 from spark_throttle.core.lending.owed_time import is_overloaded, missed_by, owed_after, waiting_by_scope
-from spark_throttle.core.lending.shares import settle_share
+from spark_throttle.core.lending.shares import is_unleased, settle_share, under_share
 from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -129,19 +130,29 @@ class Settling:
             buckets = settle_share(buckets, used, policy, share, at_ms=at_ms)
         return buckets
 
-    def settled_time(self, epoch: Epoch, policy: CompiledPolicy, buckets: Buckets) -> TimeLedger | None:
+    def settled_time(
+        self, epoch: Epoch, policy: CompiledPolicy, buckets: Buckets, *, leased_until_ms: int | None = None
+    ) -> TimeLedger | None:
         """Return the time ledger of `epoch` less the time that was used, as of `buckets`, which are settled.
 
         Returns `None` if the epoch has none. A batch that reports no processing time has used none.
+
+        Parameters
+        ----------
+        leased_until_ms
+            The paying time up to which scopes that jobs share earn after the settled batches; `None` if all scopes
+            earn up to that of `buckets`.
         """
         if epoch.time is None:
             return None
+        lease = None if leased_until_ms is None else TimeLease(is_time_shared(policy), leased_until_ms)
+        policy = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms)
         ledger = epoch.time.ledger.begun()
         for batch, reports in self._unsettled.items():
             charges = self._charges.get(batch, TimeCharges.sum_of([]))
             at_ms = min(reports[0].as_of_ms, buckets.as_of_ms)
             ledger = ledger.settled(charges, reports, policy, at_ms=at_ms)
-        return ledger.refilled(policy, now_ms=buckets.as_of_ms)
+        return ledger.refilled(policy, now_ms=buckets.as_of_ms, lease=lease)
 
     def outlook(self, reports: list[UsageReport], policy: CompiledPolicy, *, interval_ms: int) -> Outlook | None:
         """Return what the last reports, with indices into `policy`, say of the next batch; `None` if no scope rejects.
@@ -163,12 +174,14 @@ class Settling:
         share, elapsed_ms = epoch.share_micro_per_ms, now_ms - epoch.buckets.as_of_ms
         if share is None and epoch.owed_ms is None:
             return None
-        reports = self.last_under(before)
+        reports, time = self.last_under(before), epoch.time
         is_missed, overloaded = np.zeros((2, len(before.shared)), dtype=np.bool_)
         if share is not None and is_own:
-            is_missed = missed_by(reports, share, before)
+            unleased = is_unleased(share, None if time is None else time.share_ns_per_ms, before)
+            is_missed = missed_by(reports, unleased, before)
         if epoch.owed_ms is not None and (outlook := self.outlook(reports, before, interval_ms=elapsed_ms)) is not None:
-            overloaded = is_overloaded(epoch.owed_ms, outlook, before)
+            in_force = under_time(before, None if time is None else time.limits)
+            overloaded = is_overloaded(epoch.owed_ms, outlook, in_force)
         first_ms = min((reports[0].as_of_ms for reports in self._unsettled.values()), default=now_ms)
         owed_ms = owed_after(epoch.owed_ms, is_missed, overloaded, waited_ms=now_ms - first_ms, elapsed_ms=elapsed_ms)
         if owed_ms is None or before.revision == after.revision:

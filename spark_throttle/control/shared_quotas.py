@@ -6,14 +6,19 @@ Times are paying time (`clock`), which advances with the steady clock that measu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.control.shared_scopes import quotas_by_scope
+from spark_throttle.core.policy_change import former_scopes
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
+from spark_throttle.sharing.measurement import moved
 from spark_throttle.sharing.visit import Share
 
 _NOTABLE_PART = 10
@@ -37,16 +42,23 @@ class SharedQuotas:
         self._is_new = True
         self._pinned: tuple[str, int, int] | None = None
         self._pinning: tuple[Share, int, int] | None = None
+        self._prices: tuple[CompiledPolicy, TimeAccounts] | None = None
 
     def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
         """Take in the reports of a batch."""
         self._meter.add(reports, now_ms=now_ms)
         self._is_new = True
 
-    def rate_micro_per_ms(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        """Return the job's present rate in each scope, shape (scopes, 2); the whole quota where it is not shared."""
+    def rates(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+        """Return the job's present rate in each scope; the whole quota where it is not shared.
+
+        Returns
+        -------
+        Int64s
+            Shape (scopes, 3): messages, bytes and processing time; `UNLIMITED` where there is no limit.
+        """
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
-            self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
+            self._keeper.measure(self._meter.measure(policy, self._prices_under(policy), now_ms=now_ms))
             self._measured_ms, self._is_new = now_ms, False
         return self._by_scope(policy, self._keeper.share())
 
@@ -56,15 +68,24 @@ class SharedQuotas:
         Other jobs wait for a rate that shrinks. A rate that grows is needed by rows that wait or, if it grows by much,
         by rows that may come.
         """
-        rate = self.rate_micro_per_ms(policy, now_ms=now_ms)
+        rate = self.rates(policy, now_ms=now_ms)
         if (rate < pinned).any():
             return True
-        least = np.where(is_waiting, 0, np.maximum(policy.shared.rate_micro_per_ms // _NOTABLE_PART, 0))
+        least = np.where(is_waiting, 0, np.maximum(quotas_by_scope(policy) // _NOTABLE_PART, 0))
         return bool((rate - pinned > least).any())
 
-    def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
-        """Return the rates to pin in an epoch; from now on the job counts as using them."""
-        self.rate_micro_per_ms(policy, now_ms=now_ms)
+    def begin_epoch(self, policy: CompiledPolicy, prices: TimeAccounts | None, *, now_ms: int) -> Int64s:
+        """Return the rates to pin in an epoch, as `rates` does; from now on the job counts as using them.
+
+        Parameters
+        ----------
+        prices
+            The accounts of the policy's shared scopes, which tell what a message costs in time; `None` if no time was
+            ever charged.
+        """
+        if prices is not None:
+            self._prices, self._is_new = (policy, prices), True
+        self.rates(policy, now_ms=now_ms)
         share, steady_ms = self._keeper.begin_pin()
         self._pinning = share, steady_ms, now_ms
         return self._by_scope(policy, share)
@@ -76,13 +97,18 @@ class SharedQuotas:
             self._pinned = file, steady_ms, now_ms
             self._keeper.end_pin(share)
 
-    def keep_until_repaid(self, policy: CompiledPolicy, balance_micro: Int64s, share: Int64s, *, now_ms: int) -> None:
+    def keep_until_repaid(self, policy: CompiledPolicy, balance: Int64s, share: Int64s, *, now_ms: int) -> None:
         """Keep the scopes that are in debt until the share that an epoch pins has repaid it.
 
         A scope that was given up earns nothing. Its debt would wait with the next message, however long that is away.
+
+        Parameters
+        ----------
+        balance, share
+            Shape (scopes, 3): messages, bytes and processing time.
         """
         scopes = self._meter.scopes(policy)
-        rate, debt_micro = share[scopes.position], np.maximum(-balance_micro[scopes.position], 0)
+        rate, debt_micro = scopes.taken(share), np.maximum(-scopes.taken(balance), 0)
         repaid_ms = np.where(rate > 0, -(-debt_micro // np.maximum(rate, 1)), 0).max(axis=1)
         owes = repaid_ms > 0
         self._meter.keep(scopes.ids[owes], now_ms + repaid_ms[owes])
@@ -105,18 +131,17 @@ class SharedQuotas:
         """Stop visiting the exchange."""
         self._keeper.stop()
 
+    def _prices_under(self, policy: CompiledPolicy) -> TimeAccounts | None:
+        """Return the accounts of the newest epoch for the scopes of `policy`, without a price where one is new."""
+        if self._prices is None:
+            return None
+        before, accounts = self._prices
+        former = former_scopes(before, policy)
+        known = accounts.take(np.maximum(former, 0))
+        return replace(known, time_ns=np.where(former >= 0, known.time_ns, 0))
+
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)
-        rate_micro_per_ms = policy.shared.rate_micro_per_ms.copy()
-        rate_micro_per_ms[scopes.position] = np.minimum(
-            rate_micro_per_ms[scopes.position], 0
-        )  # nothing of a scope that is not leased
-        at = np.searchsorted(share.ids, scopes.ids)
-        known = np.flatnonzero(at < len(share.ids))
-        known = known[share.ids[at[known]] == scopes.ids[known]]
-        position = scopes.position[known]
-        leased = share.rate_micro_per_ms[at[known]]
-        rate_micro_per_ms[position] = np.where(
-            policy.shared.is_limited[position], np.maximum(leased, 0), rate_micro_per_ms[position]
-        )
-        return rate_micro_per_ms
+        leased = moved(share.rate_micro_per_ms, share.ids, scopes.ids)  # nothing of a scope that is not leased
+        quota = scopes.taken(whole := quotas_by_scope(policy))
+        return scopes.spread(np.where(quota == UNLIMITED, UNLIMITED, np.maximum(leased, 0)), whole)

@@ -25,6 +25,9 @@ MOST_INTERVAL_MS: Final = 86_400_000
 """A sign that says it is given less often than once a day is damaged: its job would never count as silent."""
 
 
+MOST_CORES: Final = 10_000_000
+
+
 @dataclass(frozen=True, slots=True)
 class SignOfLife:
     """What a job's driver last wrote about itself."""
@@ -56,6 +59,9 @@ class SignOfLife:
     has_ended: bool = False
     """Whether the query ended in good order after this sign."""
 
+    cores: int | None = None
+    """The cores of the job's cluster when its run began; `None` where an older release gave the sign."""
+
 
 def write_sign_of_life(directory: Directory, sign: SignOfLife) -> None:
     """Write a sign of life over the one before."""
@@ -76,4 +82,5 @@ def _parsed(fields: dict[str, Any]) -> SignOfLife:
         whole_number(fields, "wall_ms", most=MOST_MS), steady_ms, short_text(fields, "boot"),
         whole_number(fields, "asked_ms", most=steady_ms),
         whole_number(fields, "longest_pause_ms", most=steady_ms), true_or_false(fields, "has_ended"),
+        None if fields.get("cores") is None else whole_number(fields, "cores", least=1, most=MOST_CORES),
     )  # fmt: skip

@@ -14,7 +14,7 @@ from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_codec import (
     EpochTime,
@@ -38,10 +38,10 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 6
+EPOCH_VERSION = 8
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
-quotas on processing time have left."""
+quotas on processing time have left, 8 the job's shares of those quotas."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
@@ -50,6 +50,7 @@ _EPOCH_WITH_DEFERRAL = 5
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _EPOCH_WITH_TIME = 6
+_EPOCH_WITH_TIME_SHARES = 8
 _STATE_WITH_TIME = 8
 
 
@@ -232,6 +233,15 @@ class Epoch:
     time: EpochTime | None = None
     """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
 
+    @property
+    def shares(self) -> Int64s | None:
+        """Shape (scopes, 3): this job's shares of messages, bytes and processing time; `None` if it shares no quota."""
+        share = self.share_micro_per_ms
+        if share is None:
+            return None
+        time = None if self.time is None else self.time.share_ns_per_ms
+        return np.column_stack([share, np.full(len(share), UNLIMITED, dtype=np.int64) if time is None else time])
+
     def grant(self, shard: int, policy: bytes | None) -> ShardGrant:
         """Return the epoch's control row for a shard.
 
@@ -244,10 +254,13 @@ class Epoch:
         lending = self.lending
         bound_milli = None if lending.ahead_bound_milli is None else lending.ahead_bound_milli[shard]
         deferral = None if lending.deferral is None else lending.deferral.of_shard(shard)
-        time = None if self.time is None else self.time.of_shard(shard, len(lending.balance_micro))
+        time, share = None, self.share_micro_per_ms
+        if self.time is not None:
+            time = self.time.of_shard(shard, len(lending.balance_micro))
+            share = None if share is None else self.time.messages_under(share)
         return ShardGrant(
-            self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], self.share_micro_per_ms,
-            paying, bound_milli, deferral, time,
+            self.number, policy, lending.balance_micro[shard], lending.headroom_micro[shard], share, paying,
+            bound_milli, deferral, time,
         )  # fmt: skip
 
 
@@ -269,7 +282,9 @@ def pack_epoch(epoch: Epoch) -> bytes:
     if epoch.owed_ms is not None:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, "owed_ms": epoch.owed_ms}
     if epoch.time is not None:
-        version, more = _EPOCH_WITH_TIME, {**more, **epoch_time_fields(epoch.time)}
+        is_shared = epoch.time.share_ns_per_ms is not None
+        version = _EPOCH_WITH_TIME_SHARES if is_shared else _EPOCH_WITH_TIME
+        more |= epoch_time_fields(epoch.time)
     return pack("epch", version, {
         "number": epoch.number, "revision": epoch.revision, "balance": epoch.buckets.balance_micro,
         "as_of_ms": epoch.buckets.as_of_ms, "shards": len(epoch.lending.balance_micro),

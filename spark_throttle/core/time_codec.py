@@ -13,6 +13,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.packing import BlockFields, Field
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.names.sharding import shard_of
+from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 
@@ -23,12 +24,26 @@ class EpochTime:
 
     ledger: TimeLedger
     limits: MessageLimits
-    """What the ledger lets through; its namespaces are those of the ledger."""
+    """What the ledger lets through; its namespaces are those of the ledger. A scope that lets nothing through because
+    the job has no share of it has a rate of 1: its quota is not 0."""
+
+    share_ns_per_ms: Int64s | None = None
+    """Shape (scopes,): this job's shares of processing time; `None` if it shares none with other jobs."""
 
     def of_shard(self, shard: int, shards: int) -> MessageLimits:
         """Return the limits that a shard needs."""
         is_here = shard_of(self.limits.names, shards) == shard
         return self.limits.in_shard(is_here & self.limits.own.is_limited)
+
+    def messages_under(self, share_micro_per_ms: Int64s) -> Int64s:
+        """Return a job's shares with those of messages as they are in force under its time, shape (scopes, 2)."""
+        told, out = self.limits.shared_rate_micro_per_ms, share_micro_per_ms.copy()
+        messages = share_micro_per_ms[:, Dimension.MESSAGES]
+        has_none = messages == 0
+        if self.share_ns_per_ms is not None:
+            has_none = has_none | (self.share_ns_per_ms == 0)
+        out[:, Dimension.MESSAGES] = np.where(told == UNLIMITED, messages, np.where(has_none, 0, told))
+        return out
 
 
 def message_limit_fields(limits: MessageLimits) -> dict[str, Field]:
@@ -61,6 +76,8 @@ def epoch_time_fields(time: EpochTime) -> dict[str, Field]:
             f"ledger_{prefix}_balance": accounts.balance_ns, f"ledger_{prefix}_time": accounts.time_ns,
             f"ledger_{prefix}_messages": accounts.messages_micro,
         }  # fmt: skip
+    if time.share_ns_per_ms is not None:
+        fields["time_share"] = time.share_ns_per_ms
     return fields | {
         "ledger_active": ledger.active_ms, "used_shared": used.shared_ns, "used_own": used.own_ns,
         "used_exempt": used.exempt_ns, "used_unattributed": used.unattributed_ns, "used_interval": used.interval_ms,
@@ -80,4 +97,5 @@ def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
         f.integers("used_shared"), f.integers("used_own"), f.integer("used_exempt"), f.integer("used_unattributed"),
         f.integer("used_interval"),
     )  # fmt: skip
-    return EpochTime(TimeLedger(as_of_ms, shared, limits.names, own, f.integers("ledger_active"), used), limits)
+    ledger = TimeLedger(as_of_ms, shared, limits.names, own, f.integers("ledger_active"), used)
+    return EpochTime(ledger, limits, f.integers("time_share") if f.has("time_share") else None)

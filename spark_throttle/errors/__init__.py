@@ -8,6 +8,7 @@
     ├── ConfigurationError          fix the call or the job's settings, then try again
     │   ├── ShardCountChangedError  restore the shard count, or start a new checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
+    │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
     │   ├── NativeWriterError       use Spark's writer for the table
     │   └── NotInstalledError       install what it names where it names, then start again
@@ -52,6 +53,7 @@ from spark_throttle.errors.configuration import (
     CheckpointMismatchError,
     ConfigurationError,
     DefinitionChangedError,
+    DrainedError,
     NativeWriterError,
     NotInstalledError,
     PolicyError,
@@ -90,6 +92,7 @@ __all__ = [
     "DamagedError",
     "DefinitionChangedError",
     "DeliveryError",
+    "DrainedError",
     "DuplicateError",
     "EpochMissingError",
     "FileUnusableError",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from spark_throttle.errors.throttle_error import ThrottleError
 from spark_throttle.remedies import Remedy
 
@@ -81,6 +84,34 @@ class CheckpointMismatchError(ConfigurationError):
 
     def __reduce__(self) -> tuple[type[CheckpointMismatchError], tuple[str, str, str]]:
         return (type(self), (self.what, self.problem, self.remedy))
+
+
+class DrainedError(ConfigurationError):
+    """The waiting rows of the checkpoint were written elsewhere: a query that admits them too would double them.
+
+    Examples
+    --------
+    >>> print(DrainedError(12, "/lake/waiting", "/ckpt/throttle/drained.json").args[0].partition(":")[0])
+    this checkpoint was drained at batch 12
+    """
+
+    def __init__(self, batch: int, into: str, note: str, *, is_finished: bool = True) -> None:
+        self.batch = batch
+        self.into = into
+        self.note = note
+        self.is_finished = is_finished
+        remedy = (
+            f"start with a new checkpoint from the positions that the drain names; only to go on with this one, remove "
+            f"the rows there, then {note}"
+            if is_finished
+            else f"drain it again into the same place; only to go on with it, remove what is there of it, then {note}"
+        )
+        what = "was drained" if is_finished else "was being drained"
+        where = f"its waiting rows {'are' if is_finished else 'may be'} in {into}"
+        super().__init__(f"this checkpoint {what} at batch {batch}: {where}; {remedy} (docs/existing-query.md)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (partial(type(self), is_finished=self.is_finished), (self.batch, self.into, self.note))
 
 
 class DefinitionChangedError(ConfigurationError):

@@ -58,6 +58,7 @@ from spark_throttle.spark.sinks.frame_payload import FramePayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.executor_sight import control_problem
 from spark_throttle.spark.start.start_check import Sinks
+from spark_throttle.spark.start.task_slots import cluster_cores
 from spark_throttle.store.policy_location import PolicyLocation
 
 logger = logging.getLogger(__name__)
@@ -189,6 +190,7 @@ def control_options(
         "direction": given.direction,
         "batchesRetained": str(batches_retained(spark)),
         "shardKeys": json.dumps(keys),
+        "cores": str(cluster_cores(spark)),
     }
     if given.exchange is not None:
         options["exchange"] = given.exchange.to_json()

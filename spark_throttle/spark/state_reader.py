@@ -6,22 +6,24 @@ does not pass through the driver. Reading does not disturb a running query.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from spark_throttle.core.codec import StoredShard, unpack_shard
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
 from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.waiting_rows import FOLDER
+from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingAccount, WaitingRows
 from spark_throttle.spark.rows.frames import aligned, decode
 from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage, is_place
 from spark_throttle.spark.sinks.payload_reader import FILE, ROW
@@ -29,6 +31,7 @@ from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
+_POSITION = ("queue_position", LongType())
 
 
 def read_queued(
@@ -58,25 +61,66 @@ def read_queued(
     ConfigurationError
         If the checkpoint does not belong to a throttled query that has committed a batch.
     """
-    blocks = _blocks(spark, checkpoint)
     control_path = control_path or f"{checkpoint.rstrip('/')}/throttle"
-    storage = QueueStorage(SparkPaths(spark).resolve(control_path))
+    return _queued(spark, checkpoint, SparkPaths(spark).resolve(control_path), schema, None)
+
+
+def queued_after(
+    spark: SparkSession, checkpoint: str, control_path: str, batch: int, *, schema: StructType | None = None
+) -> DataFrame:
+    """Return the rows that wait after a batch as `read_queued` does, with their position in the queue of their shard.
+
+    By the column ``queue_position``, the rows of a namespace are in the order in which they would leave, also those of
+    a query that decides on references. This process must see the checkpoint.
+    """
+    return _queued(spark, checkpoint, control_path, schema, batch)
+
+
+def waiting_messages(spark: SparkSession, checkpoint: str, batch: int) -> int:
+    """Return how many rows wait after a batch; no payload is read."""
+    counts = state_blocks(spark, checkpoint, batch).select("block").mapInArrow(_counts, "waiting long").collect()
+    return sum(row["waiting"] for row in counts)
+
+
+def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        counts = [len(_opened(block.as_py()).state.queue) for block in batch.column("block")]
+        yield pa.RecordBatch.from_pydict({"waiting": pa.array(counts, pa.int64())})
+
+
+def _queued(
+    spark: SparkSession, checkpoint: str, control_path: str, schema: StructType | None, batch: int | None
+) -> DataFrame:
+    """Return the waiting rows; with their positions if `batch` says after which batch they wait."""
+    blocks = state_blocks(spark, checkpoint, batch).select("block")
+    storage = QueueStorage(control_path)
     newest = _newest_schema(blocks, storage)
+    added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
     if newest.names == [PLACE]:
-        return _copied(spark, checkpoint, blocks, storage, schema)
+        account = None if batch is None else WaitingRows(Directory(control_path), 0).before(batch + 1)
+        return _copied(spark, checkpoint, blocks, storage, schema, added, account)
     rows = carried_schema(schema) if schema is not None else newest
     taken = {name.lower() for name in rows.names}
-    beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in _BESIDE])
+    beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in added])
     unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names), storage)
     found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
     return found if schema is None else from_carried(found, schema)
 
 
 def _copied(
-    spark: SparkSession, checkpoint: str, blocks: DataFrame, storage: QueueStorage, schema: StructType | None
+    spark: SparkSession,
+    checkpoint: str,
+    blocks: DataFrame,
+    storage: QueueStorage,
+    schema: StructType | None,
+    added: Sequence[tuple[str, DataType]],
+    account: WaitingAccount | None,
 ) -> DataFrame:
-    """Return the waiting rows of a query that decides on references, from their copies."""
-    places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in _BESIDE)])
+    """Return the waiting rows of a query that decides on references, from their copies.
+
+    An `account` says in which folders they are; without one, all folders are read.
+    """
+    places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in added)])
     unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]), storage)
     waiting = blocks.mapInArrow(unpack, places)
     waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
@@ -85,14 +129,32 @@ def _copied(
     reader = spark.read.option("recursiveFileLookup", "true")  # or the folders' names would be a column
     if schema is not None:
         reader = reader.schema(StructType([*schema, *(StructField(name, LongType()) for name in (FILE, ROW))]))
-    copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}")
+    if account is None:
+        copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}")
+    else:  # a batch that was undone may have left a folder with other rows of the same places
+        held = [folder for folder in account.folders if folder.waiting_messages > 0]
+        merged = reader.option("mergeSchema", "true")
+        found = [
+            merged.parquet(f"{storage.control_path}/{folder.name}").where(
+                F.col(FILE).between(folder.first_file, folder.last_file)
+            )
+            for folder in held
+        ]
+        copies = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
     taken = {name.lower() for name in copies.columns}
     for name in places.names[1:]:
         waiting = waiting.withColumnRenamed(name, f"throttle_{name}") if name in taken else waiting
     return copies.join(waiting.drop(PLACE), [FILE, ROW]).drop(FILE, ROW)
 
 
-def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
+def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:
+    """Return the states of all shards after a batch, by default the last committed one: ``key`` and ``block``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the checkpoint does not belong to a throttled query that has committed a batch.
+    """
     operators = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
     if not operators:
         raise ConfigurationError(
@@ -102,7 +164,10 @@ def _blocks(spark: SparkSession, checkpoint: str) -> DataFrame:
     # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
     _ = spark.streams.active
     reader = spark.read.format("statestore").option("operatorId", operators[0]["operatorId"])
-    return reader.load(checkpoint).select(F.col("value.groupState.block").alias("block"))
+    if batch is not None:
+        reader = reader.option("batchId", batch)
+    state = reader.load(checkpoint)
+    return state.select(F.col("key.shard").alias("key"), F.col("value.groupState.block").alias("block"))
 
 
 def _newest_schema(blocks: DataFrame, storage: QueueStorage) -> StructType:
@@ -156,8 +221,9 @@ class QueueUnpacker:
             rows = decode(opened).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
             (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
             names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
-            beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end])]
-            columns = [*aligned(whole, self.schema).columns, *beside]
+            position = pa.array(np.arange(start, end))
+            beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end]), position]
+            columns = [*aligned(whole, self.schema).columns, *beside[: len(self.names_beside)]]
             yield pa.RecordBatch.from_arrays(columns, names=[*self.schema.names, *self.names_beside])
             start = end
 

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import bound_manifest
-from spark_throttle.control.demand import SharedScopes
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, read_observation
+from spark_throttle.status.time_status import time_of_batch
 from spark_throttle.status.usage_table import policy_of, usage_rows
 
 
@@ -76,7 +77,8 @@ def scope_shares(
     scopes = SharedScopes.of(policy, direction)
     names = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
-    name_of = {int(each): names[at - 1] for each, at in zip(scopes.ids, scopes.position, strict=True)}
+    tokens = np.flatnonzero(~scopes.is_time)
+    name_of = {int(scopes.ids[at]): names[scopes.position[at] - 1] for at in tokens}
     order = np.argsort(observation.peer_scope, kind="stable")
     starts = np.searchsorted(observation.peer_scope[order], np.arange(len(observation.ids) + 1))
     return {
@@ -124,7 +126,8 @@ def batch_usage(
         Whether the rows have the columns of `SHARE_SCHEMA`; by default, whether the job has shares to show.
     """
     policy = policy_of(directory, reports[0])
-    rows = usage_rows(reports, policy, batch)
+    time = time_of_batch(directory, policy, reports[0].epoch, batch)
+    rows = usage_rows(reports, policy, batch, time)
     observation = read_observation(directory)
     if has_shares is False or (has_shares is None and observation is None):
         return rows

@@ -20,6 +20,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.shared_status import ScopeShare, scope_shares
+from spark_throttle.status.time_status import JobTime, ScopeTime, newest_time
 from spark_throttle.status.usage_table import reported_names, usage_rows
 
 
@@ -42,6 +43,9 @@ class ScopeStatus:
     bytes_per_second: float | None
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
+
+    time: ScopeTime | None = None
+    """What it used of its quota on processing time; `None` where the policies have no such quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,9 @@ class Status:
 
     life: Liveness | None = None
     """Whether the job lives; `None` before its first start."""
+
+    time: JobTime | None = None
+    """The processing time that is charged to no scope; `None` without a quota on processing time."""
 
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
@@ -153,14 +160,18 @@ def _read_batch(directory: Directory) -> Status:
     manifest = read_manifest(directory)
     direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
     shares = {} if observation is None else scope_shares(observation, policy, direction)
+    time = newest_time(directory)
+    times = {} if time is None else time.by_scope()
     scopes = []
     for row in rows:
         numbers = {name: row[name] for name in ScopeStatus.__dataclass_fields__ if name in row}
         messages, size_bytes = quotas[row["level"], row["scope"]]
-        shared = shares.get((row["level"], row["scope"]))
-        scopes.append(ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes, shared=shared))
+        key = (row["level"], row["scope"])
+        scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
+        scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
     now_ms, epoch = reports[0].now_ms, reports[0].epoch
-    return Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    return found if time is None else replace(found, time=time.job)
 
 
 def _exchange_status(observation: Observation) -> ExchangeStatus:

@@ -1,35 +1,45 @@
-"""What the scopes of a job used of their quotas on processing time, by its newest epoch.
+"""What the scopes of a job used of their quotas on processing time, by an epoch.
 
 An epoch says what its job was charged between the epoch before it and itself (`core.time_quota.time_ledger`): the time
 used by every scope, that of exempt namespaces, and that which belongs to no namespace. A scope in debt waits for its
 throttle time, which is KIP-124's and no longer than the scope's window.
+
+A row of the usage table has what was settled before its batch was planned. An epoch that serves several batches, as
+those in which no row moves, counts in the first of them only, so the rows of a scope may be summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import NEVER_MS, UNLIMITED, CompiledPolicy, Int64s, OnExcess, TimeQuotas
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.policy_codec import unpack_policy
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import quotas_of
+from spark_throttle.files.storage import Directory
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeTime:
-    """The processing time of one scope."""
+    """The processing time of one scope; percent are of one core, as KIP-124's."""
 
-    level: str
-    """``job``, ``tenant``, ``resource_group`` or ``namespace``."""
-
-    scope: str
     request_percentage: float | None
-    """Its quota, in percent of one core; `None` if it has none."""
+    """Its quota; `None` if it has none."""
+
+    share_percentage: float | None
+    """This job's part of the quota, which holds its rows back: all of it, if jobs do not share it."""
+
+    used_percentage: float | None
+    """What it used in the interval; `None` if nobody knows how long that was."""
 
     used_ns: int
     """The time that it was charged in the interval."""
@@ -45,16 +55,80 @@ class ScopeTime:
 
 
 @dataclass(frozen=True, slots=True)
-class TimeStatus:
-    """The processing time of a job in the interval before its newest epoch."""
+class JobTime:
+    """The processing time of a job that is charged to no scope, and the interval in which all was used."""
 
     as_of_ms: int
     interval_ms: int
-    scopes: tuple[ScopeTime, ...]
-    """The job, the tenants and the groups, then the namespaces that were charged and have a quota of their own."""
-
     exempt_ns: int
+    """The time of exempt namespaces, which is measured and not throttled."""
+
     unattributed_ns: int
+    """The time that belongs to no namespace."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeStatus:
+    """The processing time of a job in the interval before an epoch."""
+
+    revision: str
+    """The revision of the policy."""
+
+    job: JobTime
+    scopes: pa.Table
+    """The fields of `ScopeTime` by ``level`` and ``scope``: the job, the tenants and the groups, then the namespaces
+    that were charged and have a quota of their own."""
+
+    def by_scope(self) -> dict[tuple[str, str], ScopeTime]:
+        """Return the time of every scope, by level and shown name."""
+        rows = self.scopes.to_pylist()
+        return {(row.pop("level"), row.pop("scope")): ScopeTime(**row) for row in rows}
+
+    def of(self, levels: pa.ChunkedArray, scopes: pa.ChunkedArray) -> pa.Table:
+        """Return the time of these scopes, one row for each; nulls for a scope that has none."""
+        known = pc.binary_join_element_wise(self.scopes["level"], self.scopes["scope"], "/")
+        at = pc.index_in(pc.binary_join_element_wise(levels, scopes, "/"), value_set=known)
+        return self.scopes.take(at.combine_chunks())
+
+    def without_used(self) -> TimeStatus:
+        """Return what is left of the quotas alone, for a batch before which nothing was settled."""
+        at, used = self.scopes.schema.get_field_index("used_ns"), pa.array(np.zeros(len(self.scopes), np.int64))
+        job = replace(self.job, exempt_ns=0, unattributed_ns=0)
+        return TimeStatus(self.revision, job, self.scopes.set_column(at, "used_ns", used))
+
+
+def newest_time(directory: Directory) -> TimeStatus | None:
+    """Return the processing time of a job by its newest epoch; `None` without a quota on processing time."""
+    files = directory.names("epochs")
+    epoch = _read_epoch(directory, files[-1]) if files else None
+    if epoch is None or epoch.time is None:
+        return None
+    content = directory.read(f"policies/{epoch.revision}")
+    return None if content is None else time_status_of(epoch, unpack_policy(content, f"the policy {epoch.revision}"))
+
+
+def time_of_batch(directory: Directory, policy: CompiledPolicy, number: int, batch: int) -> TimeStatus | None:
+    """Return the processing time that was settled before a batch of epoch `number` was planned, for the usage table.
+
+    Parameters
+    ----------
+    policy
+        The policy that decided the batch. If it has no quota on processing time, `None` is returned.
+    """
+    if not policy.has_time:
+        return None
+    prefix = f"{number:012d}-"
+    file = next((name for name in reversed(directory.names("epochs")) if name.startswith(prefix)), None)
+    epoch = None if file is None else _read_epoch(directory, file)
+    found = None if epoch is None else time_status_of(epoch, policy)
+    if epoch is None or found is None:
+        return None
+    return found if batch == epoch.settled_batch + 1 else found.without_used()
+
+
+def _read_epoch(directory: Directory, file: str) -> Epoch | None:
+    content = directory.read(f"epochs/{file}")
+    return None if content is None else unpack_epoch(content, f"the epoch file {directory.path(f'epochs/{file}')}")
 
 
 def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
@@ -64,36 +138,47 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     ledger, used = epoch.time.ledger, epoch.time.ledger.used
     rules = policy.namespace_limits.take(match(ledger.names, policy).rule)
     levels = ["job", *["tenant"] * len(policy.tenant_names), *["resource_group"] * len(policy.group_names)]
-    names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
-    scopes = [
-        *_scopes(levels, names, ledger.shared, quotas_of(policy.shared), used.shared_ns, policy.shared.on_excess),
-        *_scopes(
-            ["namespace"] * len(ledger.names), ledger.names.to_pylist(), ledger.own, quotas_of(rules), used.own_ns,
-            rules.on_excess,
-        ),
-    ]  # fmt: skip
-    return TimeStatus(ledger.as_of_ms, used.interval_ms, tuple(scopes), used.exempt_ns, used.unattributed_ns)
+    names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
+    share = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms).shared
+    shared = _rows(ledger.shared, quotas_of(share), used.shared_ns, share.on_excess, used.interval_ms)
+    own = _rows(ledger.own, quotas_of(rules), used.own_ns, rules.on_excess, used.interval_ms)
+    rows = pa.concat_tables([
+        _named(shared, levels, names, quotas_of(policy.shared)),
+        _named(own, ["namespace"] * len(ledger.names), shown(ledger.names), quotas_of(rules)),
+    ]).combine_chunks()  # fmt: skip
+    job = JobTime(ledger.as_of_ms, used.interval_ms, used.exempt_ns, used.unattributed_ns)
+    return TimeStatus(policy.revision, job, rows)
 
 
-def _scopes(
-    levels: list[str],
-    names: list[str],
-    accounts: TimeAccounts,
-    quotas: TimeQuotas,
-    used_ns: Int64s,
-    on_excess: Int64s,
-) -> Iterator[ScopeTime]:
+def _named(rows: pa.Table, levels: list[str], names: pa.StringArray, quotas: TimeQuotas) -> pa.Table:
+    """Return rows with their level, their name and their quota before them."""
+    columns = {"level": pa.array(levels, pa.string()), "scope": names, "request_percentage": _percents(quotas)}
+    return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+
+
+def _percents(quotas: TimeQuotas) -> pa.DoubleArray:
+    return pa.array(quotas.rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT, mask=~quotas.is_limited)
+
+
+def _rows(accounts: TimeAccounts, quotas: TimeQuotas, used_ns: Int64s, on_excess: Int64s, interval_ms: int) -> pa.Table:
+    """Return the other fields of `ScopeTime`.
+
+    Parameters
+    ----------
+    quotas
+        The job's parts of the quotas.
+    """
     throttle_ms = accounts.throttle_ms(quotas)
+    is_free = ~quotas.is_limited
     price_ns = accounts.time_ns * 1_000 // np.maximum(accounts.messages_micro // 1_000, 1)
-    for at, (level, name) in enumerate(zip(levels, names, strict=True)):
-        rate, wait_ms = int(quotas.rate_ns_per_ms[at]), int(throttle_ms[at])
-        is_limited, observes = rate != UNLIMITED, on_excess[at] == OnExcess.OBSERVE
-        yield ScopeTime(
-            level,
-            name,
-            rate / NS_PER_MS_OF_A_PERCENT if is_limited else None,
-            int(used_ns[at]),
-            int(accounts.balance_ns[at]) if is_limited else None,
-            wait_ms if is_limited and not observes and wait_ms < NEVER_MS else None,
-            int(price_ns[at]) if accounts.has_price[at] else None,
-        )
+    is_open = is_free | (on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
+    return pa.table({
+        "share_percentage": _percents(quotas),
+        "used_percentage": pa.array(
+            used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT), mask=np.full(len(used_ns), interval_ms == 0)
+        ),
+        "used_ns": pa.array(used_ns),
+        "balance_ns": pa.array(accounts.balance_ns, mask=is_free),
+        "throttle_ms": pa.array(throttle_ms, mask=is_open),
+        "ns_per_message": pa.array(price_ns, mask=~accounts.has_price),
+    })  # fmt: skip

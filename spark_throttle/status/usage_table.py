@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.shown_names import shown
@@ -22,6 +23,7 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory
+from spark_throttle.status.time_status import TimeStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,28 @@ MEASURES: Final = (
 AT: Final[Mapping[str, int]] = {measure.name: at for at, measure in enumerate(MEASURES)}
 """The position of each measure in `MEASURES`, by its name."""
 
-USAGE_SCHEMA = pa.schema([
+TIME_COLUMNS: Final[Mapping[str, str]] = {
+    "request_percentage": "request_percentage", "used_time_ns": "used_ns", "throttle_time_ms": "throttle_ms",
+}  # fmt: skip
+"""The columns of processing time, with the field of `ScopeTime` that each holds; null without a quota on it."""
+
+JOB_TIME_COLUMNS: Final[Mapping[str, str]] = {
+    "exempt_time_ns": "exempt_ns", "unattributed_time_ns": "unattributed_ns",
+}  # fmt: skip
+"""The columns of time that is charged to no scope, with the field of `JobTime`; the job's row has them."""
+
+_DECISIONS: Final = pa.schema([
     ("batch_id", pa.int64()), ("batch_time", pa.timestamp("us", tz="UTC")), ("epoch", pa.int64()),
     ("revision", pa.string()), ("level", pa.string()), ("scope", pa.string()),
     *((measure.name, pa.int64()) for measure in MEASURES),
 ])  # fmt: skip
+USAGE_SCHEMA = pa.schema(
+    [
+        *_DECISIONS,
+        *((name, pa.float64() if name == "request_percentage" else pa.int64()) for name in TIME_COLUMNS),
+        *((name, pa.int64()) for name in JOB_TIME_COLUMNS),
+    ]
+)
 """The schema of the usage table."""
 
 FIRST_COLUMNS: Final = 16
@@ -85,7 +104,9 @@ def by_dimension(count: str) -> slice:
     return slice(AT[f"{count}_messages"], AT[f"{count}_bytes"] + 1)
 
 
-def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int) -> pa.Table:
+def usage_rows(
+    reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int, time: TimeStatus | None = None
+) -> pa.Table:
     """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
     names = shown(reported_names(reports))
     is_active = np.concatenate([report.is_active for report in reports])
@@ -107,7 +128,7 @@ def usage_rows(reports: Sequence[UsageReport], policy: CompiledPolicy, batch: in
             total[0, [AT["offered_messages"], AT["rejected_messages"]]] += invalid_messages
         tables.append(_table(level, scopes, total, reports[0], batch))
     # In one chunk: of a table of several, Spark reads only those before the first empty one.
-    return pa.concat_tables(tables).combine_chunks()
+    return _with_time(pa.concat_tables(tables), time).combine_chunks()
 
 
 def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
@@ -141,4 +162,19 @@ def _table(level: str, scopes: pa.StringArray, total: Int64s, report: UsageRepor
     constant = [pa.array([batch] * n, pa.int64()), batch_time, pa.array([report.epoch] * n, pa.int64())]
     words = [pa.array([report.revision] * n, pa.string()), pa.array([level] * n, pa.string())]
     counts = [pa.array(total[:, column]) for column in range(total.shape[1])]
-    return pa.Table.from_arrays([*constant, *words, scopes, *counts], schema=USAGE_SCHEMA)
+    return pa.Table.from_arrays([*constant, *words, scopes, *counts], schema=_DECISIONS)
+
+
+def _with_time(rows: pa.Table, time: TimeStatus | None) -> pa.Table:
+    """Return rows with the columns of processing time."""
+    if time is None:
+        for name in (*TIME_COLUMNS, *JOB_TIME_COLUMNS):
+            rows = rows.append_column(USAGE_SCHEMA.field(name), pa.nulls(len(rows), USAGE_SCHEMA.field(name).type))
+        return rows
+    scopes, is_job = time.of(rows["level"], rows["scope"]), pc.equal(rows["level"], "job")
+    for name, found in TIME_COLUMNS.items():
+        rows = rows.append_column(USAGE_SCHEMA.field(name), scopes[found])
+    for name, found in JOB_TIME_COLUMNS.items():
+        value = pc.if_else(is_job, pa.scalar(getattr(time.job, found), pa.int64()), pa.scalar(None, pa.int64()))
+        rows = rows.append_column(USAGE_SCHEMA.field(name), value)
+    return rows

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
@@ -22,12 +23,16 @@ from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.store import PolicyStore
 from spark_throttle.testing.oracle.worlds import make_arrivals
+
+NS_PER_MS = 1_000_000
+NOTHING: Mapping[str, int] = {}
 
 Decided: TypeAlias = tuple[str, int, int]
 """A row's verdict, reason and throttle time."""
@@ -57,7 +62,7 @@ class MadeUpJob:
         bind(self.directory, shards=1, direction=self.direction)
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
         fence = RunFence(self.directory)
-        self.pulse = Pulse(self.directory, fence, self.clock)
+        self.pulse = Pulse(self.directory, fence, self.clock, cores=2)
         self.plane = ControlPlane(
             self.directory, policies, self.direction, 1, self.clock, fence=fence, pulse=self.pulse
         )
@@ -67,8 +72,17 @@ class MadeUpJob:
         """The clocks of the job's machine."""
         return Clock(lambda: self.now_ms, lambda: self.now_ms, "the boot of a test")
 
-    def batch(self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1) -> int:
-        """Offer so many messages of each namespace, and return the batch's number."""
+    def batch(
+        self, offered: Mapping[str, int], *, size_bytes: int = 1000, seconds: float = 1,
+        used_ms: Mapping[str, int] = NOTHING, unattributed_ms: int = 0,
+    ) -> int:  # fmt: skip
+        """Offer so many messages of each namespace, and return the batch's number.
+
+        Parameters
+        ----------
+        used_ms
+            The processing time that the batch is charged, by namespace.
+        """
         self.now_ms += int(1000 * seconds)
         end = self.plane.next_epoch(self.epoch)
         before, after = self.policy, self.plane.epochs.policy_for(self.epoch, end) or self.policy
@@ -94,5 +108,9 @@ class MadeUpJob:
         )
         self.decided += [(Verdict(verdict).name, reason, wait_ms) for verdict, reason, wait_ms in verdicts]
         self.state = plan.state
+        if used_ms or unattributed_ms:
+            charges = {name: time_ms * NS_PER_MS for name, time_ms in used_ms.items()}
+            charged = TimeCharges.of(charges, unattributed_ns=unattributed_ms * NS_PER_MS)
+            write_charges(self.directory, self.number, charged, part="all")
         write_reports(self.directory, self.number, [pack_usage(plan.usage)])
         return self.number

@@ -10,7 +10,7 @@ import pytest
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.core.arithmetic.packing import pack
 from tests.admin.conftest import ServedApp
-from tests.admin.job_world import OFFERED, World
+from tests.admin.job_world import ANN, OFFERED, World
 from tests.admin.made_up_job import MadeUpJob
 
 
@@ -57,6 +57,38 @@ def test_throttled_namespaces_come_with_what_holds_them(world: World) -> None:
     assert {row["held_by"]["scope"] for row in page["namespaces"]} == {"gold"}
     assert {row["held_by"]["level"] for row in page["namespaces"]} == {"resource_group"}
     assert (page["active"], page["backlogged"]) == (3, 2)
+
+
+def limit_time(world: World) -> None:
+    """Limit acme to half a core, of which it uses more, and let another tenant have a quota too."""
+    for name in ("acme", "rival"):
+        quota = {"request_percentage": 50, "burst_seconds": 1}
+        world.service.put("tenant", name, {"publish": quota}, ANN)
+    for seconds in (1, 1, 1, 0.5):
+        world.job.batch(OFFERED | {"rival/x": 1}, seconds=seconds, used_ms={"acme/a": 900, "rival/x": 10})
+        world.watch.look()
+
+
+def test_processing_time_is_shown_by_scope_and_names_what_holds_a_namespace(world: World) -> None:
+    assert world.client.get("/admin/v2/status").json()["jobs"][0]["time"] is None
+    limit_time(world)
+    time = world.client.get("/admin/v2/status").json()["jobs"][0]["time"]
+    assert (time["interval_ms"], time["exempt_ns"]) == (500, 0)
+    assert [(row["level"], row["scope"]) for row in time["scopes"]] == [
+        ("tenant", "acme"), ("job", "job"), ("tenant", "rival"),
+    ]  # fmt: skip
+    acme = time["scopes"][0]
+    assert (acme["request_percentage"], acme["used_percentage"], acme["throttle_ms"]) == (50, 180, 500)
+    page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
+    (held,) = {tuple(row["held_by"].values()) for row in page["namespaces"] if row["namespace"] == "acme/a"}
+    assert held == ("tenant", "acme", "processing time", 3.6)
+
+
+def test_tenant_admin_sees_the_processing_time_of_its_own_scopes_alone(world: World) -> None:
+    limit_time(world)
+    time = world.served.client("tenant_admin").get("/admin/v2/status").json()["jobs"][0]["time"]
+    assert [(row["level"], row["scope"]) for row in time["scopes"]] == [("tenant", "acme")]
+    assert (time["exempt_ns"], time["unattributed_ns"]) == (None, None)
 
 
 def test_fairness_is_even_between_those_who_compete(world: World) -> None:

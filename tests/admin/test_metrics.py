@@ -7,13 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of
 from spark_throttle.admin.watch.namespace_numbers import used_ratios
 from spark_throttle.admin.watch.scope_metrics import TOP_NAMESPACES, throttle_time_seconds
-from spark_throttle.admin.watch.totals import MOST_NAMED
+from spark_throttle.admin.watch.time_totals import TimeTotals
+from spark_throttle.admin.watch.totals import MOST_NAMED, OTHER
 from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.status.time_status import JobTime, TimeStatus
 from spark_throttle.store.file.file_store import FileStore
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, OFFERED, World
@@ -235,3 +238,41 @@ def test_first_batch_has_no_rates_because_nobody_knows_how_long_it_took(
     assert "spark_throttle_namespace_offered_per_second{" not in text
     assert value_of(text, "namespace_waiting_messages", job="ingest", namespace="other/c", resource_group="") == 0
     assert "spark_throttle_near_limit{" not in text
+
+
+def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_processing_time(world: World) -> None:
+    acme, of_job = {"job": "ingest", "level": "tenant", "scope": "acme"}, {"job": "ingest"}
+    assert "_time_seconds_total{" not in world.client.get("/metrics").text
+    quota = {"request_percentage": 50, "burst_seconds": 1}
+    world.service.put("tenant", "acme", {"resource_group": "gold", "publish": quota}, ANN)
+    world.service.put("exempt", "free/x", {}, ANN)
+    for _ in range(3):
+        world.job.batch(OFFERED, used_ms={"acme/a": 700, "free/x": 30}, unattributed_ms=4)
+    world.watch.look()  # one look at several epochs
+    world.job.batch(OFFERED, seconds=0.25)
+    world.watch.look()
+    text = world.client.get("/metrics").text
+    assert value_of(text, "used_time_seconds_total", **acme) == 2.1
+    assert value_of(text, "used_time_seconds_total", job="ingest", level="job", scope="job") == 2.1
+    assert value_of(text, "used_time_seconds_total", job="ingest", level="resource_group", scope="gold") == 2.1
+    assert value_of(text, "exempt_time_seconds_total", **of_job) == 0.09
+    assert value_of(text, "unattributed_time_seconds_total", **of_job) == 0.012
+    assert value_of(text, "request_percentage", **acme) == 50
+    # 500 ms less 700 ms, paid 500, less 700, paid 500, less 700: the debt is never more than the window's 500 ms.
+    assert value_of(text, "balance_time_seconds", **acme) == -0.375
+    assert value_of(text, "throttle_time_seconds", **acme) == 0.75
+    assert value_of(text, "near_limit", **acme) == 1
+    assert value_of(text, "request_percentage", job="ingest", level="resource_group", scope="gold") is None
+
+
+def test_time_of_scopes_beyond_those_that_are_named_is_summed() -> None:
+    names = [f"tenant-{number}" for number in range(4)]
+    columns = {"level": ["job", *["tenant"] * 4], "scope": ["job", *names], "used_ns": [15, 1, 2, 4, 8]}
+    time = TimeStatus("r1", JobTime(1_000, 1_000, 3, 5), pa.table(columns))
+    totals = TimeTotals().with_epoch(time, [("job", "job"), ("tenant", names[0]), ("tenant", OTHER)])
+    totals = totals.with_epoch(time, [("job", "job"), *(("tenant", name) for name in names[:3])])
+    assert totals.used_ns == {
+        ("job", "job"): 30, ("tenant", names[0]): 2, ("tenant", OTHER): 14 + 8, ("tenant", names[1]): 2,
+        ("tenant", names[2]): 4,
+    }  # fmt: skip
+    assert (totals.exempt_ns, totals.unattributed_ns) == (6, 10)

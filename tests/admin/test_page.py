@@ -55,6 +55,30 @@ def test_throttled_namespaces_are_shown_with_their_reason_and_as_text(shown: Sho
     assert shown.complaints() == []
 
 
+def test_processing_time_is_shown_where_a_policy_limits_it(shown: ShownPage) -> None:
+    shown.sign_in("viewer")
+    shown.wait_for("#throttled tbody tr", text="acme/a")
+    assert not shown.driver.find_element("id", "time").is_displayed()
+    author = Author("ann")
+    service = shown.served.service
+    half = {"request_percentage": 50, "burst_seconds": 1}
+    service.put("tenant", "acme", {"resource_group": "gold", "publish": half}, author)
+    more = {"messages_per_second": 20, "request_percentage": 120, "burst_seconds": 1, "weight": 2}
+    service.put("resource_group", "gold", {"publish": more}, author)
+    service.put("exempt", "free/x", {}, author)
+    for seconds in (1, 1, 1, 0.5):
+        shown.job.batch(OFFERED, seconds=seconds, used_ms={"acme/a": 900, "free/x": 30}, unattributed_ms=4)
+    shown.wait_for("#times tbody tr", text="180 %")
+    row = shown.wait_for("#times tbody tr", text="tenant acme")
+    cells = [cell.text for cell in row.find_elements("css selector", "td")]
+    assert cells[:-1] == ["50 %", "180 %", "360 %", "-0.2 s", "0.5 s"]
+    about = "In percent of one core, over the 0.5 s between the newest two epochs."
+    shown.wait_for("#time-about", text=f"{about} Exempt namespaces used 6 %, which limits nobody. 0.8 % belongs")
+    shown.wait_for("[data-group=gold] .figures", text="180 % of 120 %")
+    shown.wait_for("#throttled tbody tr", text="tenant acme (processing time, 360 % used)")
+    assert shown.complaints() == []
+
+
 def test_viewer_cannot_edit(shown: ShownPage) -> None:
     shown.sign_in("viewer")
     shown.wait_for("[data-group=gold] canvas")

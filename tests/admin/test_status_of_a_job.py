@@ -170,3 +170,20 @@ def test_explain_promises_no_next_batch_of_a_dead_job(job: MadeUpJob) -> None:
     job.now_ms += 60_000
     (note,) = explain_job(control, "acme/a").notes
     assert note == "no job is listening: no sign of life for 60 s (the bound is 30 s)"
+
+
+def test_status_shows_processing_time_beside_its_quota_where_there_is_one(job: MadeUpJob) -> None:
+    job.batch({"acme/a": 4})
+    assert "core time" not in run().stdout
+    assert answer()["time"] is None
+    quota = {"request_percentage": 50, "burst_seconds": 1}
+    PolicyService(job.store, clock_ms=lambda: 0).put("tenant", "acme", {"publish": quota}, Author("ann"))
+    job.batch({"acme/a": 4})
+    job.batch({"acme/a": 4}, used_ms={"acme/a": 1_200}, unattributed_ms=5)
+    job.batch({"acme/a": 4}, seconds=0.4)
+    table = run("--level", "tenant").stdout
+    assert "core time: exempt 0 %, of no namespace 1.25 %" in table
+    assert re.search(r"tenant +acme +50 % of a core .* 300 % +600 ms", table), table
+    (acme,) = [scope for scope in answer()["scopes"] if (scope["level"], scope["scope"]) == ("tenant", "acme")]
+    assert (acme["time"]["used_ns"], acme["time"]["throttle_ms"]) == (1_200_000_000, 600)
+    assert answer()["time"]["unattributed_ns"] == 5_000_000

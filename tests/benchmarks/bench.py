@@ -33,8 +33,9 @@ from tests.sessions import ROOT
 
 PARTS: Final = (
     "kernel", "planning", "peers", "pace", "operators", "sink", "references", "overload", "growth", "division",
+    "metered", "time_quota",
 )  # fmt: skip
-_ONE_CORE: Final = ("kernel", "planning", "peers", "pace")
+_ONE_CORE: Final = ("kernel", "planning", "peers", "pace", "metered")
 _WITH_REPEATS: Final = ("planning", "peers", "pace", "operators", "sink", "references", "overload", "growth")
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""

@@ -84,6 +84,8 @@ def figures(results: Results) -> list[Figure]:
         "references": _references,
         "overload": _overload,
         "division": _division,
+        "metered": _metered,
+        "time_quota": _time_quota,
     }
     found = [figure for part, make in makers.items() if part in results for figure in make(results[part])]
     keys = list(dict.fromkeys(figure.key for figure in found))
@@ -176,6 +178,21 @@ def _pace(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
             )
             found.append(Figure("pace_vs_cheapest", f"{way}: {ours}", cpu, 5, is_least=True, wall_values=wall))
     return found
+
+
+def _metered(part: Mapping[str, float]) -> list[Figure]:
+    return [
+        Figure("metered_percent", f"1,000 rows a call, {form}", (part[f"{form}_percent"],), 1, is_least=False)
+        for form in ("arrow", "pandas", "udf", "rows")
+    ]
+
+
+def _time_quota(part: Mapping[str, float]) -> list[Figure]:
+    error = abs(part["dear_of_quota"] - 1)
+    return [
+        Figure("time_quota_error", "core time of the dear tenant, over a minute", (error,), 0.05, is_least=False),
+        Figure("time_quota_latency", "the other tenant's rows", (part["latency_of_equal"],), 1.1, is_least=False),
+    ]
 
 
 def _operators(part: Mapping[str, Any]) -> list[Figure]:

@@ -107,3 +107,12 @@ def test_a_call_of_the_pacer_is_compared_with_the_cheapest_of_other_limiters() -
 
 def test_a_part_that_was_not_measured_has_no_figure() -> None:
     assert figures({}) == []
+
+
+def test_processing_time_is_judged_by_its_quota_and_by_what_the_other_tenant_notices() -> None:
+    found = figures({
+        "metered": {"arrow_percent": 0.4, "pandas_percent": 0.6, "udf_percent": 0.4, "rows_percent": 1.1},
+        "time_quota": {"dear_of_quota": 0.96, "latency_of_equal": 1.2},
+    })  # fmt: skip
+    assert [each.is_reached for each in found] == [True, True, True, False, True, False]
+    assert figures({"time_quota": {"dear_of_quota": 1.06, "latency_of_equal": 1}})[0].is_reached is False

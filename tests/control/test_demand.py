@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.demand import DemandMeter, SharedScopes
+from spark_throttle.control.demand import DemandMeter
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
@@ -74,6 +76,52 @@ def test_demand_is_what_arrives_in_a_cycle_and_what_waits() -> None:
     assert (steady.usage[np.searchsorted(steady.ids, GOLD)] / 1000).tolist() == [50.0, 500.0]
     behind = measure(*batches, (20_000, {"acme/a": (50, 100, 150)}))
     assert wanted(behind, GOLD) == [50.0 + 100 / 5, 500.0 + 1000 / 5]
+
+
+TIMED = make_policy(
+    tenants={"acme": Tenant(limit(request_percentage=50), "gold")}, groups={"gold": limit(messages_per_second=1_000)}
+)
+ACME_TIME = int(name_hash(pa.array(["publish/tenant.time/acme"]))[0])
+
+
+def test_time_is_wanted_at_the_price_that_is_known_and_a_millisecond_a_message_before() -> None:
+    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+    for second in range(20):
+        meter.add([report({"acme/a": (50, 100, 150)}, second * 1_000, TIMED)], now_ms=second * 1_000 + 1_000)
+    nothing = np.zeros(3, dtype=np.int64)
+    prices = TimeAccounts(nothing, np.array([0, 20_000_000, 0]), np.array([0, 2_000_000, 0]))  # 10 ms a message
+    for known, ms in ((None, 1), (TimeAccounts(nothing, nothing, nothing), 1), (prices, 10)):
+        found = meter.measure(TIMED, known, now_ms=20_000)
+        at = np.searchsorted(found.ids, ACME_TIME)
+        assert wanted(found, ACME_TIME) == [70.0 * ms, 0.0]  # ms a second
+        assert (found.usage[at] / 1000).tolist() == [50.0 * ms, 0.0]
+        assert found.quota[at].tolist() == [500_000, -1]
+        assert wanted(found, GOLD)[0] == 70.0
+
+
+def test_time_is_shared_where_it_is_enforced_but_in_the_job() -> None:
+    watched = limit(request_percentage=50, on_excess=OnExcess.OBSERVE)
+    policy = make_policy(
+        job=limit(request_percentage=50),
+        tenants={"acme": Tenant(watched)},
+        groups={"gold": limit(request_percentage=5)},
+    )
+    scopes = SharedScopes.of(policy, "publish")
+    assert (scopes.position.tolist(), scopes.is_time.tolist()) == ([2], [True])
+    both = SharedScopes.of(
+        make_policy(
+            groups={"a": limit(messages_per_second=1, request_percentage=5), "b": limit(messages_per_second=2)}
+        ),
+        "publish",
+    )
+    assert sorted(zip(both.position.tolist(), both.is_time.tolist(), strict=True)) == [
+        (1, False),
+        (1, True),
+        (2, False),
+    ]
+    values = np.array([[-1, -1, -1], [7, -1, 9], [8, -1, -1]])
+    assert both.spread(both.taken(values), 0 * values - 1).tolist() == values.tolist()
+    assert both.taken(values)[both.is_time].tolist() == [[9, -1]]
 
 
 def test_demand_that_rose_is_known_when_it_is_seen_for_the_second_time() -> None:

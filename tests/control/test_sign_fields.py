@@ -34,7 +34,7 @@ ABSURD: list[tuple[str, Any]] = [
     ("interval_ms", HUGE), ("interval_ms", 10**400), ("wall_ms", -1), ("wall_ms", HUGE), ("wall_ms", 10**15),
     ("steady_ms", -1), ("steady_ms", HUGE), ("boot", None), ("boot", "x" * 5_000), ("asked_ms", -(10**15)),
     ("asked_ms", HUGE), ("asked_ms", 5_000_001), ("longest_pause_ms", -1), ("longest_pause_ms", 10**15),
-    ("has_ended", "false"), ("has_ended", 0), ("has_ended", None),
+    ("cores", 0), ("cores", "2"), ("cores", HUGE), ("has_ended", "false"), ("has_ended", 0), ("has_ended", None),
 ]  # fmt: skip
 
 

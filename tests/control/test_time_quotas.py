@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.core.codec import unpack_epoch
-from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.status.time_status import time_status_of
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.disk import CrashPoint, MemoryDirectory
+from spark_throttle.testing.simulation.disk import CrashPoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.query import Costs
@@ -251,22 +249,6 @@ def test_charges_of_batches_that_were_undone_do_not_count() -> None:
 # Jobs that share their quotas
 
 
-def test_shared_scopes_time_is_refused_where_jobs_share_their_quotas() -> None:
-    with pytest.raises(ConfigurationError, match="set it for namespaces, globs or the defaults, or leave the exchange"):
-        SimulatedJob(PLACES["tenant"], shards=2, exchange=SimulatedExchange()).trigger()
-
-
-def test_shared_scopes_time_that_comes_later_leaves_the_policies_in_force_and_says_why() -> None:
-    job = SimulatedJob(PLACES["namespace"], shards=2, cost_ns=TEN_TO_ONE, exchange=SimulatedExchange())
-    revision = newest_epoch(job).revision if played(job, 2) else ""
-    job.set_policies(PLACES["tenant"])
-    played(job, 2)
-    assert newest_epoch(job).revision == revision
-    followed = read_next_policies(MemoryDirectory(job.checkpoint.control, lambda _: None, job.place))
-    assert followed is not None
-    assert "cannot share that one" in str(followed.problem)
-
-
 @pytest.mark.slow
 def test_namespaces_time_is_limited_where_jobs_share_their_quotas() -> None:
     document = PLACES["namespace"] | {"tenants": {"blue": {"publish": {"messages_per_second": 1_000}}}}
@@ -286,13 +268,13 @@ def test_status_has_the_time_used_and_the_throttle_time_by_scope() -> None:
     epoch = newest_epoch(job)
     status = time_status_of(epoch, compile_policy(job.policies, "publish"))
     assert status is not None
-    assert (status.interval_ms, status.exempt_ns, status.unattributed_ns) == (1_000, 0, 0)
-    shown = {(each.level, each.scope): each for each in status.scopes}
-    assert list(shown) == [("job", ""), ("tenant", "acme"), ("tenant", "zoe"), ("namespace", DEAR)]
+    assert (status.job.interval_ms, status.job.exempt_ns, status.job.unattributed_ns) == (1_000, 0, 0)
+    shown = status.by_scope()
+    assert list(shown) == [("job", "job"), ("tenant", "acme"), ("tenant", "zoe"), ("namespace", DEAR)]
     acme = shown["tenant", "acme"]
     assert (acme.used_ns, acme.request_percentage, acme.ns_per_message) == (2_000 * MS, 50, 20 * MS)
     assert (acme.balance_ns, acme.throttle_ms) == (-500 * MS, 1_000)  # a window of debt, less a second's quota
-    assert (shown["job", ""].used_ns, shown["job", ""].throttle_ms) == (2_100 * MS, None)
+    assert (shown["job", "job"].used_ns, shown["job", "job"].throttle_ms) == (2_100 * MS, None)
     assert shown["namespace", DEAR].used_ns == 2_000 * MS
     plain = SimulatedJob({}, shards=1)
     played(plain, 1)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from spark_throttle.spark import Throttle
@@ -32,10 +34,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from spark_throttle.spark import ThrottledStreamWriter
     from spark_throttle.spark.reference_stream import ReferenceStream
 
 SHARDS: Final = 3
 REFERENCES: Final = "references"
+FUNCTION: Final = "function"
+"""The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
+
+MESSAGES, TIME = "messages", "time"
+"""What quotas limit."""
+
+_ROW_NS: Final = 100_000
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
 _OF_QUERIES: Final = {
     "spark.sql.shuffle.partitions": str(SHARDS),
@@ -102,13 +112,32 @@ def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
 
-    return (
-        throttle.write_stream(events)
-        .foreachBatch(write)
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    return started(throttle.write_stream(events).foreachBatch(write), root)
+
+
+def start_metered(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
+    """Do as `start_function`, after work on each row; both are metered."""
+    work = throttle.metered(spend)
+
+    def write(rows: DataFrame, batch: int) -> None:
+        worked = rows.mapInArrow(work, rows.schema)
+        worked.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
+
+    return started(throttle.write_stream(events).foreachBatch(throttle.metered(write)), root)
+
+
+def spend(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Use CPU time for each row."""
+    for batch in batches:
+        until_ns = time.thread_time_ns() + batch.num_rows * _ROW_NS
+        while time.thread_time_ns() < until_ns:
+            pass
+        yield batch
+
+
+def started(writer: ThrottledStreamWriter, root: Path) -> StreamingQuery:
+    """Start a query that ends when all is drained."""
+    return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
 
 
 SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = {
@@ -116,11 +145,13 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = 
     "delta-alone": start_delta_alone,
     "file-sink": start_file_sink,
     "parquet": start_parquet,
-    "function": start_function,
+    FUNCTION: start_function,
 }
 
 
-def start(spark: SparkSession, root: Path, sink: str, writer: str, *, source: str, is_shared: bool) -> StreamingQuery:
+def start(
+    spark: SparkSession, root: Path, sink: str, writer: str, *, source: str, is_shared: bool, quotas: str = MESSAGES
+) -> StreamingQuery:
     """Start the query; its quotas are shared with a peer, or its own."""
     throttle = Throttle(
         policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS,
@@ -130,16 +161,18 @@ def start(spark: SparkSession, root: Path, sink: str, writer: str, *, source: st
         reader = throttle.read_stream(spark).schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return SINKS[sink](throttle, reader.parquet(str(root / "source")), root, "spark")
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
+    if quotas == TIME and sink == FUNCTION:
+        return start_metered(throttle, events, root)
     return SINKS[sink](throttle, events, root, writer)
 
 
-def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool) -> None:
+def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES) -> None:
     """Run in the caller's session until all is drained; its settings are put back."""
     before = {key: spark.conf.get(key, None) for key in _OF_QUERIES}
     for key, value in _OF_QUERIES.items():
         spark.conf.set(key, value)
     try:
-        start(spark, root, sink, "native", source=source, is_shared=is_shared).awaitTermination()
+        start(spark, root, sink, "native", source=source, is_shared=is_shared, quotas=quotas).awaitTermination()
     finally:
         for key, old in before.items():
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
@@ -153,6 +186,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
     parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--brief", action="store_true", help="costs less CPU time for some rows")
     asked = parser.parse_args()
@@ -177,7 +211,15 @@ def main() -> None:
     with forked_python(scratch) if asked.brief else nullcontext() as python:
         pin_interpreter(python)
         spark = builder.getOrCreate()
-        query = start(spark, asked.root, asked.sink, asked.writer, source=asked.source, is_shared=asked.shared)
+        query = start(
+            spark,
+            asked.root,
+            asked.sink,
+            asked.writer,
+            source=asked.source,
+            is_shared=asked.shared,
+            quotas=asked.quotas,
+        )
         query.awaitTermination()
         spark.stop()
 

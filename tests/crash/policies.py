@@ -71,6 +71,27 @@ def draw_policies(dice: random.Random) -> Iterator[str]:
                 dice.choice(_CHANGES)(dice, document)
 
 
+TIME_PERCENTS: Final = {"gold": 4, "silver": 2, "open": 3}
+"""By tenant: the quota on processing time in a run with such quotas, in percent of a core, less than its rows take."""
+
+
+def with_time(text: str) -> str:
+    """Return a document whose tenants also have quotas on processing time; the last policies limit nothing so.
+
+    Examples
+    --------
+    >>> document = yaml.safe_load(with_time(text_of(FIRST)))
+    >>> document["tenants"]["silver"]["publish"]["request_percentage"]
+    2
+    """
+    document = yaml.safe_load(text)
+    percents = dict.fromkeys(TIME_PERCENTS, 10_000) if document == AMPLE else TIME_PERCENTS
+    for tenant, percent in percents.items():
+        quota = document["tenants"].setdefault(tenant, {}).setdefault("publish", {})
+        quota |= {"request_percentage": percent, "burst_seconds": quota.get("burst_seconds", 2)}
+    return text_of(document)
+
+
 def text_of(document: Document) -> str:
     """Return a document as YAML."""
     return yaml.safe_dump(document, sort_keys=False)

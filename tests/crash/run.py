@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
-from tests.crash.job import REFERENCES, SINKS, drain
+from tests.crash.job import MESSAGES, REFERENCES, SINKS, TIME, drain
 from tests.crash.peer import Peer
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
@@ -30,7 +30,7 @@ from tests.crash.points import (
     QUEUE_HALF_WRITTEN,
     REJECTED_WRITTEN,
 )
-from tests.crash.policies import AMPLE, text_of
+from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
 from tests.crash.workload import add_files
 from tests.recovery.processes import Job, kill_process
@@ -57,8 +57,11 @@ _WORDS: Final = {"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorB
 class Lives:
     """Runs the job from life to life in one directory."""
 
-    def __init__(self, root: Path, sink: str, seed: int, source: str, session: SparkSession | None) -> None:
+    def __init__(
+        self, root: Path, sink: str, seed: int, source: str, session: SparkSession | None, quotas: str
+    ) -> None:
         self.root = root
+        self.quotas = quotas
         self.sink = sink
         self.source = source
         self._session = session
@@ -95,7 +98,14 @@ class Lives:
         self._stop()
         self._change(text_of(AMPLE), 0)
         if self._session is not None:
-            drain(self._session, self.root, self.sink, source=self.source, is_shared=self._peer is not None)
+            drain(
+                self._session,
+                self.root,
+                self.sink,
+                source=self.source,
+                is_shared=self._peer is not None,
+                quotas=self.quotas,
+            )
         else:
             self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
 
@@ -110,6 +120,7 @@ class Lives:
         (self.root / "policies").mkdir(exist_ok=True)
         known = self.root / "policies" / f"{self._policies:04}.yaml"
         self._policies += 1
+        policies = with_time(policies) if self.quotas == TIME else policies
         known.write_text(policies)
         shutil.copy(known, self.root / "policies.tmp")
         (self.root / "policies.tmp").rename(self.root / "policies.yaml")
@@ -186,6 +197,7 @@ class Lives:
         if batches:
             add_files(self.root, newest_planned(self.root) + 1 + batches + _FILES_AHEAD)
         arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
+        arguments += ["--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
         arguments += [] if self._session is None else ["--brief"]
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
@@ -205,14 +217,20 @@ def points_of(sink: str, source: str) -> tuple[str, ...]:
 
 
 def crash(
-    root: Path, sink: str, kills: int, seed: int, source: str = "frames", session: SparkSession | None = None
+    root: Path,
+    sink: str,
+    kills: int,
+    seed: int,
+    source: str = "frames",
+    session: SparkSession | None = None,
+    quotas: str = MESSAGES,
 ) -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount.
 
     With a `session` it drains in that one, and its lives cost as little CPU time as they can: both for a brief run.
     """
     root.mkdir(parents=True)
-    lives = Lives(root, sink, seed, source, session)
+    lives = Lives(root, sink, seed, source, session, quotas)
     plan = draw_lives(kills, seed, points_of(sink, source), OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
     started = time.monotonic()
     try:
@@ -243,11 +261,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default="delta")
     parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
+    parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     asked = parser.parse_args()
     root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
-    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source)
+    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source, quotas=asked.quotas)
     print(account.to_json(), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.pandas import functions
 
-from spark_throttle.control.charges import read_charges
+from spark_throttle.control.charges import bring_back_charges, read_charges
 from spark_throttle.files.storage import Directory
 from tests.integration.streams import Lake, finish
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.time_charges import TimeCharges
     from spark_throttle.spark import Throttle
     from spark_throttle.spark.metering.meter import Meter
+    from spark_throttle.spark.paced import IdempotencyKey
 
 PANDAS_UDF: Any = functions.pandas_udf
 ARROW_UDF: Any = functions.arrow_udf  # their overloads know no wrapper of a function
@@ -91,7 +92,9 @@ def work_in_all_forms(throttle: Throttle, doubled: list[int]) -> Any:
 
 
 def charges_of(lake: Lake) -> dict[int, TimeCharges]:
-    return read_charges(Directory(str(lake.control)), after_batch=-1)
+    directory = Directory(str(lake.control))
+    bring_back_charges(directory, from_batch=0)
+    return read_charges(directory, after_batch=-1)
 
 
 def test_every_form_of_function_is_charged_to_the_namespaces_of_its_rows(lake: Lake) -> None:
@@ -140,3 +143,31 @@ def test_decided_stream_is_charged_too_and_a_batch_again_replaces_its_charges(la
     assert first.names.to_pylist() == again.names.to_pylist() == ["acme/a", "acme/b"]
     for charges in (first, again):
         assert 40 * DEAR_NS <= charges.total_ns < 70 * DEAR_NS
+
+
+def send(rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
+    assert rows
+    assert key.namespace in {"acme/a", "acme/b"}
+
+
+@pytest.mark.parametrize("sink", ["native", "spark", "paced"])
+def test_sinks_are_charged_where_a_policy_has_a_quota_on_processing_time(lake: Lake, sink: str) -> None:
+    lake.offer(EVENTS)
+    writer = lake.writer(lake.throttle({"defaults": {"publish": {"request_percentage": 10_000}}}))
+    if sink == "paced":
+        query = writer.paced(send).start()
+    else:
+        query = writer.format("delta").option("throttle.writer", sink).start(lake.path("admitted"))
+    finish(query)
+    charges = charges_of(lake)[0]
+    a_ns, b_ns = charges.time_ns.tolist()
+    assert charges.names.to_pylist() == ["acme/a", "acme/b"]
+    assert a_ns > 0
+    assert abs(a_ns - b_ns) <= 1
+
+
+def test_sinks_are_not_charged_without_such_a_quota(lake: Lake) -> None:
+    lake.offer(EVENTS)
+    finish(lake.writer(lake.throttle(POLICIES)).format("delta").start(lake.path("admitted")))
+    assert not (lake.control / "charges").exists()
+    assert not (lake.control / "settled-charges").exists()

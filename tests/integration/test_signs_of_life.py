@@ -41,6 +41,7 @@ def test_idle_query_gives_signs_of_life_until_it_ends(spark: SparkSession, tmp_p
         idle = sign_that(directory, lambda sign: sign.number > before.number)
         assert (idle.run, lake.last_batch()) == (before.run, batch)
         assert idle.steady_ms - before.steady_ms >= idle.interval_ms
+        assert idle.cores == 2, "those of the master of the tests"
         assert idle.asked_ms < idle.interval_ms, "Spark asks an idle query for batches too"
         found = throttle.status(query)
         assert found.life is not None

@@ -111,7 +111,7 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
         told = super().write(iter(batches))
         frames = [row for batch in batches for row in batch.to_pylist()]
         shown = [_shown(row["kind"], row["frame"]) for row in frames]
-        return WatchedOutput(told.admitted, told.rejected, told.usage, shown)
+        return WatchedOutput(told.admitted, told.rejected, told.usage, told.used_ns, shown)
 
     def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
         super().add(destination, mark, files)

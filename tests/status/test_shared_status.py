@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_codec import pack_policy

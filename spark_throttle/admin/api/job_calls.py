@@ -18,6 +18,7 @@ from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
+from spark_throttle.admin.watch.time_numbers import TimeNumbers, time_numbers
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.policy.model import MAX_NAME_BYTES
@@ -108,6 +109,8 @@ class JobStatus(BaseModel):
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
+    time: TimeNumbers | None
+    """Null if the policies have no quota on processing time."""
 
 
 class CallerAnswer(BaseModel):
@@ -160,6 +163,8 @@ class NearestScopeFields(BaseModel):
     level: str
     scope: str
     dimension: str
+    """`messages`, `bytes` or `processing time`."""
+
     used_ratio: float | None
     """Null for a quota of 0; also for a tenant admin, where the scope is the job or a group."""
 
@@ -208,9 +213,10 @@ def get_status(served: ApiContext, caller: AnyCaller) -> Status:
 
     Jobs go on while their store cannot be read, so they are told of all the same.
     """
-    is_wide = readable_tenant(caller) is None
+    tenant = readable_tenant(caller)
+    is_wide = tenant is None
     store = served.service.store
-    jobs = [_status(view, is_wide=is_wide) for view in served.watch.views()]
+    jobs = [_status(view, tenant) for view in served.watch.views()]
     revision, problem = None, None
     try:
         store.check_whole()
@@ -244,11 +250,13 @@ def get_namespaces(
     throttled: bool = False, limit: Count = 50,
 ) -> NamespaceRows:  # fmt: skip
     """Return the namespaces that wait most, and what holds them back; a tenant admin sees those of its own tenant."""
-    window = view_of(served.watch, job).window
-    if window is None:
+    view = view_of(served.watch, job)
+    if view.window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
     tenant = readable_tenant(caller)
-    page = namespaces_of(window, resource_group=resource_group, tenant=tenant, is_throttled=throttled, limit=limit)
+    page = namespaces_of(
+        view.window, resource_group=resource_group, tenant=tenant, is_throttled=throttled, limit=limit, time=view.time
+    )
     return NamespaceRows.model_validate(asdict(page))
 
 
@@ -282,7 +290,8 @@ def view_of(watch: JobWatch, job: str) -> JobView:
     return view
 
 
-def _status(view: JobView, *, is_wide: bool) -> JobStatus:
+def _status(view: JobView, tenant: str | None) -> JobStatus:
+    is_wide = tenant is None
     followed, newest = view.followed, view.batches[-1] if view.batches else None
     recent = list(view.batches)[-RECENT_BATCHES:]
     problem = view.problem or (followed.problem if followed else None)
@@ -305,6 +314,7 @@ def _status(view: JobView, *, is_wide: bool) -> JobStatus:
         problem=problem_in_words(problem, is_wide=is_wide),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view, newest)) if newest and is_wide else [],
+        time=None if view.time is None else time_numbers(view.time, tenant),
     )
 
 

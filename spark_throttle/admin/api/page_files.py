@@ -28,6 +28,7 @@ _TYPES: Final = {
     "numbers.js": "text/javascript; charset=utf-8",
     "policy_fields.js": "text/javascript; charset=utf-8",
     "policy_form.js": "text/javascript; charset=utf-8",
+    "processing_time.js": "text/javascript; charset=utf-8",
     "throttled.js": "text/javascript; charset=utf-8",
     "uPlot.iife.min.js": "text/javascript; charset=utf-8",
     "uPlot.min.css": "text/css; charset=utf-8",

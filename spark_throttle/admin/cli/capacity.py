@@ -1,15 +1,19 @@
-"""The command `capacity`: KIP-124's arithmetic at the command line."""
+"""The command `capacity`: KIP-124's arithmetic at the command line, for a broker's threads or for a job's cluster."""
 
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from spark_throttle.admin.cli.options import OutputForm
-from spark_throttle.admin.cli.output import Form, Output, table_of
+from spark_throttle.admin.cli.options import Control, OutputForm
+from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 from spark_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_throttle.policy.capacity import Division
+    from spark_throttle.status.promised_time import PromisedTime
 
 Threads = Annotated[int | None, typer.Option(min=0, help="num.io.threads of a broker.")]
 Network = Annotated[int | None, typer.Option(min=0, help="num.network.threads of a broker.")]
@@ -17,16 +21,28 @@ Cores = Annotated[int | None, typer.Option(min=0, help="Instead of threads: core
 
 
 def capacity(
-    tenants: Annotated[int, typer.Option(min=0, help="Number of tenants, those with a fixed share included.")],
+    tenants: Annotated[
+        int | None, typer.Option(min=0, help="Number of tenants, those with a fixed share included.")
+    ] = None,
     io_threads: Threads = None,
     network_threads: Network = None,
     cores: Cores = None,
     fixed: Annotated[list[str] | None, typer.Option(metavar="PERCENT", help="A fixed share; may be repeated.")] = None,
+    control: Control = None,
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Divide a broker's time among tenants, as KIP-124 counts it."""
+    """Divide a broker's time among tenants, as KIP-124 counts it; or show what a job's quotas promise of its cores.
+
+    With --control, the cores are those of the job's cluster when its run began, and the shares are the quotas of its
+    policies. Quotas that promise more than there is are warned of.
+    """
     from spark_throttle.policy.capacity import capacity_of_cores, capacity_of_threads, divide
 
+    if control is not None and all(each is None for each in (tenants, io_threads, network_threads, cores, fixed)):
+        _show_promises(control, output)
+        return
+    if tenants is None:
+        raise ConfigurationError("give --tenants, or --control alone for the cores and the quotas of a job")
     if cores is not None and io_threads is None and network_threads is None:
         total = capacity_of_cores(cores)
     elif cores is None and io_threads is not None and network_threads is not None:
@@ -34,8 +50,23 @@ def capacity(
     else:
         raise ConfigurationError("give either --cores, or both --io-threads and --network-threads")
     division = divide(total, tenants, [_percent(text) for text in fixed or []])
+    Output(output).show(
+        {"capacity_percent": division.capacity_percent, **_values(division)},
+        lambda: table_of([("", False), ("of one thread's time", True)], _rows(division)),
+    )
+
+
+def _values(division: Division) -> dict[str, Any]:
+    return {
+        "tenants": division.tenants, "fixed_percent": division.fixed_percent,
+        "variable_tenants": division.variable_tenants, "variable_percent": division.variable_percent,
+        "promised_percent": division.promised_percent, "unpromised_percent": division.unpromised_percent,
+    }  # fmt: skip
+
+
+def _rows(division: Division) -> list[tuple[str, str]]:
     share = division.variable_percent
-    rows = [
+    return [
         ("capacity", f"{division.capacity_percent} %"),
         ("tenants", f"{division.tenants}"),
         ("fixed shares, together", f"{division.fixed_percent} %"),
@@ -44,15 +75,51 @@ def capacity(
         ("promised in all", f"{division.promised_percent} %"),
         ("left over", f"{division.unpromised_percent} %"),
     ]
-    Output(output).show(
-        {
-            "capacity_percent": division.capacity_percent, "tenants": division.tenants,
-            "fixed_percent": division.fixed_percent, "variable_tenants": division.variable_tenants,
-            "variable_percent": share, "promised_percent": division.promised_percent,
-            "unpromised_percent": division.unpromised_percent,
-        },
-        lambda: table_of([("", False), ("of one thread's time", True)], rows),
-    )  # fmt: skip
+
+
+def _show_promises(control: str, output: Form) -> None:
+    from spark_throttle.status.promised_time import promised_time
+
+    found = promised_time(control)
+    warnings, division = list(found.warnings()), _division(found)
+    values = {
+        "cores": found.cores,
+        "capacity_percent": found.capacity_percent,
+        "levels": [
+            {"level": each.level, "scopes": len(each.percents), "promised_percent": each.promised_percent}
+            for each in found.levels
+        ],
+        "open_tenants": found.open_tenants,
+        "open_tenant_percent": None if division is None else division.variable_percent,
+        "warnings": warnings,
+    }
+    Output(output).show(values, lambda: _promises_table(found, division, warnings))
+
+
+def _division(found: PromisedTime) -> Division | None:
+    """Return how what the tenants' quotas leave would be divided; `None` if they leave nothing, or none is without."""
+    from spark_throttle.policy.capacity import divide
+
+    percents = [percent for _, percent in found.tenants.percents if percent > 0]
+    if not found.open_tenants or sum(percents) >= found.capacity_percent:
+        return None
+    return divide(found.capacity_percent, len(percents) + found.open_tenants, percents)
+
+
+def _promises_table(found: PromisedTime, division: Division | None, warnings: list[str]) -> Any:  # noqa: ANN401 - rich
+    from rich.console import Group
+    from rich.text import Text
+
+    rows = [("cores", f"{found.cores}"), ("capacity", f"{found.capacity_percent} %")]
+    for each in found.levels:
+        if each.percents:
+            who = "the job" if each.level == "job" else f"{len(each.percents)} x {each.level.replace('_', ' ')}"
+            rows.append((f"promised: {who}", f"{each.promised_percent.normalize():f} %"))
+    rows.append(("tenants without a quota on time", f"{found.open_tenants}"))
+    if division is not None:
+        rows.append(("equal share of the rest for each of them", f"{division.variable_percent} %"))
+    table = table_of([("", False), ("of one core's time", True)], rows)
+    return Group(table, *(Text(f"warning: {shown(warning)}", style="bold yellow") for warning in warnings))
 
 
 def _percent(text: str) -> Decimal:

@@ -12,12 +12,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 
 if TYPE_CHECKING:
     from spark_throttle.status.status import ScopeStatus, Status
+    from spark_throttle.status.time_status import JobTime, ScopeTime
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
 _COUNTS: Final = ("offered", "admitted", "rejected")
+_NS_PER_MS: Final = 1_000_000
 
 
 def busiest(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
@@ -42,6 +45,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "elapsed_ms": found.elapsed_ms,
         "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "time": None if found.time is None else asdict(found.time),
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip
 
@@ -69,10 +73,14 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     suffix = "/s" if found.elapsed_ms else " a batch"
     columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
                ("waiting", True)]  # fmt: skip
+    if found.time is not None:
+        title += f"\n{_uncharged(found.time)}"
+        columns += [("core time", True), ("throttled for", True)]
     rows = [
         (
             each.level.replace("_", " "), each.scope, _quota(each),
             *(_passed(found, each, word) for word in _COUNTS), _waiting(each),
+            *(() if found.time is None else (_core_time(each.time), _throttled(each.time))),
         )
         for each in scopes
     ]  # fmt: skip
@@ -87,15 +95,44 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
         yield f"{at} problem: {shown(found.problem)}"
+    if found.time is not None:
+        yield f"{at} {_uncharged(found.time)}"
     suffix = "/s" if found.elapsed_ms else " a batch"
     for each in scopes:
         passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
-        yield f"{at} batch {found.batch_id}: {shown(name)}: quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
+        line = f"quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
+        if each.time is not None:
+            throttled = _throttled(each.time)
+            line += f", core time {_core_time(each.time)}" + (f", throttled for {throttled}" if throttled else "")
+        yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
 
 
 def _quota(scope: ScopeStatus) -> str:
-    return both((scope.messages_per_second, scope.bytes_per_second)) or "no limit"
+    percent = None if scope.time is None else scope.time.request_percentage
+    parts = [both((scope.messages_per_second, scope.bytes_per_second))]
+    parts += [] if percent is None else [f"{count(percent)} % of a core"]
+    return " / ".join(part for part in parts if part) or "no limit"
+
+
+def _core_time(time: ScopeTime | None) -> str:
+    """Return what a scope used, in percent of one core where that is known."""
+    if time is None:
+        return ""
+    return wait(time.used_ns // _NS_PER_MS) if time.used_percentage is None else f"{count(time.used_percentage)} %"
+
+
+def _throttled(time: ScopeTime | None) -> str:
+    return "" if time is None or not time.throttle_ms else wait(time.throttle_ms)
+
+
+def _uncharged(time: JobTime) -> str:
+    """Return the time that is charged to no scope, in percent of one core where that is known."""
+    parts = []
+    for time_ns, word in ((time.exempt_ns, "exempt"), (time.unattributed_ns, "of no namespace")):
+        percent = time_ns / (time.interval_ms * NS_PER_MS_OF_A_PERCENT) if time.interval_ms else None
+        parts.append(f"{word} {wait(time_ns // _NS_PER_MS) if percent is None else count(percent) + ' %'}")
+    return f"core time: {', '.join(parts)}"
 
 
 def _ages(found: Status, *, has_life: bool = True) -> str:

@@ -7,6 +7,7 @@ import { GroupCard } from "./group.js";
 import { History } from "./history.js";
 import { count, duration } from "./numbers.js";
 import { otherText, quotaText } from "./policy_fields.js";
+import { ProcessingTime } from "./processing_time.js";
 import { ThrottledTable } from "./throttled.js";
 
 const EVERY_MS = 1000;
@@ -20,6 +21,7 @@ const $ = (id) => document.getElementById(id);
 const cards = new Map();
 const onProblem = (error) => { if (session.token) showAlert(error.message); };
 const throttled = new ThrottledTable({ onProblem });
+const processingTime = new ProcessingTime();
 const history = new History({ onChanged: refresh, onProblem });
 const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));
@@ -77,7 +79,7 @@ function end(problem = "") {
   clearTimeout(timer);
   session.end();
   cards.clear();
-  for (const part of [history, throttled, ...lists]) part.forget();
+  for (const part of [history, throttled, processingTime, ...lists]) part.forget();
   $("locks").tBodies[0].replaceChildren();
   for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
   $("explanation-title").textContent = "";
@@ -129,6 +131,7 @@ async function update() {
     await history.read();
   }
   for (const list of lists) if (job) list.followed.show(job);
+  processingTime.show(job);
   if (!job) { showNothing(); return; }
   const where = `/admin/v2/status/${segment(job.job)}`;
   const [{ value: series }] = await Promise.all([

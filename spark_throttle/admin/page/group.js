@@ -4,7 +4,7 @@ import { RateChart } from "./charts.js";
 import { Rows, element } from "./elements.js";
 import { fairnessText } from "./fairness.js";
 import { FollowedChange } from "./followed_change.js";
-import { count, quantity } from "./numbers.js";
+import { count, duration, percent, quantity } from "./numbers.js";
 import { DIRECTIONS, quotaText } from "./policy_fields.js";
 import { PolicyForm, entryOf } from "./policy_form.js";
 
@@ -66,7 +66,8 @@ export class GroupCard {
         figure("Quota", quota === null ? "no limit" : `${quantity(quota, dimension)}/s`),
         figure("Backlog", quantity(waits, dimension)),
         figure("Rejected", rate(refused)),
-        figure("Balance", quantity(scope[`balance_${dimension}`], dimension)));
+        figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
+        ...timeFigures(job.time?.scopes.find((each) => each.level === "resource_group" && each.scope === this.name)));
       const [kind, text] = !job.listening ? ["warn", job.state]
         : refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];
       this.state.className = `state ${kind}`;
@@ -107,5 +108,10 @@ export class GroupCard {
     form.focus();
   }
 }
+
+// The processing time of a group that has a quota on it.
+const timeFigures = (time) => (!time || time.request_percentage === null ? [] : [
+  figure("Core time", `${percent(time.used_percentage)} of ${percent(time.request_percentage)}`),
+  figure("Throttle time", duration(time.throttle_ms))]);
 
 const figure = (title, text) => element("div", {}, element("dt", {}, title), element("dd", {}, text));

@@ -9,6 +9,8 @@ export function count(value) {
   return Math.abs(value) >= 100 || Number.isInteger(value) ? whole.format(value) : fine.format(value);
 }
 
+export const percent = (value) => (value === null || value === undefined ? "–" : `${fine.format(value)} %`);
+
 export function size(bytes) {
   if (bytes === null || bytes === undefined) return "–";
   let power = 0;

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
+from spark_throttle.admin.watch.time_totals import TimeTotals
 from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
@@ -34,6 +35,7 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
+from spark_throttle.status.time_status import TimeStatus, time_status_of
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,10 @@ class JobView:
 
     epoch: Epoch | None = None
     epoch_policy: CompiledPolicy | None = None
+    time: TimeStatus | None = None
+    """The processing time that `epoch` settled; `None` without a quota on processing time."""
+
+    time_totals: TimeTotals = field(default_factory=TimeTotals)
     problem: str | None = None
     """Why the job's directory cannot be read; `None` if it can."""
 
@@ -205,6 +211,9 @@ class _Job:
         self._directory = directory
         self._query = ""
         self._epoch_file = ""
+        self._settled: list[Epoch] = []
+        """The epochs with quotas on processing time that the last look found."""
+
         self._policies: dict[str, CompiledPolicy] = {}
         self._newest: list[BatchNumbers] = []
         """The newest batches with their namespaces, for the window."""
@@ -230,6 +239,7 @@ class _Job:
             changed = {
                 "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
                 "newest_seen": None, "newest": None, "rejected_by_reason": np.zeros(0, np.int64),
+                "time_totals": TimeTotals(),
             }  # fmt: skip
         followed = read_next_policies(self._directory)
         if followed != self.view.followed:
@@ -238,6 +248,7 @@ class _Job:
         last = batches[-1].batch if batches else -1
         if newest_batch(self._directory) > last:
             changed |= self._look_at_batches(last, batches, totals, by_reason)
+        changed |= self._look_at_time(changed)
         self._has_looked = True
         if self.view.problem is not None:
             changed["problem"] = None
@@ -247,13 +258,33 @@ class _Job:
         files = self._directory.names("epochs")
         if not files or files[-1] == self._epoch_file:
             return {}
-        content = self._directory.read(f"epochs/{files[-1]}")
-        if content is None:
+        epoch = self._epoch(files[-1])
+        if epoch is None:
             return {}
-        epoch = unpack_epoch(content, f"the epoch file {self._directory.path(files[-1])}")
+        seen = files.index(self._epoch_file) + 1 if self._epoch_file in files else len(files) - 1
+        # What an epoch settled is told by no later one; without a quota on processing time, it settled none.
+        self._settled = [] if epoch.time is None else [*filter(None, map(self._epoch, files[seen:-1])), epoch]
         policy = self._policy(epoch.revision)
         self._epoch_file = files[-1]
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
+
+    def _epoch(self, file: str) -> Epoch | None:
+        content = self._directory.read(f"epochs/{file}")
+        return None if content is None else unpack_epoch(content, f"the epoch file {self._directory.path(file)}")
+
+    def _look_at_time(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        if "epoch" not in changed:
+            return {}
+        times = [
+            time
+            for epoch in self._settled
+            if (policy := self._policy(epoch.revision)) is not None
+            and (time := time_status_of(epoch, policy)) is not None
+        ]
+        totals = changed.get("time_totals", self.view.time_totals)
+        for time in times:
+            totals = totals.with_epoch(time, changed.get("totals", self.view.totals).keys())
+        return {"time": times[-1] if times else None, "time_totals": totals}
 
     def _look_at_batches(
         self, last: int, batches: deque[BatchNumbers], totals: Totals, by_reason: Int64s

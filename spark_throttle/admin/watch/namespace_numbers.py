@@ -14,15 +14,19 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.admin.watch.job_watch import Window
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.status.time_status import TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
 _ADMITTED: Final = by_dimension("admitted")
+_QUOTAS: Final = (*(dimension.name.lower() for dimension in Dimension), "processing time")
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 MIN_HELD_RATIO: Final = 0.5
 """A scope that used less than this part of its quota holds nobody back; a Pegasus rule or the queue's bounds may."""
@@ -80,7 +84,13 @@ class NamespacePage:
 
 
 def namespaces_of(
-    window: Window, *, resource_group: str | None, tenant: str | None, is_throttled: bool, limit: int
+    window: Window,
+    *,
+    resource_group: str | None,
+    tenant: str | None,
+    is_throttled: bool,
+    limit: int,
+    time: TimeStatus | None = None,
 ) -> NamespacePage:
     """Return the namespaces of a group and a tenant, or of all; those with the most messages come first.
 
@@ -89,6 +99,8 @@ def namespaces_of(
     is_throttled
         Whether to leave out namespaces without waiting or rejected messages, and to count rejected messages instead of
         offered ones in the order.
+    time
+        The processing time of the newest epoch, if it has any.
     """
     policy, found, labels = window.policy, match(window.names, window.policy), shown(window.names)
     is_here = np.ones(len(window.names), dtype=bool)
@@ -110,7 +122,7 @@ def namespaces_of(
     with np.errstate(divide="ignore", invalid="ignore"):
         part = np.where(group_rate > 0, window.counts[:, _ADMITTED] / seconds / group_rate, -1.0)
     service = part.max(axis=1, initial=-1.0) / weight
-    used = used_ratios(window, found)
+    used = used_ratios(window, found, time=time)
     ratios = np.concatenate([used.own[:, None, :], used.shared[found.shared_scope]], axis=1)
     groups = policy.group_names.to_pylist()
     rows = []
@@ -158,19 +170,22 @@ def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsedRatios:
-    """The part of its quota that each scope used over the newest batches, -1 without a quota; by `Dimension`.
+    """The part of its quota that each scope used over the newest batches, -1 without a quota; by `_QUOTAS`.
 
-    A quota of 0 counts as used infinitely.
+    A quota of 0 counts as used infinitely. Of processing time, it is the part that the newest epoch settled; a scope in
+    debt has used all.
     """
 
     own: np.ndarray
-    """The part of each active namespace, shape (n, 2)."""
+    """The part of each active namespace, shape (n, 3)."""
 
     shared: np.ndarray
-    """The part of each shared scope of the policy, shape (scopes + 1, 2); the last row stands for no scope."""
+    """The part of each shared scope of the policy, shape (scopes + 1, 3); the last row stands for no scope."""
 
 
-def used_ratios(window: Window, found: Matches | None = None, *, rates: Int64s | None = None) -> UsedRatios:
+def used_ratios(
+    window: Window, found: Matches | None = None, *, rates: Int64s | None = None, time: TimeStatus | None = None
+) -> UsedRatios:
     """Return what each scope used of its quota.
 
     Parameters
@@ -179,6 +194,8 @@ def used_ratios(window: Window, found: Matches | None = None, *, rates: Int64s |
         The matches of the window's namespaces, if they are known.
     rates
         The rates of the shared scopes in micro-tokens per ms; by default the policy's.
+    time
+        The processing time of the newest epoch; it is left out if that epoch has another policy.
     """
     policy, seconds = window.policy, max(window.elapsed_ms, 1) / 1000
     found = match(window.names, policy) if found is None else found
@@ -189,7 +206,28 @@ def used_ratios(window: Window, found: Matches | None = None, *, rates: Int64s |
     rates = policy.shared.rate_micro_per_ms if rates is None else rates
     shared_rates = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
     own = _ratio(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], seconds)
-    return UsedRatios(own, _ratio(used, shared_rates, seconds))
+    shared = _ratio(used, shared_rates, seconds)
+    own_time, shared_time = _time_ratios(window, time)
+    return UsedRatios(np.column_stack([own, own_time]), np.column_stack([shared, shared_time]))
+
+
+def _time_ratios(window: Window, time: TimeStatus | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the used part of the quotas on processing time, of the active namespaces and of the shared scopes."""
+    n = len(window.policy.shared)
+    if time is None or time.revision != window.policy.revision:
+        return np.full(len(window.names), -1.0), np.full(n + 1, -1.0)
+    names = shown(window.names)
+    levels = pa.array(["namespace"]).take(pa.array(np.zeros(len(names), np.int64)))
+    own = time.of(pa.chunked_array([levels]), pa.chunked_array([names]))
+    return _time_ratio(own), np.append(_time_ratio(time.scopes.slice(0, n)), -1.0)
+
+
+def _time_ratio(rows: pa.Table) -> np.ndarray:
+    quota, used = (pc.fill_null(rows[name], -1.0).to_numpy() for name in ("share_percentage", "used_percentage"))
+    is_in_debt = pc.fill_null(rows["balance_ns"], 0).to_numpy() < 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(quota == 0, np.inf, np.maximum(used / quota, np.where(is_in_debt, 1.0, 0.0)))
+    return np.where(quota >= 0, ratio, -1.0)
 
 
 def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarray:
@@ -204,16 +242,14 @@ def _held_by(
     ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, tenant: str | None
 ) -> NearestScope | None:
     flat = int(np.argmax(ratios))
-    level, dimension = _LEVELS[flat // 2], Dimension(flat % 2)
+    level, quota = _LEVELS[flat // len(_QUOTAS)], _QUOTAS[flat % len(_QUOTAS)]
     ratio = float(ratios.flat[flat])
     if ratio < MIN_HELD_RATIO:
         return None
     # How full the job and a group are tells a tenant what others use.
     is_shown = tenant is None or level in (Level.NAMESPACE, Level.TENANT)
     used_ratio = ratio if is_shown and not np.isinf(ratio) else None
-    return NearestScope(
-        level.name.lower(), _scope_name(level, scopes, policy, namespace), dimension.name.lower(), used_ratio
-    )
+    return NearestScope(level.name.lower(), _scope_name(level, scopes, policy, namespace), quota, used_ratio)
 
 
 def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:

@@ -18,14 +18,17 @@ from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of, sha
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_ratios
+from spark_throttle.admin.watch.time_totals import times_of
 from spark_throttle.admin.watch.totals import OTHER
 from spark_throttle.core.quota import Int64s
+from spark_throttle.status.time_status import ScopeTime
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
 
 TOP_NAMESPACES: Final = 50
 NEAR_LIMIT_RATIO: Final = 0.8
 """A scope is near its limit if it used at least this part of a quota over the newest batches."""
 
+_NS_PER_SECOND: Final = 1_000_000_000
 _SCOPE_LABELS: Final = ("job", "level", "scope")
 
 
@@ -34,6 +37,7 @@ def counters(views: list[JobView]) -> Iterator[Metric]:
     for at, measure in enumerate(MEASURES):
         if measure.counter:
             yield _counter(measure.name, f"{measure.counter}, since the server began to watch.", views, at, 1)
+    yield from _time_counters(views)
     text = "Time that admitted messages had waited, since the server began to watch."
     yield _counter("delayed_seconds", text, views, AT["delayed_ms"], 1000)
 
@@ -44,6 +48,28 @@ def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) 
         for (level, scope), counts in view.totals.items():
             family.add_metric((view.name, level, scope), int(counts[at]) / divisor)
     return family
+
+
+def _time_counters(views: list[JobView]) -> Iterator[Metric]:
+    """Yield the processing time of jobs whose policies have or had a quota on it."""
+    text = "Processing time that was charged, since the server began to watch."
+    used = CounterMetricFamily("spark_throttle_used_time_seconds", text, labels=_SCOPE_LABELS)
+    others = {
+        word: CounterMetricFamily(f"spark_throttle_{word}_time_seconds", f"Processing time {what}.", labels=("job",))
+        for word, what in (
+            ("exempt", "of exempt namespaces, since the server began to watch"),
+            ("unattributed", "that belongs to no namespace, since the server began to watch"),
+        )
+    }
+    for view in views:
+        totals = view.time_totals
+        if not totals.used_ns:
+            continue
+        for (level, scope), used_ns in totals.used_ns.items():
+            used.add_metric((view.name, level, scope), used_ns / _NS_PER_SECOND)
+        others["exempt"].add_metric((view.name,), totals.exempt_ns / _NS_PER_SECOND)
+        others["unattributed"].add_metric((view.name,), totals.unattributed_ns / _NS_PER_SECOND)
+    yield from (used, *others.values())
 
 
 def gauges(views: list[JobView]) -> Iterator[Metric]:
@@ -64,10 +90,23 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         "spark_throttle_throttle_time_seconds", "How long until the scope's buckets leave debt; 0 out of debt.",
         labels=_SCOPE_LABELS,
     )  # fmt: skip
+    left = GaugeMetricFamily(
+        "spark_throttle_balance_time_seconds", "Processing time left of the scope's quota; below 0 it is in debt.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
+    percent = GaugeMetricFamily(
+        "spark_throttle_request_percentage", "The scope's quota on processing time, in percent of one core.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
+    part = GaugeMetricFamily(
+        "spark_throttle_share_request_percentage", "The job's share of the quota on processing time.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
     for view in views:
         if view.newest is None:
             continue
         waiting, balances = _waiting(view.newest), balances_of(view, _tenants(view))
+        times = times_of(view.time, view.totals.keys())
         for level, scope in view.totals:
             if scope == OTHER:
                 continue
@@ -78,8 +117,21 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
                 families[f"backlog_{unit}"].add_metric(labels, 0 if waits is None else int(waits[at]))
                 _add(families[f"balance_{unit}"], labels, held[at])
                 _add(families[f"share_{unit}_per_second"], labels, rate[at])
-            _add(throttle_time, labels, throttle_time_seconds(held, rate))
-    yield from (*families.values(), throttle_time, *_near_limits(views))
+            time = times.get((level, scope))
+            _add(throttle_time, labels, _longest(throttle_time_seconds(held, rate), time))
+            _add(percent, labels, None if time is None else time.request_percentage)
+            _add(part, labels, None if time is None else time.share_percentage)
+            balance_ns = None if time is None else time.balance_ns
+            _add(left, labels, None if balance_ns is None else balance_ns / _NS_PER_SECOND)
+    yield from (*families.values(), throttle_time, left, percent, part, *_near_limits(views))
+
+
+def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:
+    """Return the throttle time of a scope's buckets and of its quota on processing time, whichever is longer."""
+    throttle_ms = None if time is None else time.throttle_ms
+    if throttle_ms is None:
+        return seconds
+    return max(throttle_ms / 1000, 0.0 if seconds is None else seconds)
 
 
 def _near_limits(views: list[JobView]) -> Iterator[Metric]:
@@ -96,7 +148,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
         if view.window is None or not view.window.elapsed_ms:
             continue
         is_of_epoch = view.epoch_policy is not None and view.epoch_policy.revision == view.window.policy.revision
-        used = used_ratios(view.window, rates=rates_of(view) if is_of_epoch else None)
+        used = used_ratios(view.window, rates=rates_of(view) if is_of_epoch else None, time=view.time)
         number.add_metric((view.name,), int((used.own.max(axis=1, initial=-1) >= NEAR_LIMIT_RATIO).sum()))
         positions = shared_positions(view.window.policy, _tenants(view))
         for level, scope in view.totals:

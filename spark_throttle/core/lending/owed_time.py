@@ -24,7 +24,7 @@ from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
-from spark_throttle.core.state import NO_BOUND, Deferral, has_no_share
+from spark_throttle.core.state import NO_BOUND, Deferral
 from spark_throttle.core.usage import UsageReport
 
 _SHRINKS_TO_ONE_PART = 10
@@ -36,17 +36,16 @@ _LONGEST_STEP_MS = 60_000
 _MOST_OWED_MICRO = 1 << 61
 
 
-def missed_by(reports: list[UsageReport], share: Int64s, policy: CompiledPolicy) -> Bools:
+def missed_by(reports: list[UsageReport], is_unleased: Bools, policy: CompiledPolicy) -> Bools:
     """Return at which scopes rows wait that the job has no share for, shape (scopes,).
 
     A row that waits for one of its scopes misses the time of all of them.
 
     Parameters
     ----------
-    share
-        Shape (scopes, 2): the job's shares.
+    is_unleased
+        Shape (scopes,): where the job has no share (`shares.is_unleased`).
     """
-    is_unleased = by_row(np.logical_or, has_no_share(share, policy))
     is_missed = np.zeros(len(is_unleased), dtype=np.bool_)
     for report in reports:
         scopes = scopes_of(report, len(policy.tenant_names))

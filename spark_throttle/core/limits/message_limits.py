@@ -123,6 +123,11 @@ class MessageLimits:
         """Whether the time of any shared scope is limited."""
         return bool((self.shared_rate_micro_per_ms != UNLIMITED).any())
 
+    def unleased(self, is_unleased: Bools) -> MessageLimits:
+        """Return these limits with a rate of 1 for scopes that let nothing through but whose quotas are not 0."""
+        rate = self.shared_rate_micro_per_ms
+        return replace(self, shared_rate_micro_per_ms=np.where(is_unleased & (rate == 0), 1, rate))
+
     def in_shard(self, is_here: Bools) -> MessageLimits:
         """Return these limits with the namespaces of one shard."""
         at = np.flatnonzero(is_here)

@@ -89,6 +89,32 @@ class TimeAccounts:
         """Whether the price of a message is known."""
         return (self.time_ns > 0) & (self.messages_micro > 0)
 
+    def time_of(self, messages: Int64s, at: Int64s) -> Int64s:
+        """Return the time that messages take at the prices of the scopes `at`; at least 1.
+
+        Without a price a message counts as a millisecond of a core, so that who has none yet wants something too.
+
+        Parameters
+        ----------
+        messages
+            In micro-messages, or their rate in micro-messages per millisecond.
+
+        Returns
+        -------
+        Int64s
+            In nanoseconds, or nanoseconds per millisecond.
+
+        Examples
+        --------
+        Five messages a second at 100 ms each are half a core; without a price, they are 5 ms a second:
+
+        >>> accounts = TimeAccounts(np.array([0, 0]), np.array([200_000_000, 0]), np.array([2_000_000, 0]))
+        >>> accounts.time_of(np.array([5_000, 5_000]), np.array([0, 1])).tolist()
+        [500000, 5000]
+        """
+        told = proportional(messages, self.time_ns[at], self.messages_micro[at])
+        return np.maximum(np.where(self.has_price[at], told, messages), 1)
+
     def as_messages(self, quotas: TimeQuotas) -> MessageBuckets:
         """Return what the time lets through, in messages; `UNLIMITED` where it holds nothing back.
 

@@ -21,7 +21,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, former_scopes
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Limits, TimeQuotas
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits, TimeQuotas
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport, admitted_messages
@@ -48,6 +48,16 @@ class UsedTime:
 
     interval_ms: int
     """The time since the previous epoch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeLease:
+    """How long a job has earned of the quotas that it shares with other jobs."""
+
+    is_leased: Bools
+    """Shape (scopes,): whether jobs share the scope's time."""
+
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,14 +92,26 @@ class TimeLedger:
         used = UsedTime(none(self.used.shared_ns), none(self.used.own_ns), 0, 0, 0)
         return replace(self, used=used)
 
-    def refilled(self, policy: CompiledPolicy, *, now_ms: int) -> TimeLedger:
-        """Return the ledger at `now_ms`; a clock that went back pays nothing."""
+    def refilled(self, policy: CompiledPolicy, *, now_ms: int, lease: TimeLease | None = None) -> TimeLedger:
+        """Return the ledger at `now_ms`; a clock that went back pays nothing.
+
+        Parameters
+        ----------
+        policy
+            The policy, with the job's shares as its rates if it has any.
+        lease
+            Which scopes earn for less time; `None` if all earn until `now_ms`.
+        """
         elapsed_ms = max(0, now_ms - self.as_of_ms)
-        own = quotas_of(self.own_limits(policy))
+        own, quotas = quotas_of(self.own_limits(policy)), quotas_of(policy.shared)
+        shared = self.shared.refilled(quotas, elapsed_ms)
+        if lease is not None:
+            leased = self.shared.refilled(quotas, max(0, min(lease.until_ms, now_ms) - self.as_of_ms))
+            shared = replace(shared, balance_ns=np.where(lease.is_leased, leased.balance_ns, shared.balance_ns))
         return replace(
             self,
             as_of_ms=now_ms,
-            shared=self.shared.refilled(quotas_of(policy.shared), elapsed_ms),
+            shared=shared,
             own=self.own.refilled(own, elapsed_ms),
             used=replace(self.used, interval_ms=self.used.interval_ms + elapsed_ms),
         )

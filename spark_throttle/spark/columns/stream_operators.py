@@ -9,6 +9,7 @@ refused here. `docs/operators.md` lists what works.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +17,7 @@ from pyspark.errors import AnalysisException
 
 from spark_throttle.errors import ConfigurationError
 
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PAGE: Final = "docs/operators.md"
 _TABLE_BETWEEN: Final = "write its result to a table, and throttle the stream of that table in a query of its own"
 _OPERATOR: Final = "ShardOperator("
@@ -42,7 +44,7 @@ _REFUSED: Final = (
         "write what it admits to a table, and throttle the stream of that table in a query of its own",
     ),
     _Refused(
-        r"FlatMapGroups(InPandas)?WithState|TransformWithState",
+        r"FlatMapGroups(InPandas)?WithState",
         "a stateful function",
         "Spark runs no such function before another one, which the throttle is",
     ),
@@ -61,16 +63,26 @@ _REFUSED: Final = (
         "use a join with a static table: how='left_anti' or how='left_semi'",
     ),
 )
-_NODES: Final = tuple((re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in _REFUSED)
+_ON_ROCKSDB: Final = _Refused(
+    r"TransformWithState\w*",
+    "a transformWithState",
+    "Spark runs it on RocksDB only",
+    f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/checkpoints.md), or {_TABLE_BETWEEN}",
+)
+_NODES: Final = tuple(
+    (re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in (*_REFUSED, _ON_ROCKSDB)
+)
 
 
-def refuse_operators(plan: str) -> None:
+def refuse_operators(plan: str, setting: Callable[[str, str], str | None]) -> None:
     r"""Refuse a stream with an operator that cannot stand before the throttle.
 
     Parameters
     ----------
     plan
         The analyzed plan of the stream, as Spark prints it.
+    setting
+        Returns a setting of the session, or the default that it is given.
 
     Raises
     ------
@@ -79,15 +91,16 @@ def refuse_operators(plan: str) -> None:
 
     Examples
     --------
-    >>> refuse_operators("~Project [ns#1]\n+- ~Join Inner\n   :- Relation [id#2]\n   +- Aggregate [id#3]")
+    >>> unset = {}.get
+    >>> refuse_operators("~Project [ns#1]\n+- ~Join Inner\n   :- Relation [id#2]\n   +- Aggregate [id#3]", unset)
     >>> try:
-    ...     refuse_operators("~Project [ns#1]\n+- ~Sort [ns#1 ASC NULLS FIRST], true")
+    ...     refuse_operators("~Project [ns#1]\n+- ~Sort [ns#1 ASC NULLS FIRST], true", unset)
     ... except ConfigurationError as error:
     ...     str(error).partition(": ")[0]
     'the stream has an orderBy before the throttle, but a stream has no end to sort to'
     """
     for node, refused in _NODES:
-        if node.search(plan):
+        if node.search(plan) and not (refused is _ON_ROCKSDB and "RocksDB" in (setting(_PROVIDER, "") or "")):
             raise ConfigurationError(
                 f"the stream has {refused.what} before the throttle, but {refused.why}: {refused.remedy} ({_PAGE})"
             )

@@ -83,7 +83,7 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
     frame = events.select("*", *(expressions[name].alias(column) for name, column in asked.items()))
     text = analyzed_plan(frame)
-    refuse_operators(text)
+    refuse_operators(text, events.sparkSession.conf.get)
     if _FUNCTION.search(text) is None:
         return frozenset()
     plan = _Plan(text)

@@ -1,13 +1,13 @@
 """The namespaces of the rows that a metered function is given, in each form in which Spark gives rows.
 
-Rows come as a pandas DataFrame, an Arrow RecordBatch, lists of Spark's Row, or as the arguments of a UDF, one series or
-array each.
+Rows come as a pandas DataFrame, an Arrow RecordBatch, as the arguments of a UDF, one series or array each, or as lists
+of Spark's Row, whose names are counted one by one: into one count for as long as possible, for each count has a cost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain, repeat
 from typing import Any, Final, TypeAlias
 
@@ -42,14 +42,12 @@ def counts_of(given: Any, place: Place) -> Counts:  # noqa: ANN401 - what Spark 
     >>> names.to_pylist(), rows.tolist()
     (['acme/a', 'acme/b'], [2, 1])
     """
-    if isinstance(given, list):
-        return _counted(_of_rows(given, place))
     column = _column(given, place)
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
         if column.dtype == object:
-            return _counted(column.tolist())
+            return counts_by_name(Counter(column.tolist()))
         column = pa.array(column, from_pandas=True)
     counted = column.value_counts()
     names = counted.field(0)
@@ -69,7 +67,19 @@ def _column(given: Any, place: Place) -> Any:  # noqa: ANN401 - what Spark gives
         raise _missing(place, f"the columns {names}") from None
 
 
-def _of_rows(rows: list[Row], place: Place) -> Iterator[Any]:
+def names_of_rows(rows: list[Row], place: Place) -> Iterator[Any]:
+    """Return the namespace of each row.
+
+    Raises
+    ------
+    ConfigurationError
+        If the rows have no such column.
+
+    Examples
+    --------
+    >>> list(names_of_rows([Row(ns="acme/a", value=1), Row(ns=None, value=2)], "ns"))
+    ['acme/a', None]
+    """
     try:
         at = rows[0].__fields__.index(place)
     except (AttributeError, ValueError):
@@ -80,8 +90,8 @@ def _of_rows(rows: list[Row], place: Place) -> Iterator[Any]:
     return map(tuple.__getitem__, rows, repeat(at))  # Row's own way takes twice as long as all the rest
 
 
-def _counted(namespaces: Iterable[Any]) -> Counts:
-    found = Counter(namespaces)
+def counts_by_name(found: Counter[Any]) -> Counts:
+    """Return the namespaces that were counted; what is no text becomes one, or null where it stands for nothing."""
     names = [name if isinstance(name, str) else _text(name) for name in found]
     return pa.array(names, pa.string()), np.fromiter(found.values(), np.int64, len(found))
 

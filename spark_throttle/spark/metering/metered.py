@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from types import UnionType
@@ -29,7 +30,7 @@ from spark_throttle.core.time_charges import Lot
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.given_rows import Counts, Place, counts_of
+from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
 from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
 from spark_throttle.spark.metering.metered_query import MeteredQuery
 from spark_throttle.spark.metering.running_task import RunningTask
@@ -146,7 +147,10 @@ class _TaskCall:
         self.has_rows = False
         self._namespace = namespace
         self._taken: list[Counts] = []
-        """The rows of the present lot."""
+        """The rows of the present lot, except those of Spark's type."""
+
+        self._names = Counter[Any]()
+        """The namespaces of the present lot's rows of Spark's type."""
 
         self._has_returned = False
         """Whether a result was returned since rows were taken last."""
@@ -173,7 +177,11 @@ class _TaskCall:
             given = [first, *islice(rows, _ROWS_AT_A_TIME - 1)] if is_row else first
             if self._has_returned:
                 self._close_lot()
-            self._take(counts_of(given, self._namespace))
+            if is_row:
+                self._names.update(names_of_rows(given, self._namespace))
+            else:
+                self._take(counts_of(given, self._namespace))
+            self.has_rows = True
             self._start()
             yield given if is_row else (given,)
             self._stop()
@@ -200,7 +208,6 @@ class _TaskCall:
         self._used_ns += self.meter.read_ns() - self._since_ns
 
     def _take(self, counts: Counts) -> None:
-        self.has_rows = True
         self._taken.append(counts)
         if len(self._taken) >= _MOST_COUNTS:
             self._taken = [_together(self._taken)]
@@ -209,6 +216,9 @@ class _TaskCall:
         """Charge the time that was used since the last lot, but for what the function said, to the rows taken since."""
         said_ns = self.meter.charged_ns.total()
         used_ns = max(0, self._used_ns - (said_ns - self._said_ns))
+        if self._names:
+            self._taken.append(counts_by_name(self._names))
+            self._names = Counter()
         self.tally.add(Lot(used_ns, *_together(self._taken)))
         self._taken, self._has_returned, self._used_ns, self._said_ns = [], False, 0, said_ns
 

@@ -21,6 +21,8 @@ from spark_throttle.spark.metering.running_task import RunningTask
 _RUN_DIGITS: Final = 12
 _MOST_LOTS: Final = 256
 DRIVER: Final = "driver"
+SINK: Final = "sink"
+"""Works of a batch that no task names."""
 
 
 @dataclass(slots=True)
@@ -28,7 +30,7 @@ class _Charged:
     """What this process has charged for a task."""
 
     task: tuple[str, RunningTask] | None = None
-    charges: TimeCharges = field(default_factory=lambda: TimeCharges.sum_of([]))
+    charges: TimeCharges | None = None
 
 
 _CHARGED: Final = _Charged()
@@ -56,12 +58,12 @@ class Tally:
 
 def charge_task(control_path: str, task: RunningTask, charges: TimeCharges) -> None:
     """Charge what a function used in a task of a batch."""
-    if _CHARGED.task != (control_path, task):
-        _CHARGED.task, _CHARGED.charges = (control_path, task), TimeCharges.sum_of([])
-    _CHARGED.charges = TimeCharges.sum_of([_CHARGED.charges, charges])
+    before = _CHARGED.charges if _CHARGED.task == (control_path, task) else None
+    every = charges if before is None else TimeCharges.sum_of([before, charges])
+    _CHARGED.task, _CHARGED.charges = (control_path, task), every
     directory = Directory(control_path)
     part = Part(_run(directory), f"{task.stage}-{task.partition}", task.attempt, os.getpid())
-    replace_charges(directory, task.batch, _CHARGED.charges, part)
+    replace_charges(directory, task.batch, every, part)
 
 
 def charge_driver(directory: Directory, batch: int, charges: TimeCharges, work: str) -> None:

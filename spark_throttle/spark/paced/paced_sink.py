@@ -27,6 +27,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
+from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName, OpenedPerTask, Send
@@ -74,7 +75,8 @@ class PacedSink:
             self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(), self.options
         )
         chosen = rows.select(*to_carried(rows.schema), *helpers).coalesce(self.tasks)
-        sent = sum(row["sent"] for row in chosen.mapInArrow(task, SENT_DDL).collect())
+        done = chosen.mapInArrow(task, SENT_DDL).collect()
+        sent = sum(row["sent"] for row in done)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
         if sent != admitted:
             raise SourceChangedError(
@@ -82,6 +84,8 @@ class PacedSink:
                 f"{admitted} rows were admitted, and {sent} were sent",
                 "start again: the batch is sent again, with the same keys",
             )
+        if is_metered(directory, reports):
+            charge_sink(directory, mark.batch, reports, sum(row["used_ns"] for row in done))
 
     def _window_ns(self) -> int:
         """Return the time until the next batch: Spark starts one at each multiple of the interval."""

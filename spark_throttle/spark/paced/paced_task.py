@@ -7,6 +7,7 @@ as it sends would send its namespaces one after the other.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +21,7 @@ from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, S
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = "sent long"
+SENT_DDL: Final = "sent long, used_ns long"
 _FREE: Final = RowCost(0, 0)
 
 
@@ -36,7 +37,10 @@ class SendOptions:
 
 @dataclass(frozen=True, slots=True)
 class PacedTask:
-    """A function that `mapInArrow` runs on the executors, once per task; it yields the number of rows that it sent."""
+    """A function that `mapInArrow` runs on the executors, once per task.
+
+    It yields the number of rows that it sent, and the CPU time that its process used meanwhile.
+    """
 
     send: Send | OpenedPerTask
     name: BatchName
@@ -50,7 +54,7 @@ class PacedTask:
         """Send the rows of all batches."""
         set_loaded_aside()
         flows = self.flows([batch for batch in batches if batch.num_rows])
-        options = self.options
+        options, began_ns = self.options, time.process_time_ns()
         sent = asyncio.run(
             send_flows(
                 flows,
@@ -61,7 +65,7 @@ class PacedTask:
                 patience_seconds=options.patience_seconds,
             )
         )
-        yield pa.RecordBatch.from_pydict({"sent": [sent]})
+        yield pa.RecordBatch.from_pydict({"sent": [sent], "used_ns": [time.process_time_ns() - began_ns]})
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
         """Return the rows by namespace, each namespace's in their order."""

@@ -24,6 +24,7 @@ from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.metered import Metered
+from spark_throttle.spark.metering.sink_meter import metered_write
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
 from spark_throttle.spark.sinks.destination import Destination
@@ -196,7 +197,8 @@ class BatchSink:
                 self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
-                self.admitted.write(rows.admitted(self.admitted), mark)
+                with metered_write(directory, batch, reports):
+                    self.admitted.write(rows.admitted(self.admitted), mark)
             if has_rejected:
                 self._write_rejected(rows.rejected(self.rejected), mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:

@@ -14,6 +14,7 @@ of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -32,6 +33,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA, FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.sinks.begin_batch import begin_batch
@@ -57,6 +59,8 @@ class TaskOutput(WriterCommitMessage):
     admitted: list[WrittenFile]
     rejected: list[WrittenFile]
     usage: list[bytes]
+    used_ns: int
+    """The CPU time of the task's thread."""
 
 
 class ThrottleDeltaSink(DataSource):
@@ -91,6 +95,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskOutput:
         """Write the rows of all frames, and return the files and the usage reports."""
         set_loaded_aside()
+        began_ns = time.thread_time_ns()
         plan = self.plan
         writers = {
             FrameKind.ADMITTED: self.file_writer(plan.admitted),
@@ -111,7 +116,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
                     for rows in unpack[kind].rows(frame.as_buffer()):
                         writers[kind].add(rows)
         admitted, rejected = (named[kind] + writer.finish() for kind, writer in writers.items())
-        return TaskOutput(admitted, rejected, usage)
+        return TaskOutput(admitted, rejected, usage, time.thread_time_ns() - began_ns)
 
     def file_writer(self, destination: Destination) -> TableFileWriter:
         """Return the writer of this task's rows for a destination."""
@@ -120,7 +125,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Commit a batch; called again for the same batch, with other files of the same rows, after a crash."""
         plan = self.plan
-        directory = Directory(plan.control_path)
+        directory, began_ns = Directory(plan.control_path), time.thread_time_ns()
         tasks = [message for message in messages if isinstance(message, TaskOutput)]
         packed = [block for task in tasks for block in task.usage]
         reports = [unpack_usage(block, f"a usage report of batch {batchId}") for block in packed]
@@ -138,6 +143,9 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
             self.add(plan.rejected, mark.of_part("rejected"), rejected)
         if plan.usage is not None and reports:
             append_usage(plan.usage, directory, mark.of_part("usage"), reports)
+        if is_metered(directory, reports):
+            used_ns = sum(task.used_ns for task in tasks) + time.thread_time_ns() - began_ns
+            charge_sink(directory, batchId, reports, used_ns)
         write_reports(directory, batchId, packed)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

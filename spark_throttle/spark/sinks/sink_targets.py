@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.checkpoint.definition import FUNCTION, Definition
+from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.checkpoint.open_batch import begin, newest_uncommitted, read_open_batch
 from spark_throttle.files.storage import Directory
@@ -64,15 +65,20 @@ def location_of(spark: SparkSession, name: str) -> str | None:
 def refuse_changed(spark: SparkSession, control_path: str, checkpoint: str, definition: Definition) -> None:
     """Refuse to start a query if a sink has its uncommitted batch as decided by another definition.
 
+    A checkpoint that was drained is refused too.
+
     If this process does not see the checkpoint, `begin_batch` refuses the batch later. If no sink has the batch, it is
     recorded under the new definition.
 
     Raises
     ------
+    DrainedError
+        If the waiting rows of the checkpoint were written elsewhere.
     DefinitionChangedError
         If a sink has the batch, or may have it, as decided by another definition.
     """
     directory = Directory(control_path)
+    refuse_drained(directory)
     before, manifest = read_open_batch(directory), read_manifest(directory)
     if before is None or manifest is None or before.definition == definition:
         return

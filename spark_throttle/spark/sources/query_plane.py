@@ -77,7 +77,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
             keeper.start()
 
     fence = RunFence(directory, begin)
-    pulse = Pulse(directory, fence, clock)
+    pulse = Pulse(directory, fence, clock, cores=int(options["cores"]) if "cores" in options else None)
     shared = None if keeper is None else SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
     return ControlPlane(

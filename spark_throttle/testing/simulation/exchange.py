@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from spark_throttle.control.demand import SharedScopes
+from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
 from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.policy.compile import compile_policy
@@ -26,9 +26,11 @@ from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.true_time import START_MS, SimulatedTime
 
-ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group"], str]
+ScopeName: TypeAlias = tuple[Literal["tenant", "resource_group", "tenant.time", "resource_group.time"], str]
 Rates: TypeAlias = dict[ScopeName, tuple[int, int]]
-"""Rates by scope: micro-tokens per millisecond, of messages and of bytes; `UNLIMITED` where there is no limit."""
+"""Rates by scope: micro-tokens per millisecond, of messages and of bytes; `UNLIMITED` where there is no limit.
+
+The processing time of a scope has a name of its own, and stands in the first place: nanoseconds per millisecond."""
 
 _AWAKE_LEASES: Final = 8
 _PERCENT: Final = 100
@@ -194,7 +196,7 @@ class SimulatedPeer:
         scopes = SharedScopes.of(policy, self._direction)
         self._scopes |= scope_names(policy, self._direction)
         kept = slice(None) if percent else slice(0)
-        ids, quota = scopes.ids[kept], policy.shared.rate_micro_per_ms[scopes.position][kept]
+        ids, quota = scopes.ids[kept], scopes.taken(quotas_by_scope(policy))[kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // _PERCENT * percent
         one_each = np.arange(len(ids))
         self._lease.keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))
@@ -227,10 +229,14 @@ class SimulatedPeer:
 
 def scope_names(policy: CompiledPolicy, direction: Direction) -> dict[int, ScopeName]:
     """Return the names of a policy's shared scopes, by their ids in reports."""
-    names: list[ScopeName] = [("tenant", name) for name in policy.tenant_names.to_pylist()]
-    names += [("resource_group", name) for name in policy.group_names.to_pylist()]
+    tenants, groups = policy.tenant_names.to_pylist(), policy.group_names.to_pylist()
+    tokens: list[ScopeName] = [("tenant", name) for name in tenants]
+    tokens += [("resource_group", name) for name in groups]
+    time: list[ScopeName] = [("tenant.time", name) for name in tenants]
+    time += [("resource_group.time", name) for name in groups]
     scopes = SharedScopes.of(policy, direction)
-    return {number: names[at - 1] for number, at in zip(scopes.ids.tolist(), scopes.position.tolist(), strict=True)}
+    places = zip(scopes.ids.tolist(), scopes.position.tolist(), scopes.is_time.tolist(), strict=True)
+    return {number: (time if is_time else tokens)[at - 1] for number, at, is_time in places}
 
 
 def rates_of(scopes: Mapping[int, ScopeName], ids: Int64s, rate: Int64s) -> Rates:

@@ -19,12 +19,12 @@ from spark_throttle.checkpoint.batch_mark import mark_of
 from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import forget_undone, write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
@@ -150,12 +150,12 @@ class SimulatedQuery:
 
     def _pinned(self, epoch: EpochName) -> Rates:
         """Return the job's share of every shared quota, as an epoch holds it; empty if the job shared none."""
-        share = self._reader.plane().epochs.load(epoch).share_micro_per_ms
-        if share is None:
+        shares = self._reader.plane().epochs.load(epoch).shares
+        if shares is None:
             return {}
         policy = self._policy_of(epoch)
         scopes = SharedScopes.of(policy, self._given.direction)
-        return rates_of(scope_names(policy, self._given.direction), scopes.ids, share[scopes.position])
+        return rates_of(scope_names(policy, self._given.direction), scopes.ids, scopes.taken(shares))
 
     def _policy_of(self, epoch: EpochName) -> CompiledPolicy:
         policy = self._reader.plane().epochs.policy_for(NO_EPOCH, epoch)

@@ -11,6 +11,7 @@ writes what has no file. A block of an older version cannot be written any more:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLim
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import MAX_SIZE_BYTES, UNLIMITED, CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
@@ -107,6 +108,9 @@ EPOCH_TIME = EpochTime(
     TIME,
 )
 """The ledger of processing time, which epochs of version 6 have."""
+
+SHARED_TIME = replace(EPOCH_TIME, share_ns_per_ms=np.array([UNLIMITED, 2**50]))
+"""The same with a job's shares of quotas on processing time, which epochs of version 8 have."""
 
 OF_SHARDS = Deferral(*(np.stack([each, each // 3]) for each in (DEFERRAL.room_micro, DEFERRAL.flow_micro)))
 
@@ -229,6 +233,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v8": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES, TIME),
     "epoch_v6": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME),
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
+    "epoch_v8": lambda: epoch(SHARE, READING, None, OF_SHARDS, SHARED_TIME),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,

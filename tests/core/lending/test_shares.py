@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.lending.grants import Buckets
-from spark_throttle.core.lending.shares import refill_share, under_share
+from spark_throttle.core.lending.shares import is_unleased, refill_share, under_share
 from spark_throttle.core.quota import MICRO, UNLIMITED
 from spark_throttle.core.state import rates_of_shares
 from spark_throttle.testing.oracle.worlds import limit, make_policy
@@ -59,6 +59,28 @@ def test_no_bucket_gains_by_a_change_of_shares_but_what_its_share_earns(balance:
     after = int(refill_share(held(balance), POLICY, shares(share), now_ms=ms).balance_micro[GOLD, 0])
     assert after <= max(balance + share * ms, -1)
     assert after <= max(int(under_share(POLICY, shares(share)).shared.burst_micro[GOLD, 0]), -1)
+
+
+TIMED = make_policy(groups={"gold": limit(request_percentage=50, burst_seconds=2), "free": limit()})
+HALF_A_CORE, WINDOW_NS = 500_000, 10**9
+
+
+def test_share_of_time_is_a_part_of_the_rate_and_the_same_part_of_the_window() -> None:
+    for share, rate in ((-1, 0), (0, 0), (125_000, 125_000), (HALF_A_CORE + 1, HALF_A_CORE)):
+        time = under_share(TIMED, TIMED.shared.rate_micro_per_ms, np.array([-1, share, -1])).shared.time
+        assert time is not None
+        assert time.rate_ns_per_ms.tolist() == [UNLIMITED, rate, UNLIMITED]
+        assert time.burst_ns.tolist() == [0, WINDOW_NS * rate // HALF_A_CORE, 0]
+    assert under_share(TIMED, TIMED.shared.rate_micro_per_ms).shared.time is TIMED.shared.time
+
+
+def test_scope_without_a_share_of_time_is_unleased_and_one_whose_quota_is_0_is_not() -> None:
+    none = np.zeros(3, dtype=np.int64)
+    assert is_unleased(TIMED.shared.rate_micro_per_ms, none, TIMED).tolist() == [False, True, False]
+    assert is_unleased(TIMED.shared.rate_micro_per_ms, np.array([-1, 1, -1]), TIMED).tolist() == [False] * 3
+    shut = make_policy(groups={"gold": limit(request_percentage=0), "free": limit()})
+    assert is_unleased(shut.shared.rate_micro_per_ms, none, shut).tolist() == [False] * 3
+    assert is_unleased(shares(0), none, POLICY).tolist() == [False, True, False]
 
 
 def test_share_of_nothing_admits_nothing_and_keeps_a_debt() -> None:

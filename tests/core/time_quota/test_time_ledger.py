@@ -17,7 +17,7 @@ from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
-from spark_throttle.core.time_quota.time_ledger import REMEMBERED_MS, TimeLedger, time_by_scope
+from spark_throttle.core.time_quota.time_ledger import REMEMBERED_MS, TimeLease, TimeLedger, time_by_scope
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 
@@ -329,3 +329,14 @@ def test_shared_scope_is_lent_what_both_its_limits_let_through() -> None:
     assert timed.buckets.balance_micro[1:, 0].tolist() == [MICRO, 11 * MICRO]  # 100 ms left at 100 ms; 20 - 9
     assert timed.policy.shared.rate_micro_per_ms[1:, 0].tolist() == [5_000, 10_000]
     assert buckets.balance_micro[1:, 0].tolist() == [11 * MICRO, 11 * MICRO]
+
+
+def test_leased_scope_earns_as_long_as_the_lease_lasts_and_others_go_on() -> None:
+    policy = make_policy(job=HALF, groups={"gold": HALF}, default=Namespace(group="gold"))
+    ledger = TimeLedger.opened(policy, now_ms=0).settled(charges(a_x=1_900), [report(a_x=10)], policy, at_ms=0)
+    assert ledger.shared.balance_ns.tolist() == [-900 * MS, -900 * MS]
+    for until_ms, earned_ms in ((0, 0), (400, 200), (9_000, 500)):
+        lease = TimeLease(np.array([False, True]), until_ms)
+        later = ledger.refilled(policy, now_ms=1_000, lease=lease)
+        assert later.shared.balance_ns.tolist() == [-400 * MS, (-900 + earned_ms) * MS]
+        assert later.as_of_ms == later.used.interval_ms == 1_000

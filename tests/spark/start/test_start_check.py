@@ -450,7 +450,8 @@ def test_function_that_was_given_undone_batches_is_refused_until_its_user_says_s
     sinks = replace(job.sinks, tables=(), has_function=True)
     job.put_back(2)
     with pytest.raises(
-        CheckpointMismatchError, match=r"was given batches up to 4, .* remove their files below .*feedback"
+        CheckpointMismatchError,
+        match=r"was given batches up to 4, .* remove their files below .*feedback and .*settled",
     ):
         job.start(sinks)
     job.put_back(2, with_control=True)

@@ -1,0 +1,89 @@
+"""What jobs share of a policy, and its places in their reports.
+
+Jobs share the messages and bytes of a scope, which are divided together, and its processing time, which is divided by
+itself. So an exchange knows nothing of time: it divides pairs of rates. A job that knows no time quotas passes over the
+places of time in others' reports, as it does with all scopes that it does not use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.segments import name_hash
+from spark_throttle.core.limits.message_limits import enforced_time
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.policy.model import Direction
+
+
+def is_shared(policy: CompiledPolicy) -> Bools:
+    """Return, for each shared scope, whether jobs share its messages and bytes.
+
+    They share every scope that enforces a limit, except the job's own.
+    """
+    shares = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
+    shares[0] = False
+    return shares
+
+
+def is_time_shared(policy: CompiledPolicy) -> Bools:
+    """Return, for each shared scope, whether jobs share its processing time."""
+    shares = enforced_time(policy.shared) != UNLIMITED
+    shares[0] = False
+    return shares
+
+
+def quotas_by_scope(policy: CompiledPolicy) -> Int64s:
+    """Return the quotas of shared scopes, shape (scopes, 3): messages, bytes and processing time."""
+    shared = policy.shared
+    time = np.full(len(shared), UNLIMITED, dtype=np.int64) if shared.time is None else shared.time.rate_ns_per_ms
+    return np.column_stack([shared.rate_micro_per_ms, time])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedScopes:
+    """What jobs share of a policy: the tenants and resource groups that have a limit and enforce it.
+
+    A scope's processing time is divided by itself, whatever is known of its price, and so has a place of its own beside
+    that of its messages and bytes. Its pairs hold time, and nothing.
+    """
+
+    position: Int64s
+    """Positions in `CompiledPolicy.shared`, in the order of `ids`."""
+
+    ids: Int64s
+    """Hashes of direction, level, name and, for time, that it is time; ascending."""
+
+    is_time: Bools
+
+    @classmethod
+    def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
+        """Return what jobs share of a policy; the job's own limit concerns no other job."""
+        tokens, time = np.flatnonzero(is_shared(policy)), np.flatnonzero(is_time_shared(policy))
+        position = np.concatenate([tokens, time])
+        ids = np.concatenate([_ids(policy, direction, tokens, ""), _ids(policy, direction, time, ".time")])
+        order = np.argsort(ids, kind="stable")
+        return cls(position[order], ids[order], order >= len(tokens))
+
+    def taken(self, values: Int64s) -> Int64s:
+        """Return the pairs of all places, given values of shape (scopes, 3); `UNLIMITED` beside time."""
+        at = values[self.position]
+        time = np.column_stack([at[:, 2], np.full(len(at), UNLIMITED, dtype=np.int64)])
+        return np.where(self.is_time[:, None], time, at[:, :2])
+
+    def spread(self, pairs: Int64s, onto: Int64s) -> Int64s:
+        """Return `onto`, of shape (scopes, 3), with the pairs of all places in it."""
+        out, tokens, time = onto.copy(), np.flatnonzero(~self.is_time), np.flatnonzero(self.is_time)
+        out[self.position[tokens], :2] = pairs[tokens]
+        out[self.position[time], 2] = pairs[time, 0]
+        return out
+
+
+def _ids(policy: CompiledPolicy, direction: Direction, position: Int64s, what: str) -> Int64s:
+    if not len(position):
+        return position
+    names = [f"{direction}/tenant{what}/{name}" for name in policy.tenant_names.to_pylist()]
+    names += [f"{direction}/resource_group{what}/{name}" for name in policy.group_names.to_pylist()]
+    return name_hash(pa.array(names, pa.string()))[position - 1]

@@ -1,0 +1,44 @@
+"""The processing time of our own sinks, which is measured where a policy has a quota on it, and nowhere else.
+
+What a sink used for a batch is divided among the namespaces by their admitted rows. Where Python writes, that is CPU
+time; where the JVM does, the driver knows only how long it waited for the write, as if one core had worked on it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+from spark_throttle.core.policy_codec import unpack_policy
+from spark_throttle.core.time_charges import Lot, TimeCharges
+from spark_throttle.core.usage import UsageReport, admitted_messages
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.task_meter import SINK, charge_driver
+
+
+def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
+    """Return whether the policy that decided a batch has a quota on processing time."""
+    return bool(reports) and _has_time(directory.location, reports[0].revision)
+
+
+def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
+    """Charge what a sink used for a batch."""
+    charge_driver(directory, batch, TimeCharges.divided([Lot(time_ns, *admitted_messages(reports))]), SINK)
+
+
+@contextmanager
+def metered_write(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
+    """Charge the time for which the driver waits for a write, if the batch's policy has a quota on it."""
+    began_ns = time.perf_counter_ns()
+    yield
+    if is_metered(directory, reports):
+        charge_sink(directory, batch, reports, time.perf_counter_ns() - began_ns)
+
+
+@lru_cache(maxsize=16)
+def _has_time(location: str, revision: str) -> bool:
+    path = f"policies/{revision}"
+    content = Directory(location).read(path)
+    return content is not None and unpack_policy(content, f"the policy revision {path}").has_time

@@ -1,0 +1,91 @@
+"""The waiting rows of a stopped query go to a table or a folder, each once, and its checkpoint is closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jobs import drain as drain_job
+from spark_throttle.checkpoint.drained import Drained, write_drained
+from spark_throttle.control.clock import Clock
+from spark_throttle.errors import ConfigurationError, DrainedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark import drain, pipeline
+from spark_throttle.spark.offline import drain as module
+from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
+
+SHUT = policies(tenants={"shut": publish(messages_per_second=0)})
+
+
+@pytest.fixture(autouse=True)
+def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tool come when a query that Spark killed before its last sign of life counts as silent."""
+    clock = Clock.system()
+    monkeypatch.setattr(Clock, "system", lambda: Clock(clock.wall_ms, lambda: clock.steady_ms() + 60_000, clock.boot))
+
+
+class Killed(BaseException):
+    """The death of the process that drains."""
+
+
+def test_waiting_rows_go_into_a_table_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    lake.offer((i, ("shut/a", "shut/b", "open/c")[i % 3], 10) for i in range(300))
+    lake.run(SHUT)
+    waiting = [i for i in range(300) if i % 3 < 2]
+    assert lake.admitted_ids == [i for i in range(300) if i % 3 == 2]
+
+    def dies(_directory: Directory, note: Drained) -> None:
+        if note.is_finished:
+            raise Killed
+        written(_directory, note)
+
+    written = write_drained
+    into = lake.path("waiting")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "write_drained", dies)
+        with pytest.raises(Killed):
+            drain(lake.spark, lake.checkpoint, into)
+    with pytest.raises(DrainedError, match="was being drained at batch"):
+        lake.run({})
+    done = drain(lake.spark, lake.checkpoint, into)
+    assert (done.messages, done.batch) == (200, lake.last_batch())
+    assert drain(lake.spark, lake.checkpoint, into) == done
+    (position,) = done.positions
+    assert (position.kind, "sources/0" in position.advice) == ("files", True)
+    rows = lake.spark.read.format("delta").load(into)
+    assert rows.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms", "queue_position"]
+    for name in ("shut/a", "shut/b"):
+        of_one = rows.where(rows.namespace == name).orderBy("queue_position").collect()
+        assert [row["id"] for row in of_one] == [i for i in waiting if ("shut/a", "shut/b")[i % 3] == name]
+        assert {row["ns"] for row in of_one} == {name}
+    assert rows.count() == 200
+
+    with pytest.raises(ConfigurationError, match=r"were drained into .* give that place"):
+        drain(lake.spark, lake.checkpoint, lake.path("elsewhere"))
+    with pytest.raises(DrainedError, match="was drained at batch"):
+        lake.run({})
+    assert lake.admitted_ids == [i for i in range(300) if i % 3 == 2]
+
+
+def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    lake.offer((i, ("shut/a", "open/c")[i % 2], 10) for i in range(40))
+    throttle = lake.throttle(SHUT)
+    stream = throttle.read_stream(lake.spark).schema(SCHEMA).parquet(lake.path("events"))
+    writer = throttle.write_stream(stream).option("throttle.source", "references").foreachBatch(lake.keep)
+    finish(writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True).start())
+    assert lake.admitted_ids == list(range(1, 40, 2))
+    into, other = lake.path("waiting"), Path(lake.path("taken"))
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    arguments = ["--checkpoint", lake.checkpoint, "--format", "parquet", "--into"]
+    assert drain_job.main([*arguments, str(other)]) == 2
+    assert "has files: give a folder of its own" in capsys.readouterr().err
+    assert drain_job.main([*arguments, into]) == 0
+    assert "20 rows that waited after batch" in capsys.readouterr().out
+    rows = lake.spark.read.parquet(into).orderBy("queue_position").collect()
+    assert [(row["id"], row["ns"], row["namespace"]) for row in rows] == [
+        (i, "shut/a", "shut/a") for i in range(0, 40, 2)
+    ]
+    assert (other / "mine.txt").read_text() == "mine"

@@ -1,0 +1,126 @@
+"""A tool takes over the checkpoint of a query that has stopped, and of no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.checkpoint.drained import Drained, read_drained, refuse_drained, write_drained
+from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.run_fence import RunFence, owner_of
+from spark_throttle.control.sign_of_life import SignOfLife, write_sign_of_life
+from spark_throttle.errors import ConfigurationError, DamagedError, DrainedError, TakenOverError
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
+
+CLOCK = Clock(lambda: 1_760_000_000_000, lambda: 500_000, "boot")
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Directory:
+    """Return the control directory of a query that has committed batch 3 and was killed long ago."""
+    checkpoint = Directory(str(tmp_path))
+    for batch in range(4):
+        checkpoint.write(f"offsets/{batch}", b"v1")
+        checkpoint.write(f"commits/{batch}", b"v1")
+    control = Directory(str(tmp_path / "throttle"))
+    bind(control, shards=2, direction="publish")
+    RunFence(control).begin()
+    return control
+
+
+def sign(control: Directory, *, age_ms: int, has_ended: bool = False) -> None:
+    run = owner_of(control) or ""
+    steady_ms = 500_000 - age_ms
+    write_sign_of_life(control, SignOfLife(run, 3, 10_000, 0, steady_ms, "boot", 10, 10, has_ended))
+
+
+def opened(tmp_path: Path) -> StoppedQuery:
+    return stopped_query(str(tmp_path), str(tmp_path / "throttle"), CLOCK)
+
+
+def test_run_that_was_killed_loses_the_directory(tmp_path: Path, control: Directory) -> None:
+    fence = RunFence(control)
+    fence.begin()
+    sign(control, age_ms=40_000)
+    query = opened(tmp_path)
+    assert (query.batch, query.manifest.shards) == (3, 2)
+    with pytest.raises(TakenOverError):
+        fence.check()
+
+
+def test_query_that_has_ended_keeps_its_directory(tmp_path: Path, control: Directory) -> None:
+    sign(control, age_ms=10, has_ended=True)
+    owner = owner_of(control)
+    assert opened(tmp_path).batch == 3
+    assert owner_of(control) == owner
+
+
+def test_query_that_gives_signs_of_life_is_left_alone(tmp_path: Path, control: Directory) -> None:
+    sign(control, age_ms=9_000)
+    owner = owner_of(control)
+    with pytest.raises(ConfigurationError, match="runs: it gives signs of life; stop it first"):
+        stopped_query(str(tmp_path), control.location, CLOCK, lambda _: sign(control, age_ms=10))
+    assert owner_of(control) == owner
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_query_that_was_just_stopped_is_waited_for(tmp_path: Path, control: Directory, has_ended: bool) -> None:
+    """Its source may be killed before the last sign; then it falls silent."""
+    sign(control, age_ms=9_000)
+    owner, now_ms = owner_of(control), [500_000]
+
+    def pause(seconds: float) -> None:
+        now_ms[0] += round(1000 * seconds)
+        if has_ended and now_ms[0] == 502_000:
+            sign(control, age_ms=10, has_ended=True)
+
+    clock = Clock(CLOCK.wall_ms, lambda: now_ms[0], CLOCK.boot)
+    assert stopped_query(str(tmp_path), control.location, clock, pause).batch == 3
+    assert now_ms == [502_000 if has_ended else 515_000]
+    assert (owner_of(control) == owner) == has_ended
+
+
+def test_batch_that_is_not_committed_is_for_the_query_to_finish(tmp_path: Path, control: Directory) -> None:
+    Directory(str(tmp_path)).write("offsets/4", b"v1")
+    owner = owner_of(control)
+    with pytest.raises(ConfigurationError, match=r"batch 4 .* is planned and not committed"):
+        opened(tmp_path)
+    assert owner_of(control) == owner
+
+
+def test_batch_that_is_planned_meanwhile_ends_the_work(tmp_path: Path, control: Directory) -> None:
+    query = opened(tmp_path)
+    query.check()
+    Directory(str(tmp_path)).write("offsets/4", b"v1")
+    with pytest.raises(TakenOverError):
+        query.check()
+    assert owner_of(control) is not None
+
+
+@pytest.mark.parametrize("gone", ["commits", "throttle"])
+def test_folder_that_is_no_checkpoint_of_a_query_is_refused(tmp_path: Path, control: Directory, gone: str) -> None:
+    del control
+    (tmp_path / gone).rename(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match="is not the checkpoint of a throttled query that has committed"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(("is_finished", "said"), [(True, "was drained at batch 3"), (False, "was being drained")])
+def test_no_query_starts_on_a_checkpoint_that_was_drained(control: Directory, is_finished: bool, said: str) -> None:
+    refuse_drained(control)
+    note = Drained(3, "/lake/waiting", "delta", "5eed", is_finished=is_finished)
+    write_drained(control, note)
+    assert read_drained(control) == note
+    with pytest.raises(DrainedError, match=f"{said}.*/lake/waiting") as caught:
+        bind(control, shards=2, direction="publish", may_begin=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"format": 1, "batch": -1}', b'{"format": 1, "batch": "3"}'])
+def test_damaged_note_of_a_drain_is_damage(control: Directory, content: bytes) -> None:
+    control.write("drained.json", content)
+    with pytest.raises(DamagedError, match="the note of a drain"):
+        refuse_drained(control)

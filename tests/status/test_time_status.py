@@ -1,0 +1,107 @@
+"""Processing time by scope: what an epoch settled, in `status`, and in the usage table, whose rows may be summed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spark_throttle.control.feedback import read_reports
+from spark_throttle.status.shared_status import batch_usage
+from spark_throttle.status.status import Status, read_status
+from spark_throttle.status.time_status import JobTime, ScopeTime, time_status_of
+from spark_throttle.status.usage_table import JOB_TIME_COLUMNS, TIME_COLUMNS, USAGE_SCHEMA
+from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
+from tests.admin.made_up_job import MadeUpJob
+
+ANN = Author("ann")
+OFFERED = {"acme/a": 4, "acme/own": 2, "blue/x": 3, "free/y": 1}
+USED_MS = {"acme/a": 900, "acme/own": 300, "blue/x": 50, "free/y": 70}
+MS = 1_000_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> MadeUpJob:
+    """Return a job whose tenant acme may use half a core, with a window of 1 s, and one of its namespaces a tenth."""
+    store = MemoryStore()
+    service = PolicyService(store, clock_ms=lambda: 0)
+    service.put("tenant", "acme", {"publish": {"request_percentage": 50, "burst_seconds": 1}}, ANN)
+    service.put("tenant", "blue", {}, ANN)
+    service.put("namespace", "acme/own", {"publish": {"request_percentage": 10, "burst_seconds": 10}}, ANN)
+    service.put("exempt", "free/y", {}, ANN)
+    return MadeUpJob(tmp_path / "control", store)
+
+
+def status_of(job: MadeUpJob) -> Status:
+    return read_status(str(job.control_path))
+
+
+def test_status_has_the_time_of_every_scope_that_the_newest_epoch_settled(job: MadeUpJob) -> None:
+    job.batch(OFFERED, used_ms=USED_MS, unattributed_ms=5)
+    job.batch(OFFERED, seconds=2)
+    status = status_of(job)
+    assert status.time == JobTime(job.now_ms, 2_000, 70 * MS, 5 * MS)
+    acme = status.of_level("tenant")["acme"].time
+    # A burst of 500 ms less 1,200 ms is a debt of 500 ms, the window's; 2 s pay 1,000 ms of half a core.
+    assert acme == ScopeTime(50.0, 50.0, 60.0, 1_200 * MS, 500 * MS, 0, 200 * MS)
+    assert status.of_level("namespace")["acme/own"].time == ScopeTime(10.0, 10.0, 15.0, 300 * MS, 900 * MS, 0, 150 * MS)
+    assert status.of_level("job")["job"].time == ScopeTime(None, None, 62.5, 1_250 * MS, None, None, 1_250 * MS // 9)
+    assert status.of_level("namespace")["acme/a"].time is None
+
+
+def test_throttle_time_is_how_long_a_debt_lasts(job: MadeUpJob) -> None:
+    job.batch(OFFERED, used_ms=USED_MS)
+    job.batch(OFFERED, seconds=0.25)
+    acme = status_of(job).of_level("tenant")["acme"].time
+    assert acme is not None
+    assert (acme.balance_ns, acme.throttle_ms) == (-375 * MS, 750)
+
+
+def test_policies_without_a_quota_on_time_show_none(tmp_path: Path) -> None:
+    job = MadeUpJob(tmp_path / "control", MemoryStore())
+    job.batch(OFFERED, used_ms=USED_MS)
+    job.batch(OFFERED)
+    status = status_of(job)
+    assert status.time is None
+    assert {scope.time for scope in status.scopes} == {None}
+    rows = batch_usage(job.directory, read_reports(job.directory, after_batch=0)[1], 1)
+    assert rows.schema == USAGE_SCHEMA
+    assert {rows.column(name).null_count for name in (*TIME_COLUMNS, *JOB_TIME_COLUMNS)} == {len(rows)}
+
+
+def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_summed(job: MadeUpJob) -> None:
+    """Batches in which nothing moves have the epoch of the one before, which settles nothing for them."""
+    rows = []
+    for offered, used_ms in ((OFFERED, USED_MS), (OFFERED, USED_MS), *[({}, {})] * 4):
+        number = job.batch(offered, used_ms=used_ms, seconds=30)
+        reports = read_reports(job.directory, after_batch=number - 1)[number]
+        rows += batch_usage(job.directory, reports, number).to_pylist()
+    of_job = [row for row in rows if row["level"] == "job"]
+    assert len({row["epoch"] for row in of_job}) < len(of_job) == 6
+    assert [row["used_time_ns"] // MS for row in of_job] == [0, 1_250, 1_250, 0, 0, 0]
+    assert [row["exempt_time_ns"] // MS for row in of_job] == [0, 70, 70, 0, 0, 0]
+    assert {row["unattributed_time_ns"] for row in of_job} == {0}
+    of_acme = [row for row in rows if (row["level"], row["scope"]) == ("tenant", "acme")]
+    assert [row["used_time_ns"] // MS for row in of_acme] == [0, 1_200, 1_200, 0, 0, 0]
+    assert {(row["request_percentage"], row["throttle_time_ms"]) for row in of_acme} == {(50.0, 0)}
+    assert {row["exempt_time_ns"] for row in rows if row["level"] != "job"} == {None}
+
+
+def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> None:
+    job.batch(OFFERED, used_ms=USED_MS)
+    job.batch(OFFERED, seconds=0.5)
+    epoch, policy = job.plane.epochs.load(job.epoch), job.policy
+    assert epoch.time is not None
+    assert policy is not None
+    part = np.array([-1, 100_000, -1], dtype=np.int64)  # a tenth of a core for acme, after the job, before blue
+    unlimited = np.full((3, 2), -1, dtype=np.int64)
+    shared = replace(epoch, share_micro_per_ms=unlimited, time=replace(epoch.time, share_ns_per_ms=part))
+    status = time_status_of(shared, policy)
+    assert status is not None
+    acme = status.by_scope()["tenant", "acme"]
+    assert (acme.request_percentage, acme.share_percentage) == (50, 10)
+    assert (acme.balance_ns, acme.throttle_ms) == (-250 * MS, 2_500)
