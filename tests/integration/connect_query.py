@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.dataset as pads
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
-from tests.sessions import pin_interpreter, session_settings
+from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, pin_interpreter, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +38,7 @@ def open_connect_session(scratch: Path) -> SparkSession:
     """Start a Connect server on a port of its own, and return a client's session."""
     pin_interpreter()
     os.environ["SPARK_TESTING"] = "1"  # what makes PySpark choose a free port
-    settings = session_settings(scratch)
+    settings = session_settings(scratch) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
     builder = SparkSession.builder.remote(settings.pop("spark.master"))
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -58,8 +60,7 @@ def run(root: Path) -> dict[str, Any]:
     writer = writer.rejected("delta", path=str(root / "rejected")).usage(str(root / "usage"))
     query = writer.trigger(availableNow=True).start(str(root / "admitted"))
     query.awaitTermination()
-    usage = spark.read.format("delta").load(str(root / "usage")).where("level = 'job'")
-    counts = usage.selectExpr("sum(admitted_messages)", "sum(rejected_messages)", "max(batch_id)").collect()[0]
+    usage = [row for row in DeltaTable(root / "usage").to_pyarrow_table().to_pylist() if row["level"] == "job"]
 
     refused = []
     for namespace, stream in (("uuid()", events), ("string(now())", events), ("u", events.selectExpr("uuid() u"))):
@@ -83,7 +84,7 @@ def run(root: Path) -> dict[str, Any]:
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
     def ids(table: str) -> list[int]:
-        return [row["id"] for row in spark.read.format("delta").load(str(root / table)).orderBy("id").collect()]
+        return sorted(DeltaTable(root / table).to_pyarrow_table().column("id").to_pylist())
 
     return {
         "session": type(spark).__module__,
@@ -91,10 +92,10 @@ def run(root: Path) -> dict[str, Any]:
         "rejected": ids("rejected"),
         "referred": [ids("referred"), ids("referred-rejected")],
         "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
-        "kept": [row["id"] for row in spark.read.parquet(kept).orderBy("id").collect()],
-        "usage": list(counts[:2]),
+        "kept": sorted(pads.dataset(kept, partitioning="hive").to_table(columns=["id"]).column("id").to_pylist()),
+        "usage": [sum(row[f"{verdict}_messages"] for row in usage) for verdict in ("admitted", "rejected")],
         "refused": refused,
-        "status": throttle.status(query).batch_id == counts[2],
+        "status": throttle.status(query).batch_id == max(row["batch_id"] for row in usage),
         "offered": sum(each["numInputRows"] for each in published if each["id"] == str(query.id)),
         "progress": throttle.progress(query),
     }

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from deltalake import DeltaTable
 
 from jobs import throttle_stream
 from spark_throttle.errors import ConfigurationError, StoreError
@@ -104,7 +105,7 @@ def test_shipped_job_follows_a_store(lake: Lake) -> None:
         return throttle_stream.main(["--conf", str(settings), "--set", f"throttle.policies=delta:{where}"])
 
     def ids(table: str) -> list[int]:
-        return sorted(row["id"] for row in lake.spark.read.format("delta").load(lake.path(table)).collect())
+        return sorted(DeltaTable(lake.path(table)).to_pyarrow_table().column("id").to_pylist())
 
     assert run() == 0
     service.put("tenant", "t", OPEN, ANN)

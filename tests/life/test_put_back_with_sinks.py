@@ -173,7 +173,7 @@ def test_overdraft_of_a_shared_quota_is_kept_when_the_job_is_put_back() -> None:
 
 @pytest.mark.parametrize("batches_retained", [2, 100])
 def test_control_directory_stays_bounded(batches_retained: int) -> None:
-    job = SimulatedJob(POLICY, shards=2, batches_retained=batches_retained)
+    job = SimulatedJob(POLICY, shards=1, batches_retained=batches_retained)
     most = 0
     for _ in range(batches_retained + 320):
         job.offer([("acme/a", 10)])
