@@ -47,11 +47,18 @@ class Scope:
     """The largest message that it lets pass."""
 
     weight: int = 1
+    time: Limit | None = None
+    """The limit of processing time, in ns a millisecond, and ns."""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its limits can stop a row, if it has any."""
+        return self.on_excess != "observe"
 
     @property
     def is_enforced(self) -> bool:
-        """Whether it can stop a row."""
-        return self.on_excess != "observe" and self.limits != (None, None)
+        """Whether its limits of messages and of bytes can stop a row."""
+        return self.is_asked and self.limits != (None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,11 @@ class Contract:
     def enforced(self) -> tuple[Scope, ...]:
         """Those that can stop a row."""
         return tuple(scope for scope in self.scopes if scope.is_enforced)
+
+    @property
+    def timed(self) -> tuple[Scope, ...]:
+        """Those whose limits of processing time can stop a row."""
+        return tuple(scope for scope in self.scopes if scope.is_asked and scope.time is not None)
 
     @property
     def narrowest(self) -> Scope | None:
@@ -183,7 +195,9 @@ class Contracts:
         rates = (quota.messages_per_second, quota.bytes_per_second)
         limits = (_limit(rates[0], quota), _limit(rates[1], quota))
         bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes
-        return Scope(key, limits, quota.on_excess, bound, quota.weight)
+        percentage = quota.request_percentage
+        time = None if percentage is None else _limit(percentage * 10, quota)
+        return Scope(key, limits, quota.on_excess, bound, quota.weight, time)
 
 
 def _limit(per_second: Decimal | None, quota: Quota) -> Limit | None:

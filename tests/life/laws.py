@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.query import costs_nothing
 from spark_throttle.testing.simulation.rows import Row
 from tests.life.account import Account
 from tests.life.contract import Contracts, text_of
@@ -64,6 +65,12 @@ class World:
     asked_revision: str = ""
     """Revision of the policies that were in force when the batch was planned."""
 
+    beyond_ms: int = 0
+    """What of `overpaid_ms` counts in the newest batch."""
+
+    timed: frozenset[str] = frozenset()
+    """The namespaces that processing time may hold back."""
+
     held_until_ms: dict[str, int] = field(default_factory=dict)
     """True time up to which a Pegasus rule may hold rows, by namespace."""
 
@@ -80,12 +87,20 @@ class World:
         return {self.job.revision, *self.others(), *(batch.revision for batch in self.job.attempts[-1:])}
 
     def may_be_held(self, name: str) -> bool:
+        """Return whether a Pegasus rule, or a quota on processing time, may hold rows of a namespace."""
+        return name in self.timed or self.is_held_by_rule(name)
+
+    def is_held_by_rule(self, name: str) -> bool:
         """Return whether a Pegasus rule may hold rows of a namespace."""
         return self.held_until_ms.get(name, -1) >= self.job.steady_ms
 
     def hold(self, batch: SimulatedBatch) -> None:
-        """Note whose arrivals a Pegasus rule may have delayed."""
+        """Note whose arrivals a Pegasus rule may have delayed, and whose rows processing time may hold."""
         contracts = self.contracts(batch.revision)
+        names = {*self.waiting, *self.waited, *(text_of(row.namespace) for row in batch.arrived)}
+        self.timed = frozenset(
+            name for name in names if self.job.cost_ns is not costs_nothing and contracts.of(name).timed
+        )
         for row in batch.arrived:
             name = text_of(row.namespace)
             if contracts.of(name).has_rules:

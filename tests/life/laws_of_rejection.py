@@ -12,7 +12,7 @@ from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 from tests.life.laws_of_room import bounds_of, fit
-from tests.life.laws_of_sharing import key_of
+from tests.life.laws_of_sharing import place_of
 
 REJECTION: Final = "Rejection"
 
@@ -61,6 +61,8 @@ class Rejection(Law):
         may_wait = _rows_that_may_wait(world, batch)
         for letter in batch.rejected:
             scope = _rejecting_scope(contracts, letter)
+            if letter.dimension == "time" and text_of(letter.row.namespace) not in world.timed:
+                yield f"{letter} was rejected for processing time, of which nothing was ever charged"
             if scope is None or letter.row.id not in may_wait:
                 continue
             most = [max(before.get((scope.key, d), 0), wanted.get((scope.key, d), 0)) for d in range(2)]
@@ -82,10 +84,10 @@ def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Itera
     """Tell the new messages that wait for a scope alone, which rejects and surely still owes after a time."""
     contracts, arrived = world.contracts(batch.revision), {row.id for row in batch.arrived}
     left = costs_of(contracts, batch.admitted)
-    without_share = {(key_of(name), d) for name, share in world.job.leased().items() for d in range(2) if share[d] == 0}
+    without_share = {place_of(name, d) for name, share in world.job.leased().items() for d in range(2) if share[d] == 0}
     for name, rows in world.waiting.items():
         contract = contracts.of(name)
-        if contract.has_rules or len(contract.enforced) != 1:
+        if contract.has_rules or name in world.timed or len(contract.enforced) != 1:
             continue
         (scope,) = contract.enforced
         if scope.on_excess != "reject" or scope.key[0] == "namespace":
@@ -157,7 +159,7 @@ def _costs_of_one_each(contracts: Contracts, rows: Iterable[Row]) -> _Costs:
 def _rejecting_scope(contracts: Contracts, letter: RejectedRow) -> Scope | None:
     """Return the shared scope that had no tokens for a message, or `None`."""
     level = _LEVELS.get(str(letter.level))
-    if letter.reason != "quota" or level is None:
+    if letter.reason != "quota" or level is None or letter.dimension == "time":
         return None
     (scope,) = [each for each in contracts.of(text_of(letter.row.namespace)).enforced if each.key[0] == level]
     return scope

@@ -15,6 +15,7 @@ from tests.life.laws import Law, Violation, World
 SHARING: Final = "Sharing"
 _LEVELS: Final[dict[str, str]] = {"tenant": "tenant", "resource_group": "group"}
 _DIMENSIONS: Final = ("messages", "bytes")
+_TIME: Final = 2
 _LEASES: Final = 2
 """The number of leases after which a job has its floor again, whatever happened."""
 
@@ -24,7 +25,12 @@ _LONGEST_GAP_MS: Final = 2_000
 
 def key_of(name: ScopeName) -> Key:
     """Return the key of a scope that jobs share."""
-    return ("tenant", name[1]) if name[0] == "tenant" else ("group", name[1])
+    return ("tenant", name[1]) if name[0].startswith("tenant") else ("group", name[1])
+
+
+def place_of(name: ScopeName, dimension: int) -> tuple[Key, int]:
+    """Return the scope and the dimension of a rate: messages, bytes, or processing time, which stands first."""
+    return key_of(name), _TIME if name[0].endswith(".time") else dimension
 
 
 @dataclass(slots=True)
@@ -59,18 +65,18 @@ class Watch:
         for name, all_rates in used.items():
             for dimension in range(2):
                 held = [rates[name][dimension] for rates in all_rates]
-                quota = self._quota(name, dimension)
+                quota = self._quota(*place_of(name, dimension))
                 if quota is not None and sum(max(rate, 0) for rate in held) > quota:
                     what = f"at {now_ms} ms the jobs may spend {held} of {name}, whose quota is {quota}"
                     raise Violation(SHARING, what)
         return 10**9
 
-    def _quota(self, name: ScopeName, dimension: int) -> int | None:
+    def _quota(self, key: Key, dimension: int) -> int | None:
         """Return the largest quota of those that count; `None` where one of them is no limit that is shared."""
         quotas = []
         for revision in self._until_ms:
-            scope = next((s for s in self.world.contracts(revision).shared if s.key == key_of(name)), None)
-            limit = None if scope is None or scope.on_excess == "observe" else scope.limits[dimension]
+            scope = next((s for s in self.world.contracts(revision).shared if s.key == key), None)
+            limit = None if scope is None or not scope.is_asked else (*scope.limits, scope.time)[dimension]
             if limit is None:
                 return None
             quotas.append(limit.rate)
@@ -106,13 +112,15 @@ class Leases(Law):
             name: (key_of(name), share) for name, share in batch.shares.items()
         }
         for letter in batch.rejected:
-            found = shares.get((letter.level, letter.scope)) if letter.reason == "quota" else None
+            is_time = letter.dimension == "time"
+            level = f"{letter.level}.time" if is_time else letter.level
+            found = shares.get((level, letter.scope)) if letter.reason == "quota" else None
             if found is None:
                 continue
             key, share = found
-            dimension = _DIMENSIONS.index(str(letter.dimension))
-            scopes = contracts.of(text_of(letter.row.namespace)).enforced
-            (limit,) = [scope.limits[dimension] for scope in scopes if scope.key == key]
+            dimension = 0 if is_time else _DIMENSIONS.index(str(letter.dimension))
+            scopes = contracts.of(text_of(letter.row.namespace)).scopes
+            (limit,) = [(scope.time if is_time else scope.limits[dimension]) for scope in scopes if scope.key == key]
             if limit is not None and share[dimension] == 0 < limit.rate:
                 yield f"{letter} was rejected for a quota of {limit.rate} of which the job had no share yet"
 
@@ -129,10 +137,12 @@ class Leases(Law):
         wanting = [name for name in world.waiting if world.account.has_own_tokens(contracts, name)]
         self._since_ms = {name: self._since_ms.get(name, now_ms) for name in wanting}
         for name, since_ms in self._since_ms.items():
-            if now_ms - since_ms < _LEASES * job.exchange.settings.lease_ms or world.may_be_held(name):
+            if now_ms - since_ms < _LEASES * job.exchange.settings.lease_ms or world.is_held_by_rule(name):
+                continue
+            if any(scope.key[0] == "namespace" for scope in contracts.of(name).timed):
                 continue
             for scope, dimension, floor in self._floors(contracts, job.exchange, name):
-                rate = leased.get(_name_of(scope), (0, 0))[dimension]
+                rate = leased.get(_name_of(scope, dimension), (0, 0))[dimension % _TIME]
                 if rate != UNLIMITED and rate < floor:
                     yield (
                         f"{name!r} has waited for {now_ms - since_ms} ms, and of {scope.key} the job may spend {rate} "
@@ -142,9 +152,9 @@ class Leases(Law):
     @staticmethod
     def _floors(contracts: Contracts, exchange: SimulatedExchange, name: str) -> Iterator[tuple[Scope, int, int]]:
         """Yield a lower bound of what a job has of every scope that a namespace waits for."""
-        for scope in contracts.of(name).enforced:
-            if scope.key[0] in _LEVELS.values():
-                for dimension, limit in enumerate(scope.limits):
+        for scope in contracts.of(name).scopes:
+            if scope.is_asked and scope.key[0] in _LEVELS.values():
+                for dimension, limit in enumerate((*scope.limits, scope.time)):
                     if limit is not None:
                         part = exchange.settings.floor_percent * (limit.rate // 100) // max(1, exchange.seats)
                         yield scope, dimension, part // 2
@@ -154,5 +164,7 @@ class Leases(Law):
         self._since_ms.clear()
 
 
-def _name_of(scope: Scope) -> ScopeName:
-    return ("tenant", scope.key[1]) if scope.key[0] == "tenant" else ("resource_group", scope.key[1])
+def _name_of(scope: Scope, dimension: int) -> ScopeName:
+    if dimension == _TIME:
+        return ("tenant.time" if scope.key[0] == "tenant" else "resource_group.time", scope.key[1])
+    return ("tenant" if scope.key[0] == "tenant" else "resource_group", scope.key[1])

@@ -29,14 +29,16 @@ from tests.life.account import Account
 from tests.life.contract import Key, text_of
 from tests.life.drawing import Drawing, Step, Traffic
 from tests.life.laws import TAKEOVER, Law, Violation, World
+from tests.life.laws_of_charges import Charges
 from tests.life.laws_of_debt import Debt
 from tests.life.laws_of_fairness import Fairness, Starvation
 from tests.life.laws_of_pace import Pace
 from tests.life.laws_of_rejection import Rejection
 from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
-from tests.life.laws_of_sharing import SHARING, Leases, Watch, key_of
+from tests.life.laws_of_sharing import SHARING, Leases, Watch, place_of
 from tests.life.laws_of_time import Limit, WorkConservation
+from tests.life.row_costs import costs, draw_costs
 from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
 from tests.life.steps_of_sharing import RULES_OF_SHARING
 
@@ -45,7 +47,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
         Conservation, Limit, Fairness, Pace, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
-        QueueRoom, Leases, Rejection,
+        QueueRoom, Leases, Rejection, Charges,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)
@@ -64,6 +66,9 @@ class Birth:
     shards: int
     is_sharing: bool = False
     """Whether it shares its quotas with other jobs."""
+
+    row_ns: tuple[tuple[str, int], ...] = ()
+    """The processing time that a row takes, by tenant; none is measured where it is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,8 @@ def draw_script(
     drawing = Drawing(rng, tempers, names, sizes, document, [])
     is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen)
     chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
-    birth = Birth(document, rng.choice(SHARDS), is_sharing)
+    row_ns = draw_costs(random.Random(f"costs of {seed}/{number}")) if tempers.has("time") else ()
+    birth = Birth(document, rng.choice(SHARDS), is_sharing, row_ns)
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
 
 
@@ -159,6 +165,7 @@ class Life:
             job = SimulatedJob(self.birth.document, self.birth.shards, exchange=self.exchange)
         except PolicyError:
             job = SimulatedJob({"version": 1}, self.birth.shards, exchange=self.exchange)
+        job.cost_ns = costs(self.birth.row_ns)
         self.world = World(job, Account(self.birth.shards))
         if self.exchange is not None and SHARING in self.laws:
             self.exchange.time.actors.append(Watch(self.exchange, self.world))
@@ -276,7 +283,7 @@ class Life:
         spent: dict[tuple[Key, int], int] = defaultdict(int)
         for peer in self._past_peers:
             for (name, dimension), tokens in peer.spent.items():
-                spent[key_of(name), dimension] += tokens
+                spent[place_of(name, dimension)] += tokens
         return spent
 
     def forget(self) -> None:
@@ -370,7 +377,7 @@ class Life:
         is_sharing = self.job.exchange is not None and self.job.is_sharing
         spent = self._spent[batch.number] if is_sharing else None
         self._epoch = batch.epoch
-        overpaid_ms = 0 if self._is_before_move else world.overpaid_ms
+        overpaid_ms = world.beyond_ms = 0 if self._is_before_move else world.overpaid_ms
         world.account.advance(
             contracts,
             names,

@@ -24,7 +24,7 @@ BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
 FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
 BOUNDS: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
 PERCENTAGES: Final = (0.0001, 1, 50, 250)
-"""No life's rows take measured time, so these hold nothing back: a law is broken if one does."""
+"""They hold nothing back in a life whose rows take no measured time: a law is broken if one does."""
 
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.control import plane
+from spark_throttle.control import plane, settling
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import codec
@@ -68,6 +68,12 @@ OTHERS = Step("run", {"rows": [("acme/b", 1, 8), ("blue/a", 1, 8)], "triggers": 
 PATIENT = {
     "version": 1,
     "resource_groups": {"gold": {"publish": {"messages_per_second": 1, "burst_seconds": 60}}},
+    "defaults": {"resource_group": "gold"},
+}
+COSTLY = Step("run", {"rows": [("acme/a", 1, 100)], "triggers": 1, "after_ms": 1_000})
+TIMED = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"request_percentage": 50, "burst_seconds": 2}}},
     "defaults": {"resource_group": "gold"},
 }
 GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
@@ -234,6 +240,10 @@ def never_grows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sharing, "_grow", lambda *_: None)
 
 
+def loses_charges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(settling, "read_charges", lambda *_, **__: {})
+
+
 def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
     def payload(table: pa.Table) -> pa.Table:
         raise ValueError(table)
@@ -284,6 +294,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Sharing", takes_no_lease_for_no_quota, Birth(STRICT, 1, is_sharing=True), [SOON]),
         ("Rejection", defers_no_verdict, Birth(ROOMY, 8), [BRIEF]),
         ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
+        ("Charges", loses_charges, Birth(TIMED, 1, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
         ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
     ],
 )

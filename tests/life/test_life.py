@@ -56,6 +56,13 @@ def test_a_seed_and_a_number_are_one_life() -> None:
     assert draw_script(3, 4) != draw_script(3, 5)
 
 
+def test_lives_charge_processing_time_and_have_quotas_on_it() -> None:
+    births = [draw_script(3, number).birth for number in range(40)]
+    costly = [birth for birth in births if any(row_ns for _, row_ns in birth.row_ns)]
+    assert len(costly) >= 8
+    assert any("request_percentage" in str(birth.document) for birth in costly)
+
+
 def test_shrinking_leaves_the_steps_that_matter() -> None:
     steps = [Step("burst", {"number": number}) for number in range(40)]
     needed = [steps[5], steps[23]]
@@ -67,5 +74,5 @@ def test_the_last_line_of_a_run_is_json(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == (
         '{"seed": 1, "steps": 0, "violations": 0, "by_law": {"L1": 0, "L2": 0, "L3": 0, "Pace": 0, "L4": 0, "L5": 0, '
         '"L6": 0, "L7": 0, "L8": 0, "Debt": 0, "Starvation": 0, "Queue": 0, "Sharing": 0, "Rejection": 0, '
-        '"Isolation": 0, "Takeover": 0}, "lives": 0, "batches": 0}'
+        '"Charges": 0, "Isolation": 0, "Takeover": 0}, "lives": 0, "batches": 0}'
     )
