@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
-from spark_throttle.core.quota import NEVER_MS, UNLIMITED, CompiledPolicy, Int64s, OnExcess, TimeQuotas
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.files.storage import Directory
@@ -36,6 +37,9 @@ class ScopeTime:
 
     request_percentage: float | None
     """Its quota; `None` if it has none."""
+
+    share_percentage: float | None
+    """This job's part of the quota, which holds its rows back: all of it, if jobs do not share it."""
 
     used_percentage: float | None
     """What it used in the interval; `None` if nobody knows how long that was."""
@@ -138,37 +142,45 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     rules = policy.namespace_limits.take(match(ledger.names, policy).rule)
     levels = ["job", *["tenant"] * len(policy.tenant_names), *["resource_group"] * len(policy.group_names)]
     names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
-    parts = [
-        (levels, names, ledger.shared, quotas_of(policy.shared), used.shared_ns, policy.shared.on_excess),
-        (["namespace"] * len(ledger.names), shown(ledger.names), ledger.own, quotas_of(rules), used.own_ns,
-         rules.on_excess),
-    ]  # fmt: skip
-    rows = pa.concat_tables([_rows(*part, used.interval_ms) for part in parts]).combine_chunks()
+    share = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms).shared
+    shared = _rows(ledger.shared, quotas_of(share), used.shared_ns, share.on_excess, used.interval_ms)
+    own = _rows(ledger.own, quotas_of(rules), used.own_ns, rules.on_excess, used.interval_ms)
+    rows = pa.concat_tables([
+        _named(shared, levels, names, quotas_of(policy.shared)),
+        _named(own, ["namespace"] * len(ledger.names), shown(ledger.names), quotas_of(rules)),
+    ]).combine_chunks()  # fmt: skip
     job = JobTime(ledger.as_of_ms, used.interval_ms, used.exempt_ns, used.unattributed_ns)
     return TimeStatus(policy.revision, job, rows)
 
 
-def _rows(
-    levels: list[str],
-    names: pa.StringArray,
-    accounts: TimeAccounts,
-    quotas: TimeQuotas,
-    used_ns: Int64s,
-    on_excess: Int64s,
-    interval_ms: int,
-) -> pa.Table:
+def _named(rows: pa.Table, levels: list[str], names: pa.StringArray, quotas: TimeQuotas) -> pa.Table:
+    """Return rows with their level, their name and their quota before them."""
+    columns = {"level": pa.array(levels, pa.string()), "scope": names, "request_percentage": _percents(quotas)}
+    return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+
+
+def _percents(quotas: TimeQuotas) -> pa.DoubleArray:
+    return pa.array(quotas.rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT, mask=~quotas.is_limited)
+
+
+def _rows(accounts: TimeAccounts, quotas: TimeQuotas, used_ns: Int64s, on_excess: Int64s, interval_ms: int) -> pa.Table:
+    """Return the other fields of `ScopeTime`.
+
+    Parameters
+    ----------
+    quotas
+        The job's parts of the quotas.
+    """
     throttle_ms = accounts.throttle_ms(quotas)
-    is_free = quotas.rate_ns_per_ms == UNLIMITED
+    is_free = ~quotas.is_limited
     milli = np.maximum(accounts.messages_micro // 1_000, 1)
     whole_ns, rest_ns = np.divmod(accounts.time_ns, milli)
     price_ns = np.minimum(whole_ns, _MOST_WHOLE_NS) * 1_000 + rest_ns * 1_000 // milli
     is_open = is_free | (on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
     return pa.table({
-        "level": pa.array(levels, pa.string()),
-        "scope": names,
-        "request_percentage": pa.array(quotas.rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT, mask=is_free),
+        "share_percentage": _percents(quotas),
         "used_percentage": pa.array(
-            used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT), mask=np.full(len(levels), interval_ms == 0)
+            used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT), mask=np.full(len(used_ns), interval_ms == 0)
         ),
         "used_ns": pa.array(used_ns),
         "balance_ns": pa.array(accounts.balance_ns, mask=is_free),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, _EffectiveRouteContext
 from starlette.testclient import TestClient
@@ -57,6 +58,14 @@ def _routes_are_built_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_EffectiveRouteContext, "from_api_route", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _requests_share_a_loop() -> Iterator[None]:
+    """Run all applications in one event loop: a client starts one for each request, and its threads."""
+    with start_blocking_portal() as portal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TestClient, "portal", portal)
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -25,24 +26,54 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
-def test_name_of_any_text_is_kept_exactly(served: ServedApp, name: str) -> None:
-    admin, segment = served.client(), quote(name, safe="")
+def test_name_of_any_text_is_kept_exactly(in_memory: ServedApp, name: str) -> None:
+    admin, segment = in_memory.client(), quote(name, safe="")
     group = f"/admin/v2/resourcegroup/{segment}"
     assert admin.put(group, json={"publishRateInMsgs": 5}).status_code == 200
     assert admin.get(group).json()["publishRateInMsgs"] == 5
     assert name in admin.get("/admin/v2/resourcegroup").json()
-    assert served.service.get("resource_group", name).values == {"publish": {"messages_per_second": 5}}
+    assert in_memory.service.get("resource_group", name).values == {"publish": {"messages_per_second": 5}}
     attached = f"/admin/v2/namespaces/t/{segment}/resourcegroup"
-    assert admin.put(f"{attached}/{segment}").status_code == (200 if len(f"t/{name}".encode()) <= 1024 else 422)
-    if len(f"t/{name}".encode()) <= 1024:
+    assert admin.put(f"{attached}/{segment}").status_code == (200 if fits(name) else 422)
+    if fits(name):
         assert admin.get(attached).text == name
         assert admin.get("/admin/v2/explain/" + quote(f"t/{name}", safe="")).json()["resource_group"] == name
         assert admin.delete(group).status_code == 412
         assert admin.delete(attached).status_code == 428
         assert admin.delete(attached, params={"yes": "true"}).status_code == 200
     assert admin.delete(group).status_code == 200
+
+
+def fits(name: str) -> bool:
+    return len(f"t/{name}".encode()) <= 1024
+
+
+@pytest.mark.slow
+def test_names_of_any_text_are_kept_exactly_in_delta(tmp_path: Path, serve: Callable[..., ServedApp]) -> None:
+    """One commit and one call write them, and a store that is opened anew reads them."""
+    served = serve(DeltaStore.create(str(tmp_path / "policies")))
+    groups = [Change("resource_group", name, '{"publish":{"messages_per_second":5}}') for name in NAMES]
+    body = {name: json.dumps({"resource_group": name}) for name in NAMES if fits(name)}
+    namespaces = [Change("namespace", f"t/{name}", text) for name, text in body.items()]
+    served.store.commit([*groups, *namespaces], expected_revision=0, author=Author("ann"), at_ms=0)
+    put = served.client().put(
+        "/admin/v2/resourcegroup/" + quote("\u00e9/one more", safe=""), json={"publishRateInMsgs": 6}
+    )
+    assert put.status_code == 200
+    store = DeltaStore(str(tmp_path / "policies"))
+    admin = serve(store).client()
+    assert admin.get("/admin/v2/resourcegroup").json() == sorted([*NAMES, "\u00e9/one more"])
+    for name in NAMES:
+        segment = quote(name, safe="")
+        assert admin.get(f"/admin/v2/resourcegroup/{segment}").json()["publishRateInMsgs"] == 5
+        if fits(name):
+            assert admin.get(f"/admin/v2/namespaces/t/{segment}/resourcegroup").text == name
+            explained = admin.get("/admin/v2/explain/" + quote(f"t/{name}", safe="")).json()
+            assert explained["resource_group"] == name
+    gone = [Change(change.kind, change.name, None) for change in (*namespaces, *groups)]
+    store.commit(gone, expected_revision=store.revision(), author=Author("ann"), at_ms=0)
+    assert admin.get("/admin/v2/resourcegroup").json() == ["\u00e9/one more"]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.status import Status, read_status
-from spark_throttle.status.time_status import JobTime, ScopeTime
+from spark_throttle.status.time_status import JobTime, ScopeTime, time_status_of
 from spark_throttle.status.usage_table import JOB_TIME_COLUMNS, TIME_COLUMNS, USAGE_SCHEMA
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
@@ -45,9 +47,9 @@ def test_status_has_the_time_of_every_scope_that_the_newest_epoch_settled(job: M
     assert status.time == JobTime(job.now_ms, 2_000, 70 * MS, 5 * MS)
     acme = status.of_level("tenant")["acme"].time
     # A burst of 500 ms less 1,200 ms is a debt of 500 ms, the window's; 2 s pay 1,000 ms of half a core.
-    assert acme == ScopeTime(50.0, 60.0, 1_200 * MS, 500 * MS, 0, 200 * MS)
-    assert status.of_level("namespace")["acme/own"].time == ScopeTime(10.0, 15.0, 300 * MS, 900 * MS, 0, 150 * MS)
-    assert status.of_level("job")["job"].time == ScopeTime(None, 62.5, 1_250 * MS, None, None, 1_250 * MS // 9)
+    assert acme == ScopeTime(50.0, 50.0, 60.0, 1_200 * MS, 500 * MS, 0, 200 * MS)
+    assert status.of_level("namespace")["acme/own"].time == ScopeTime(10.0, 10.0, 15.0, 300 * MS, 900 * MS, 0, 150 * MS)
+    assert status.of_level("job")["job"].time == ScopeTime(None, None, 62.5, 1_250 * MS, None, None, 1_250 * MS // 9)
     assert status.of_level("namespace")["acme/a"].time is None
 
 
@@ -87,3 +89,19 @@ def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_
     assert [row["used_time_ns"] // MS for row in of_acme] == [0, 1_200, 1_200, 0, 0, 0]
     assert {(row["request_percentage"], row["throttle_time_ms"]) for row in of_acme} == {(50.0, 0)}
     assert {row["exempt_time_ns"] for row in rows if row["level"] != "job"} == {None}
+
+
+def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> None:
+    job.batch(OFFERED, used_ms=USED_MS)
+    job.batch(OFFERED, seconds=0.5)
+    epoch, policy = job.plane.epochs.load(job.epoch), job.policy
+    assert epoch.time is not None
+    assert policy is not None
+    part = np.array([-1, 100_000, -1], dtype=np.int64)  # a tenth of a core for acme, after the job, before blue
+    unlimited = np.full((3, 2), -1, dtype=np.int64)
+    shared = replace(epoch, share_micro_per_ms=unlimited, time=replace(epoch.time, share_ns_per_ms=part))
+    status = time_status_of(shared, policy)
+    assert status is not None
+    acme = status.by_scope()["tenant", "acme"]
+    assert (acme.request_percentage, acme.share_percentage) == (50, 10)
+    assert (acme.balance_ns, acme.throttle_ms) == (-250 * MS, 2_500)

@@ -25,7 +25,7 @@ export class ProcessingTime {
     this.about.textContent = aboutText(time);
     const named = time.scopes.map((scope) => ({ ...scope, name: nameOf(scope) }));
     this.rows.show(named, "name", (scope) => [
-      ["number", scope.request_percentage === null ? "no limit" : percent(scope.request_percentage)],
+      ["number", quotaOf(scope)],
       ["number", percent(scope.used_percentage)], ["", partOf(scope)],
       ["number", scope.balance_ns === null ? "–" : duration(scope.balance_ns / 1e6)],
       ["number", scope.throttle_ms === null ? "–" : duration(scope.throttle_ms)],
@@ -45,9 +45,14 @@ export function aboutText(time) {
   return parts.join(" ");
 }
 
+function quotaOf({ request_percentage: quota, share_percentage: share }) {
+  if (quota === null) return "no limit";
+  return share === quota ? percent(quota) : `${percent(share)} of ${percent(quota)}`;
+}
+
 function partOf(scope) {
-  if (!scope.request_percentage || scope.used_percentage === null) return "–";
-  const part = scope.used_percentage / scope.request_percentage;
+  if (!scope.share_percentage || scope.used_percentage === null) return "–";
+  const part = scope.used_percentage / scope.share_percentage;
   return element("div", { class: "service" },
     element("meter", { min: 0, max: 1, value: Math.min(part, 1), "aria-label": "used part of the quota" }), percent(part * 100));
 }

@@ -223,7 +223,7 @@ def _time_ratios(window: Window, time: TimeStatus | None) -> tuple[np.ndarray, n
 
 
 def _time_ratio(rows: pa.Table) -> np.ndarray:
-    quota, used = (pc.fill_null(rows[name], -1.0).to_numpy() for name in ("request_percentage", "used_percentage"))
+    quota, used = (pc.fill_null(rows[name], -1.0).to_numpy() for name in ("share_percentage", "used_percentage"))
     is_in_debt = pc.fill_null(rows["balance_ns"], 0).to_numpy() < 0
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(quota == 0, np.inf, np.maximum(used / quota, np.where(is_in_debt, 1.0, 0.0)))

@@ -98,6 +98,10 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         "spark_throttle_request_percentage", "The scope's quota on processing time, in percent of one core.",
         labels=_SCOPE_LABELS,
     )  # fmt: skip
+    part = GaugeMetricFamily(
+        "spark_throttle_share_request_percentage", "The job's share of the quota on processing time.",
+        labels=_SCOPE_LABELS,
+    )  # fmt: skip
     for view in views:
         if view.newest is None:
             continue
@@ -116,9 +120,10 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
             time = times.get((level, scope))
             _add(throttle_time, labels, _longest(throttle_time_seconds(held, rate), time))
             _add(percent, labels, None if time is None else time.request_percentage)
+            _add(part, labels, None if time is None else time.share_percentage)
             balance_ns = None if time is None else time.balance_ns
             _add(left, labels, None if balance_ns is None else balance_ns / _NS_PER_SECOND)
-    yield from (*families.values(), throttle_time, left, percent, *_near_limits(views))
+    yield from (*families.values(), throttle_time, left, percent, part, *_near_limits(views))
 
 
 def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:

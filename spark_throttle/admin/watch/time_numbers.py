@@ -21,6 +21,9 @@ class ScopeTimeNumbers:
     request_percentage: float | None
     """Its quota; null if it has none."""
 
+    share_percentage: float | None
+    """The job's part of the quota: all of it, if jobs do not share it."""
+
     used_percentage: float | None
     """Null after the first epoch: it is not known how long it took."""
 

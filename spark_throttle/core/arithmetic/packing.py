@@ -29,11 +29,13 @@ _ON_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 """A task has one core: to hand columns to other threads costs more than to read them."""
 
 _OFFSETS = struct.Struct("<qq")
-_NARROW = tuple(
-    (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-    for kind in (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32)
-)
-"""Narrower types of integers, the narrowest first, and their bounds."""
+_UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.int64}
+_SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+"""Types of integers, by their bits. The values are int64, so none takes 64 bits without a sign."""
+
+_ARROW = {kind: pa.from_numpy_dtype(kind) for kind in {*_UNSIGNED.values(), *_SIGNED.values()}}
+_LISTED_BELOW = 100
+"""Of fewer numbers, Python's list has the least and the largest sooner than two calls of numpy."""
 
 
 def pack(kind: str, version: int, fields: Mapping[str, Field], *, is_compressed: bool = False) -> bytes:
@@ -149,29 +151,32 @@ class BlockFields:
 
 
 def _one_row(value: Field) -> pa.Array:
-    """Return `value` as an Arrow array of length 1."""
+    """Return `value` as an Arrow array of length 1; from buffers, because a state has dozens of fields, most short."""
     if isinstance(value, np.ndarray):
-        return _list_of(pa.array(_narrowed(value.reshape(-1))))
+        values = _narrowed(value.reshape(-1))
+        data = pa.py_buffer(values)
+        return _list_of(pa.Array.from_buffers(_ARROW[values.dtype.type], len(values), [None, data]))
     if isinstance(value, pa.Array):
         return _list_of(value)
     if isinstance(value, list):
         return _list_of(pa.array(value, pa.large_binary()))
     if isinstance(value, bytes):
         return pa.array([value], pa.large_binary())
-    return pa.array([value])
+    return pa.array([value], pa.string() if isinstance(value, str) else pa.int64())
 
 
 def _list_of(values: pa.Array) -> pa.Array:
-    """Return an array of one list; from buffers, because a state has dozens of fields and most are short."""
+    """Return an array of one list."""
     offsets = pa.py_buffer(_OFFSETS.pack(0, len(values)))
     return pa.Array.from_buffers(pa.large_list(values.type), 1, [None, offsets], children=[values])
 
 
 def _narrowed(values: Int64s) -> np.ndarray:
-    if not len(values):
-        return values.astype(np.uint8)
-    low, high = int(values.min()), int(values.max())
-    for narrow, least, most in _NARROW:
-        if least <= low and high <= most:
-            return values.astype(narrow)
-    return values
+    """Return `values` in the narrowest type that holds them; of a signed and an unsigned one, the unsigned."""
+    if len(values) < _LISTED_BELOW:
+        listed = values.tolist()
+        low, high = min(listed, default=0), max(listed, default=0)
+    else:
+        low, high = int(values.min()), int(values.max())
+    bits, kinds = (high.bit_length(), _UNSIGNED) if low >= 0 else (1 + max(high, ~low).bit_length(), _SIGNED)
+    return np.ascontiguousarray(values, kinds[max(8, 1 << (bits - 1).bit_length())])

@@ -21,6 +21,7 @@ from spark_throttle.spark.shard.queue_folder import FOLDER, INLINE_BYTES, FrameP
 from spark_throttle.spark.shard.shard_queue import ShardQueue
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from spark_throttle.testing.simulation.disk import MemoryDirectory
+from tests.effort import examples
 from tests.spark.shard.shards import START_MS, Shard, column, group_state, with_helpers
 from tests.spark.shard.test_operator import KEYS, SHARD, batch, ids_of, pieces
 from tests.spark.shard.test_shard_batch import ids
@@ -225,6 +226,7 @@ def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path:
 
 
 @pytest.mark.slow
+@examples(15)
 @given(st.integers(0, 2**32))
 def test_checkpoint_that_is_put_back_finds_its_files(seed: int) -> None:
     draw, directory = random.Random(seed), CountedDirectory()
