@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.errors import DamagedError
 
 CHARGES_VERSION = 1
 
@@ -30,5 +31,8 @@ def unpack_charges(block: bytes, what: str) -> TimeCharges:
     DamagedError
         If the block is truncated or altered, or is none of charges.
     """
-    fields = unpack(block, "chrg", CHARGES_VERSION, what)
+    try:
+        fields = unpack(block, "chrg", CHARGES_VERSION, what)
+    except DamagedError as error:  # no decision rests on it yet, so the checkpoint is whole without it
+        raise DamagedError(what, error.problem, "delete it: what it charged is then charged to nobody") from error
     return TimeCharges(fields.names("names"), fields.integers("time_ns"), fields.integer("unattributed_ns"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.errors import DamagedError
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.status.time_status import time_status_of
 from spark_throttle.testing.simulation.batch import SimulatedBatch
@@ -244,6 +245,18 @@ def test_charges_of_batches_that_were_undone_do_not_count() -> None:
     ledgers = [newest_epoch(each).time.ledger for each in (clean, put_back)]
     assert ledgers[0].shared.balance_ns.tolist() == ledgers[1].shared.balance_ns.tolist()
     assert ledgers[0].shared.time_ns.tolist() == ledgers[1].shared.time_ns.tolist()
+
+
+def test_damaged_file_of_charges_is_named_and_may_be_deleted() -> None:
+    job = SimulatedJob(PLACES["tenant"], shards=2, cost_ns=TEN_TO_ONE)
+    played(job, 3)
+    newest = max(path for path in job.checkpoint.control if path.startswith("charges/"))
+    job.checkpoint.control[newest] = job.checkpoint.control[newest][:-3]
+    with pytest.raises(DamagedError, match=f"{newest} is damaged: .*; delete it: what it charged"):
+        job.trigger()
+    del job.checkpoint.control[newest]
+    job.restart()
+    assert admitted(played(job, 1), CHEAP) == [60]
 
 
 # Jobs that share their quotas
