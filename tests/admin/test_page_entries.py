@@ -274,7 +274,7 @@ def test_small_print_of_every_field_is_the_key_of_the_document(shown: ShownPage)
         " [label.querySelector('small').textContent, label.querySelector('input, select').name])"
     )
     found = shown.driver.execute_script(script)
-    assert len(found) == 13
+    assert len(found) == 15
     assert all(name.split(".")[-1] == small for small, name in found)
 
 
