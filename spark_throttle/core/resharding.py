@@ -58,11 +58,11 @@ def parts_of(state: ShardState, shards: int) -> Iterator[StatePart]:
     Examples
     --------
     >>> pairs = np.zeros((3, 2), dtype=np.int64)
-    >>> flows = Flows(pa.array(["a", "b", "c"]), pairs, pairs, pairs[:, 0], pairs)
+    >>> flows = Flows(pa.array(["a", "b", "d"]), pairs, pairs, pairs[:, 0], pairs)
     >>> queue = Queue(*(np.array(values) for values in ([2, 0, 0, 2], [10, 20, 30, 40], [5] * 4, [0] * 4)))
     >>> state = replace(ShardState.initial(1), flows=flows, queue=queue)
     >>> [(part.state.flows.names.to_pylist(), part.rows.tolist()) for part in parts_of(state, 2)]
-    [(['c'], [0, 3]), (['a', 'b'], [1, 2])]
+    [(['d'], [0, 3]), (['a', 'b'], [1, 2])]
     """
     flows, queue = state.flows, state.queue
     shard = shard_of(flows.names, shards)

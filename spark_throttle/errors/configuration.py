@@ -139,7 +139,7 @@ class UnsentCallsError(ConfigurationError):
 
     Examples
     --------
-    >>> print(UnsentCallsError(40, 7, "http://api", None, "/checkpoint/throttle/unsent/7").args[0].partition(":")[0])
+    >>> print(UnsentCallsError(40, 7, "http://api", None, "/checkpoint/throttle/unsent/7").args[0].partition(": ")[0])
     40 messages that http://api did not take until batch 7 are still to be sent, and this query does not send
     """
 

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
-from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 
 if TYPE_CHECKING:
     from spark_throttle.status.destination_status import DestinationStatus
@@ -139,6 +138,8 @@ def _throttled(time: ScopeTime | None) -> str:
 
 def _uncharged(time: JobTime) -> str:
     """Return the time that is charged to no scope, in percent of one core where that is known."""
+    from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT  # loads pyarrow, which most commands do not
+
     parts = []
     for time_ns, word in ((time.exempt_ns, "exempt"), (time.unattributed_ns, "of no namespace")):
         percent = time_ns / (time.interval_ms * NS_PER_MS_OF_A_PERCENT) if time.interval_ms else None

@@ -73,7 +73,7 @@ class ShardOperator:
                     handed_over = HandedOver.of(bytes(frame), f"the handover of the key {key[0]}")
                 else:
                     frames.append(bytes(frame))
-        stored = _stored_block(state, int(key[0]))
+        stored = self._stored_block(state, int(key[0]))
         if handed_over is not None:
             handed_over.check(stored, int(key[0]))
             stored = handed_over.state
@@ -103,6 +103,15 @@ class ShardOperator:
                 yield _row(FrameKind.WAITING, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
 
+    def _stored_block(self, state: GroupState, key: int) -> bytes | None:
+        if not state.exists:
+            return None
+        version, block = state.get
+        if version > STATE_VERSION:
+            whose = f"shard {self.shard_keys.index(key)}" if key in self.shard_keys else f"a former shard (key {key})"
+            raise UnknownVersionError(f"the state of {whose}", int(version), STATE_VERSION)
+        return bytes(block)
+
     def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
         files = self.outlet(kind, tables) if self.outlet is not None else None
         if files is not None:
@@ -115,12 +124,3 @@ class ShardOperator:
 
 def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
     return pd.DataFrame({"kind": [int(kind)], "frame": [frame]})
-
-
-def _stored_block(state: GroupState, key: int) -> bytes | None:
-    if not state.exists:
-        return None
-    version, block = state.get
-    if version > STATE_VERSION:
-        raise UnknownVersionError(f"the state of the key {key}", int(version), STATE_VERSION)
-    return bytes(block)
