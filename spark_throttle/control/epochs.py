@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spark_throttle.checkpoint.handover import forget_handovers
+from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.checkpoint.told import forget_told
 from spark_throttle.control.feedback import forget_put_away
 from spark_throttle.control.run_fence import RunFence
@@ -53,6 +54,14 @@ class EpochName:
 
 
 NO_EPOCH = EpochName(0, "")
+
+
+def logged_epoch(checkpoint: Directory, batch: int) -> EpochName | None:
+    """Return the name of the epoch that the offsets of a batch name; `None` unless they name one."""
+    offsets = source_offsets(checkpoint, batch)
+    named = [each.get("control", each) for each in offsets]  # a query that decides on references has both in one offset
+    found = [EpochName.of(each) for each in named if each.keys() == {"epoch", "file"}]
+    return found[0] if len(found) == 1 else None
 
 
 class Epochs:

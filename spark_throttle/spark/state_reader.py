@@ -61,8 +61,8 @@ def read_queued(
     ConfigurationError
         If the checkpoint does not belong to a throttled query that has committed a batch.
     """
-    control_path = control_path or f"{checkpoint.rstrip('/')}/throttle"
-    return _queued(spark, checkpoint, SparkPaths(spark).resolve(control_path), schema, None)
+    _, control = SparkPaths(spark).query(checkpoint, control_path)
+    return _queued(spark, checkpoint, control, schema, None)
 
 
 def queued_after(

@@ -57,7 +57,6 @@ from spark_throttle.spark.start.task_slots import task_slots
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpointLocation"
-_CONTROL_FOLDER = "throttle"
 _UNSENT_OPTION = "throttle.unsent"
 _REFUSE, _REDIRECT = _UNSENT = ("refuse", "redirect")
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
@@ -267,9 +266,8 @@ class ThrottledStreamWriter:
 
     def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
         paths = SparkPaths(self._events.sparkSession)
-        checkpoint = paths.resolve(self._checkpoint())
+        checkpoint, control_path = paths.query(self._checkpoint())
         refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
-        control_path = f"{checkpoint.rstrip('/')}/{_CONTROL_FOLDER}"
         options = self._sink_options()
         options.pop("path", None)
         target = Target(self._format, options, self._partition_columns, path, table).resolved(paths)

@@ -34,6 +34,8 @@ class _Refused:
     what: str
     why: str
     remedy: str = _TABLE_BETWEEN
+    store: str = ""
+    """The state store on which it is not refused, if there is one."""
 
 
 _REFUSED: Final = (
@@ -62,16 +64,15 @@ _REFUSED: Final = (
         "Spark runs neither over a stream",
         "use a join with a static table: how='left_anti' or how='left_semi'",
     ),
+    _Refused(
+        r"TransformWithState\w*",
+        "a transformWithState",
+        "Spark runs it on RocksDB only",
+        f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/checkpoints.md), or {_TABLE_BETWEEN}",
+        store="RocksDB",
+    ),
 )
-_ON_ROCKSDB: Final = _Refused(
-    r"TransformWithState\w*",
-    "a transformWithState",
-    "Spark runs it on RocksDB only",
-    f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/checkpoints.md), or {_TABLE_BETWEEN}",
-)
-_NODES: Final = tuple(
-    (re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in (*_REFUSED, _ON_ROCKSDB)
-)
+_NODES: Final = tuple((re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in _REFUSED)
 
 
 def refuse_operators(plan: str, setting: Callable[[str, str], str | None]) -> None:
@@ -100,7 +101,8 @@ def refuse_operators(plan: str, setting: Callable[[str, str], str | None]) -> No
     'the stream has an orderBy before the throttle, but a stream has no end to sort to'
     """
     for node, refused in _NODES:
-        if node.search(plan) and not (refused is _ON_ROCKSDB and "RocksDB" in (setting(_PROVIDER, "") or "")):
+        runs = bool(refused.store) and refused.store in (setting(_PROVIDER, "") or "")
+        if node.search(plan) and not runs:
             raise ConfigurationError(
                 f"the stream has {refused.what} before the throttle, but {refused.why}: {refused.remedy} ({_PAGE})"
             )

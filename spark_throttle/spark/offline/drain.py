@@ -89,9 +89,8 @@ def drain(
     if format not in ("delta", "parquet"):
         raise ConfigurationError(f"format is {format!r}; give 'delta' or 'parquet'")
     paths = SparkPaths(spark)
-    place = paths.resolve(checkpoint)
+    place, control = paths.query(checkpoint, control_path)
     into = paths.resolve(into)
-    control = paths.resolve(control_path) if control_path else f"{place.rstrip('/')}/throttle"
     query = stopped_query(place, control, Clock.system())
     note = _begun(query, into, format)
     messages = waiting_messages(spark, place, query.batch)

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.checkpoint.drained import refuse_drained
-from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.epochs import EpochName
+from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
@@ -53,9 +52,7 @@ def reshard(spark: SparkSession, checkpoint: str, shards: int, *, control_path: 
     DamagedError
         If a part of the checkpoint is missing.
     """
-    paths = SparkPaths(spark)
-    place = paths.resolve(checkpoint)
-    control = paths.resolve(control_path) if control_path else f"{place.rstrip('/')}/throttle"
+    place, control = SparkPaths(spark).query(checkpoint, control_path)
     query = stopped_query(place, control, Clock.system())
     refuse_drained(query.directory)
     change = Reshard(query.directory, query.manifest, query.batch, _epoch_of(query), shards)
@@ -73,13 +70,11 @@ def reshard(spark: SparkSession, checkpoint: str, shards: int, *, control_path: 
 
 def _epoch_of(query: StoppedQuery) -> EpochName:
     """Return the epoch of the last batch, by its offsets."""
-    offsets = source_offsets(Directory(query.checkpoint), query.batch)
-    named = [each.get("control", each) for each in offsets]
-    found = [EpochName.of(each) for each in named if each.keys() == {"epoch", "file"}]
-    if len(found) != 1:
+    found = logged_epoch(Directory(query.checkpoint), query.batch)
+    if found is None:
         what = f"the offsets of batch {query.batch} in {query.checkpoint}"
         raise DamagedError(what, "they name no epoch", RESTORE_CHECKPOINT)
-    return found[0]
+    return found
 
 
 _KNOWN = "key int, digest string, advanced_to_ms long"

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.checkpoint.offset_log import batch_time_ms, source_offsets
+from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import (
     UnsentCalls,
@@ -34,7 +34,7 @@ from spark_throttle.checkpoint.unsent import (
     read_unsent,
     write_unsent,
 )
-from spark_throttle.control.epochs import EpochName, Epochs
+from spark_throttle.control.epochs import EpochName, Epochs, logged_epoch
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.destinations import WHOLE, Told, group_names
 from spark_throttle.core.names.matching import match
@@ -103,11 +103,10 @@ class PacedSink:
         checkpoint = checkpoint_of(directory)
         batch_ms = time_of(checkpoint, mark.batch)
         left = unsent_before(directory, checkpoint, mark.batch)
-        noted = noted_given_up(directory, mark.batch, batch_ms)
         resumed = 0 if left is None else left.messages
         unsent = {} if left is None else by_namespace(left.tables)
-        task = self._task(directory, mark, reports, unsent, noted)
-        answers = [] if rows is None and not unsent else self._send(rows, task, unsent)
+        task = None if rows is None and not unsent else self._task(directory, mark, reports, unsent, batch_ms)
+        answers = [] if task is None else self._send(rows, task, unsent)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
         taken = [sum(answer[name] for answer in answers) for name in ("rows", "resumed")]
         if taken != [admitted, resumed]:
@@ -129,7 +128,7 @@ class PacedSink:
         if is_metered(directory, reports):
             charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
         given_up = [bytes(table) for answer in answers for table in answer["given_up"]]
-        if task.may_give_up:  # before the dead letters are written
+        if task is not None and task.may_give_up:  # before the dead letters are written
             keys = [key for answer in answers for key in answer["given_up_keys"]]
             note_given_up(directory, mark.batch, batch_ms, keys)
         return given_up_rows(given_up, self.schema)
@@ -140,7 +139,7 @@ class PacedSink:
         mark: BatchMark,
         reports: Sequence[UsageReport],
         unsent: Mapping[str, Sequence[bytes]],
-        noted: frozenset[str] | None,
+        batch_ms: int,
     ) -> PacedTask:
         """Return the task that sends a part of a batch, with the unsent calls of the namespaces that the batch has."""
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
@@ -149,11 +148,12 @@ class PacedSink:
         moved = {name: int(count) for report in reports for name, count in _admitted(report)}
         messages = Counter(moved) + Counter({name: count_rows(tables) for name, tables in unsent.items()})
         destinations, destination_of = destinations_of(epoch, policy, messages)
-        return PacedTask(
+        task = PacedTask(
             self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(),
             longest_ns(reports, costs, destination_of), self.options, destinations, destination_of,
-            {name: tables for name, tables in unsent.items() if name in moved}, noted,
+            {name: tables for name, tables in unsent.items() if name in moved},
         )  # fmt: skip
+        return replace(task, given_up=noted_given_up(directory, mark.batch, batch_ms)) if task.may_give_up else task
 
     def _send(
         self, rows: Callable[[], DataFrame] | None, task: PacedTask, unsent: Mapping[str, Sequence[bytes]]
@@ -284,8 +284,7 @@ def epoch_of(directory: Directory, batch: int) -> EpochName:
         If the offsets are gone.
     """
     checkpoint = checkpoint_of(directory)
-    for offset in source_offsets(checkpoint, batch):
-        control = offset.get("control", offset)  # a query that decides on references has both in one offset
-        if "epoch" in control:
-            return EpochName.of(control)
-    raise EpochMissingError(-1, checkpoint.path(f"offsets/{batch}"))
+    found = logged_epoch(checkpoint, batch)
+    if found is None:
+        raise EpochMissingError(-1, checkpoint.path(f"offsets/{batch}"))
+    return found

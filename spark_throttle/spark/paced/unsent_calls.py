@@ -7,8 +7,9 @@ call that is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +27,25 @@ _KEY_TYPE = pa.struct([
 
 def tables_of(parcels: Sequence[Parcel]) -> list[bytes]:
     """Return calls in their order, as few tables as their columns allow."""
+    return tables_with(parcels, _KEY, _KEY_TYPE, lambda parcel: _plain(parcel.key))
+
+
+def tables_with(
+    parcels: Sequence[Parcel], name: str, kind: pa.DataType, value_of: Callable[[Parcel], Mapping[str, Any]]
+) -> list[bytes]:
+    """Return the rows of calls in their order, each with a value of its call's in one more column.
+
+    Parameters
+    ----------
+    name, kind
+        The name and the type of the column.
+    """
     found = list[bytes]()
     for _, alike in groupby(parcels, key=lambda parcel: parcel.rows.schema):
         together = list(alike)
         rows = pa.concat_tables([parcel.rows for parcel in together])
-        keys = [_plain(parcel.key) for parcel in together for _ in range(parcel.rows.num_rows)]
-        found.append(_to_bytes(rows.append_column(_KEY, pa.array(keys, _KEY_TYPE))))
+        values = [value_of(parcel) for parcel in together for _ in range(parcel.rows.num_rows)]
+        found.append(_to_bytes(rows.append_column(name, pa.array(values, kind))))
     return found
 
 
@@ -43,7 +57,7 @@ def parcels_of_table(content: bytes, takes_ns: int) -> list[Parcel]:
     takes_ns
         The time that a row takes.
     """
-    table = _from_bytes(content)
+    table = table_in(content)
     keys = table.column(_KEY).to_pylist()
     rows, found, first = table.drop_columns([_KEY]), list[Parcel](), 0
     for key, group in groupby(keys):
@@ -57,7 +71,7 @@ def by_namespace(contents: Sequence[bytes]) -> dict[str, list[bytes]]:
     """Return the calls in tables by namespace, each namespace's in their order."""
     found = dict[str, list[bytes]]()
     for content in contents:
-        table = _from_bytes(content)
+        table = table_in(content)
         for name, rows in _runs(table):
             found.setdefault(name, []).append(_to_bytes(rows))
     return found
@@ -65,7 +79,7 @@ def by_namespace(contents: Sequence[bytes]) -> dict[str, list[bytes]]:
 
 def count_rows(contents: Sequence[bytes]) -> int:
     """Return the number of rows in tables."""
-    return sum(_from_bytes(content).num_rows for content in contents)
+    return sum(table_in(content).num_rows for content in contents)
 
 
 def _runs(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -84,7 +98,8 @@ def _to_bytes(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _from_bytes(content: bytes) -> pa.Table:
+def table_in(content: bytes) -> pa.Table:
+    """Return a table that `tables_of` or `tables_with` has written."""
     return pa.ipc.open_stream(content).read_all()
 
 

@@ -16,6 +16,9 @@ from pyspark.sql import SparkSession
 
 from spark_throttle.errors import ConfigurationError
 
+CONTROL_FOLDER: Final = "throttle"
+"""The control directory, in a checkpoint."""
+
 _SCHEME: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _LOCAL: Final = re.compile(r"^file:/+")
 
@@ -47,6 +50,11 @@ class SparkPaths:
         if found.endswith(path):
             self._prefix = found.removesuffix(path)
         return local_path(found)
+
+    def query(self, checkpoint: str, control_path: str | None = None) -> tuple[str, str]:
+        """Return the places of a query's checkpoint and of its control directory, which is in it by default."""
+        place = self.resolve(checkpoint)
+        return place, self.resolve(control_path) if control_path else f"{place.rstrip('/')}/{CONTROL_FOLDER}"
 
 
 def _asked(spark: SparkSession, path: str) -> str:
