@@ -26,7 +26,7 @@ from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
 from tests.benchmarks.results import save
 from tests.receiver import Arrival, Record, receiver
-from tests.sessions import pin_interpreter, session_settings
+from tests.sessions import open_session
 
 WINDOW_NS: Final = 100_000_000
 RATES: Final = {"own/a": 100, "own/b": 20, "many": 100}
@@ -61,13 +61,7 @@ def main() -> None:
 
 def run(scratch: Path, record: Record, master: str, interval: int, seconds: int) -> dict[str, Any]:
     """Run the query until the measured time is over, and return what its batches took."""
-    from pyspark.sql import SparkSession
-
-    pin_interpreter()
-    builder = SparkSession.builder
-    for name, value in (session_settings(scratch) | {"spark.master": master}).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = open_session(scratch, settings={"spark.master": master})
     names = ", ".join(f"'{name}'" for name in NAMESPACES)
     events = spark.readStream.format("rate").option("rowsPerSecond", 600).load()
     events = events.selectExpr(

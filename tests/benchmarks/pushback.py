@@ -31,7 +31,7 @@ from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
 from tests.benchmarks.results import save
 from tests.receiver import Arrival, receiver
-from tests.sessions import pin_interpreter, session_settings
+from tests.sessions import open_session
 
 ALLOWED: Final = 120
 """Rows a second."""
@@ -128,13 +128,7 @@ def main() -> None:
 
 def run(scratch: Path, url: str, master: str, interval: float, server: Limited) -> dict[str, Any]:
     """Run the query until the phases are over, and return what its batches took."""
-    from pyspark.sql import SparkSession
-
-    pin_interpreter()
-    builder = SparkSession.builder
-    for name, value in (session_settings(scratch) | {"spark.master": master}).items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = open_session(scratch, settings={"spark.master": master})
     names = ", ".join(f"'{name}'" for name in NAMESPACES)
     events = spark.readStream.format("rate").option("rowsPerSecond", 4 * ALLOWED).load()
     events = events.selectExpr(

@@ -34,7 +34,7 @@ import pyarrow as pa
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.spark import Throttle
 from tests.benchmarks.results import save
-from tests.sessions import pin_interpreter, session_settings
+from tests.sessions import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,15 +85,9 @@ def main() -> None:
     parser.add_argument("--burst", type=int, default=20, help="seconds of the quota, longer than a batch takes")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    from pyspark.sql import SparkSession
-
-    pin_interpreter()
     numbers: dict[str, Any] = {"seconds": given.seconds, "interval": given.interval, "quota_percent": given.percent}
     with tempfile.TemporaryDirectory() as scratch:
-        builder = SparkSession.builder
-        for name, value in session_settings(Path(scratch)).items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
+        spark = open_session(Path(scratch))
         try:
             for case, times_as_dear in (("equal", 1), ("dear", TIMES_AS_DEAR)):
                 folder = Path(scratch) / case

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_throttle.control.clock import Clock
 from tests.integration.streams import Lake
 
 if TYPE_CHECKING:
@@ -21,3 +22,10 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     yield Lake(spark, tmp_path)
     for query in spark.streams.active:
         query.stop()
+
+
+@pytest.fixture
+def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the tool come when a query that Spark killed before its last sign of life counts as silent."""
+    clock = Clock.system()
+    monkeypatch.setattr(Clock, "system", lambda: Clock(clock.wall_ms, lambda: clock.steady_ms() + 60_000, clock.boot))

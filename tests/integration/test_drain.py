@@ -8,21 +8,15 @@ import pytest
 
 from jobs import drain as drain_job
 from spark_throttle.checkpoint.drained import Drained, write_drained
-from spark_throttle.control.clock import Clock
 from spark_throttle.errors import ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain, pipeline
 from spark_throttle.spark.offline import drain as module
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
+pytestmark = pytest.mark.usefixtures("much_later")
+
 SHUT = policies(tenants={"shut": publish(messages_per_second=0)})
-
-
-@pytest.fixture(autouse=True)
-def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tool come when a query that Spark killed before its last sign of life counts as silent."""
-    clock = Clock.system()
-    monkeypatch.setattr(Clock, "system", lambda: Clock(clock.wall_ms, lambda: clock.steady_ms() + 60_000, clock.boot))
 
 
 class Killed(BaseException):

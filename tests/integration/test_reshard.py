@@ -8,21 +8,15 @@ import pytest
 
 from jobs import reshard as reshard_job
 from spark_throttle.checkpoint.manifest import bound_manifest
-from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reshard
 from spark_throttle.spark.offline import handing_over
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
+pytestmark = pytest.mark.usefixtures("much_later")
+
 SHUT = policies(tenants={"shut": publish(messages_per_second=0)})
-
-
-@pytest.fixture(autouse=True)
-def much_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tool come when a query that Spark killed before its last sign of life counts as silent."""
-    clock = Clock.system()
-    monkeypatch.setattr(Clock, "system", lambda: Clock(clock.wall_ms, lambda: clock.steady_ms() + 60_000, clock.boot))
 
 
 class Killed(BaseException):

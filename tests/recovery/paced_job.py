@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from spark_throttle.checkpoint.unsent import UnsentCalls, write_unsent
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import Throttle
@@ -29,6 +32,14 @@ tenants: {a: {resource_group: api}}
 """
 
 NOWHERE, BEFORE_KEPT, AMID_KEPT, AFTER_KEPT = "nowhere", "before-kept", "amid-kept", "after-kept"
+
+
+def write_source(root: Path, count: int) -> None:
+    """Write the rows that the job reads, of three namespaces of each of two tenants."""
+    source = root / "source"
+    source.mkdir()
+    rows = [{"id": number, "ns": f"{'ab'[number % 2]}/{number % 6}", "size": 10} for number in range(count)]
+    pq.write_table(pa.Table.from_pylist(rows), source / "all.parquet")
 
 
 def drain(spark: SparkSession, root: Path, url: str, policies: str = POLICIES) -> None:

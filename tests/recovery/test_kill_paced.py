@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.receiver import Arrival, Record, receiver
@@ -47,10 +45,7 @@ def batch_of(key: str) -> int:
 def test_job_killed_while_it_sends_sends_the_same_bytes_under_the_same_keys(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    rows = [{"id": number, "ns": f"{'ab'[number % 2]}/{number % 6}", "size": 10} for number in range(ROWS)]
-    pq.write_table(pa.Table.from_pylist(rows), source / "all.parquet")
+    paced_job.write_source(tmp_path, ROWS)
     with receiver() as record:
         record.answer = killed = KilledAmid(record)
         job = Job("tests.recovery.paced_job", [str(tmp_path), record.url], tmp_path / "log")

@@ -7,8 +7,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.receiver import Arrival, receiver
@@ -56,10 +54,7 @@ class Refuses:
 def test_job_killed_while_its_destination_refuses_loses_no_row_and_gives_none_a_new_key(
     spark: SparkSession, tmp_path: Path, status: int, point: str
 ) -> None:
-    source = tmp_path / "source"
-    source.mkdir()
-    rows = [{"id": number, "ns": f"{'ab'[number % 2]}/{number % 6}", "size": 10} for number in range(ROWS)]
-    pq.write_table(pa.Table.from_pylist(rows), source / "all.parquet")
+    paced_job.write_source(tmp_path, ROWS)
     with receiver() as record:
         record.answer = refuses = Refuses(status)
         job = Job("tests.recovery.paced_job", [str(tmp_path), record.url, point], tmp_path / "log")
