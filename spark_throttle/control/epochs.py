@@ -64,6 +64,19 @@ def logged_epoch(checkpoint: Directory, batch: int) -> EpochName | None:
     return found[0] if len(found) == 1 else None
 
 
+def read_epoch(directory: Directory, file: str) -> Epoch | None:
+    """Return the epoch in a file of the control directory; `None` if the file is gone."""
+    name = f"epochs/{file}"
+    content = directory.read(name)
+    return None if content is None else unpack_epoch(content, f"the epoch file {directory.path(name)}")
+
+
+def newest_epoch(directory: Directory) -> Epoch | None:
+    """Return the newest epoch of a control directory; `None` before the first."""
+    files = directory.names("epochs")
+    return read_epoch(directory, files[-1]) if files else None
+
+
 class Epochs:
     """The epochs of one query; the last two, between which a batch lies, are kept in memory.
 
@@ -117,11 +130,10 @@ class Epochs:
         """
         self.begin()
         if name not in self._epochs:
-            path = self._directory.path(f"epochs/{name.file}")
-            content = self._directory.read(f"epochs/{name.file}")
-            if content is None:
-                raise EpochMissingError(name.number, path)
-            self._remember(name, unpack_epoch(content, f"the epoch file {path}"))
+            epoch = read_epoch(self._directory, name.file)
+            if epoch is None:
+                raise EpochMissingError(name.number, self._directory.path(f"epochs/{name.file}"))
+            self._remember(name, epoch)
         return self._epochs[name]
 
     def policy(self, epoch: Epoch) -> CompiledPolicy:

@@ -52,12 +52,12 @@ _NO_AGE = -1
 _WITH_BOUND = 4
 _WITH_LEADS = 5
 _EPOCH_WITH_DEFERRAL = 5
+_EPOCH_WITH_TIME = 6
 _EPOCH_WITH_DESTINATIONS = 7
+_EPOCH_WITH_TIME_SHARES = 8
+_EPOCH_WITH_HANDOVER = 9
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
-_EPOCH_WITH_TIME = 6
-_EPOCH_WITH_HANDOVER = 9
-_EPOCH_WITH_TIME_SHARES = 8
 _STATE_WITH_TIME = 8
 
 
@@ -239,6 +239,7 @@ class Epoch:
 
     time: EpochTime | None = None
     """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
+
     destinations: DestinationRates | None = None
     """The rates of destinations that push back; `None` if the policy has none."""
 

@@ -23,8 +23,7 @@ from spark_throttle.core.quota import (
 
 POLICY_VERSION = 5
 """The newest version of a policy. Version 3 added bounds on the size of a message, 4 quotas on processing time, 5
-destinations. A
-policy is written in the lowest version that has all of its content, so that it keeps its bytes."""
+destinations. A policy is written in the lowest version that has all of its content, so that it keeps its bytes."""
 
 _TIMED_POLICY = 4
 _UNBOUNDED_POLICY = 2

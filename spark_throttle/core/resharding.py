@@ -92,10 +92,8 @@ def joined(parts: Sequence[ShardState]) -> ShardState:
     ))  # fmt: skip
     is_deferred = None
     if any(queue.is_deferred is not None for queue in queues):
-        none = (np.zeros(len(queue), dtype=np.bool_) for queue in queues)
         is_deferred = np.concatenate([
-            nothing if queue.is_deferred is None else queue.is_deferred
-            for queue, nothing in zip(queues, none, strict=True)
+            np.zeros(len(queue), dtype=np.bool_) if queue.is_deferred is None else queue.is_deferred for queue in queues
         ])  # fmt: skip
     sizes, arrivals, releases = (
         np.concatenate([getattr(each, name) for each in queues]) for name in ("size_bytes", "arrival_ms", "release_ms")
@@ -115,13 +113,13 @@ def resharded_reports(reports: Sequence[UsageReport], shards: int) -> list[Usage
     """
     if not reports:
         return []
-    found = [[_taken(report, each, at) for report in reports if len(at := _of_shard(report, each, shards))]
-             for each in range(shards)]  # fmt: skip
-    return [_together(parts, each) for each, parts in enumerate(found) if parts]
-
-
-def _of_shard(report: UsageReport, shard: int, shards: int) -> Int64s:
-    return np.flatnonzero(shard_of(report.names, shards) == shard)
+    seats = [shard_of(report.names, shards) for report in reports]
+    found = []
+    for each in range(shards):
+        places = (np.flatnonzero(seat == each) for seat in seats)
+        parts = [_taken(report, each, at) for report, at in zip(reports, places, strict=True) if len(at)]
+        found += [_together(parts, each)] if parts else []
+    return found
 
 
 def _taken(report: UsageReport, shard: int, at: Int64s) -> UsageReport:

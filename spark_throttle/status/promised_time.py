@@ -15,9 +15,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from spark_throttle.control.epochs import newest_epoch
 from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
@@ -91,12 +91,11 @@ def promised_time(control_path: str) -> PromisedTime:
         If no job has planned a batch there, or if it was begun by a release that does not tell its cores.
     """
     directory = Directory(control_path)
-    sign, files = read_sign_of_life(directory), directory.names("epochs")
-    content = directory.read(f"epochs/{files[-1]}") if files else None
-    if content is None:
+    sign, epoch = read_sign_of_life(directory), newest_epoch(directory)
+    if epoch is None:
         raise NotFoundError("job that has planned a batch", control_path, "; give <checkpoint>/throttle of a query")
-    revision = unpack_epoch(content, f"the epoch file {files[-1]}").revision
-    policy = unpack_policy(directory.read(f"policies/{revision}") or b"", f"the policy revision {revision}")
+    content = directory.read(f"policies/{epoch.revision}") or b""
+    policy = unpack_policy(content, f"the policy revision {epoch.revision}")
     if sign is None or sign.cores is None:
         raise NotFoundError(
             "number of cores of the job", control_path, "; restart it with this release, or give --cores"

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.epochs import newest_epoch
 from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
-from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
@@ -22,7 +22,7 @@ from spark_throttle.sharing.status import Observation, PeerStatus, read_observat
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.shared_status import ScopeShare, scope_shares
-from spark_throttle.status.time_status import JobTime, ScopeTime, newest_time
+from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import reported_names, usage_rows
 
 
@@ -165,7 +165,8 @@ def _read_batch(directory: Directory) -> Status:
     manifest = read_manifest(directory)
     direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
     shares = {} if observation is None else scope_shares(observation, policy, direction)
-    time = newest_time(directory)
+    newest = newest_epoch(directory)
+    time = time_of_epoch(directory, newest)
     times = {} if time is None else time.by_scope()
     scopes = []
     for row in rows:
@@ -176,19 +177,9 @@ def _read_batch(directory: Directory) -> Status:
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
     now_ms, epoch = reports[0].now_ms, reports[0].epoch
     found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
-    if policy.destinations is not None:
-        found = replace(found, destinations=_destinations(directory, policy))
+    if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
+        found = replace(found, destinations=destinations_of(newest, policy))
     return found if time is None else replace(found, time=time.job)
-
-
-def _destinations(directory: Directory, policy: CompiledPolicy) -> tuple[DestinationStatus, ...]:
-    """Return the destinations of the newest epoch; none if it has another policy, until its batch has reported."""
-    files = directory.names("epochs")
-    content = directory.read(f"epochs/{files[-1]}") if files else None
-    if content is None:
-        return ()
-    epoch = unpack_epoch(content, f"the epoch file {directory.path(files[-1])}")
-    return destinations_of(epoch, policy) if epoch.revision == policy.revision else ()
 
 
 def _exchange_status(observation: Observation) -> ExchangeStatus:

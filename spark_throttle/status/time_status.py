@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.epochs import read_epoch
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
@@ -100,10 +101,8 @@ class TimeStatus:
         return TimeStatus(self.revision, job, self.scopes.set_column(at, "used_ns", used))
 
 
-def newest_time(directory: Directory) -> TimeStatus | None:
-    """Return the processing time of a job by its newest epoch; `None` without a quota on processing time."""
-    files = directory.names("epochs")
-    epoch = _read_epoch(directory, files[-1]) if files else None
+def time_of_epoch(directory: Directory, epoch: Epoch | None) -> TimeStatus | None:
+    """Return the processing time of a job by an epoch and its policy; `None` without a quota on processing time."""
     if epoch is None or epoch.time is None:
         return None
     content = directory.read(f"policies/{epoch.revision}")
@@ -122,16 +121,11 @@ def time_of_batch(directory: Directory, policy: CompiledPolicy, number: int, bat
         return None
     prefix = f"{number:012d}-"
     file = next((name for name in reversed(directory.names("epochs")) if name.startswith(prefix)), None)
-    epoch = None if file is None else _read_epoch(directory, file)
+    epoch = None if file is None else read_epoch(directory, file)
     found = None if epoch is None else time_status_of(epoch, policy)
     if epoch is None or found is None:
         return None
     return found if batch == epoch.settled_batch + 1 else found.without_used()
-
-
-def _read_epoch(directory: Directory, file: str) -> Epoch | None:
-    content = directory.read(f"epochs/{file}")
-    return None if content is None else unpack_epoch(content, f"the epoch file {directory.path(f'epochs/{file}')}")
 
 
 def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:

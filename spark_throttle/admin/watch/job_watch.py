@@ -26,10 +26,11 @@ from spark_throttle.admin.watch.time_totals import TimeTotals
 from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.epochs import read_epoch
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.codec import Epoch
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.errors import ThrottleError
@@ -258,19 +259,16 @@ class _Job:
         files = self._directory.names("epochs")
         if not files or files[-1] == self._epoch_file:
             return {}
-        epoch = self._epoch(files[-1])
+        epoch = read_epoch(self._directory, files[-1])
         if epoch is None:
             return {}
         seen = files.index(self._epoch_file) + 1 if self._epoch_file in files else len(files) - 1
         # What an epoch settled is told by no later one; without a quota on processing time, it settled none.
-        self._settled = [] if epoch.time is None else [*filter(None, map(self._epoch, files[seen:-1])), epoch]
+        missed = (read_epoch(self._directory, file) for file in files[seen:-1])
+        self._settled = [] if epoch.time is None else [*filter(None, missed), epoch]
         policy = self._policy(epoch.revision)
         self._epoch_file = files[-1]
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
-
-    def _epoch(self, file: str) -> Epoch | None:
-        content = self._directory.read(f"epochs/{file}")
-        return None if content is None else unpack_epoch(content, f"the epoch file {self._directory.path(file)}")
 
     def _look_at_time(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         if "epoch" not in changed:

@@ -92,7 +92,11 @@ class DestinationRates:
 
     def sending_micro_per_ms(self, at: int, *, floor: int, ceiling: int) -> int:
         """Return how fast rows that were admitted may be sent: as before the breaker opened, where it is open."""
-        return Aimd(int(self.base_micro_per_ms[at]), int(self.quiet_ms[at])).rate(floor=floor, ceiling=ceiling)
+        return self.aimd(at).rate(floor=floor, ceiling=ceiling)
+
+    def aimd(self, at: int) -> Aimd:
+        """Return what the rate of a destination follows."""
+        return Aimd(int(self.base_micro_per_ms[at]), int(self.quiet_ms[at]))
 
     def share(self, share_micro_per_ms: Int64s | None, scopes: int) -> Int64s:
         """Return the shares of the shared scopes, shape (scopes, 2), none higher than its destination's rate."""
@@ -168,8 +172,7 @@ class _State:
 
     @classmethod
     def of(cls, rates: DestinationRates, at: int) -> _State:
-        aimd = Aimd(int(rates.base_micro_per_ms[at]), int(rates.quiet_ms[at]))
-        return cls(aimd, int(rates.refused_for_ms[at]), int(rates.unsent_messages[at]))
+        return cls(rates.aimd(at), int(rates.refused_for_ms[at]), int(rates.unsent_messages[at]))
 
     def after(self, told: Told, *, floor: int, ceiling: int, elapsed_ms: int) -> _State:
         """Return the state after a batch."""
