@@ -227,7 +227,10 @@ def _sink(part: Mapping[str, Any]) -> list[Figure]:
 
 
 def _references(part: Mapping[str, Any]) -> list[Figure]:
-    key, bounds = "reference_vs_unthrottled", {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5, "computed": 0.8}
+    key, bounds = (
+        "reference_vs_unthrottled",
+        {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5, "computed": 0.8},
+    )
     return [
         _ratio(part, sink, opponent, "references", key, bound, f"{words}, to ")
         for opponent, words in (("shuffle", "with a shuffle"), ("plain", "without one"))
