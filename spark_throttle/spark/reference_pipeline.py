@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark.sql import Column, DataFrame
 
@@ -46,6 +46,7 @@ from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
+from spark_throttle.spark.state_reader import waiting_places
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
@@ -153,6 +154,7 @@ class ReferencePipeline:
             as_column(given.namespace),
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
             tuple(as_column(column) for column in given.order_by or ()),
+            partial(waiting_places, checkpoint=checkpoint, control_path=control_path),
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
         )

@@ -6,6 +6,7 @@ does not pass through the driver. Reading does not disturb a running query.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -18,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from spark_throttle.core.codec import StoredShard, unpack_shard
+from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
@@ -82,6 +84,14 @@ def waiting_messages(spark: SparkSession, checkpoint: str, batch: int) -> int:
     return sum(row["waiting"] for row in counts)
 
 
+def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
+    """Return the places of the rows that wait after a batch, of a query that decides on references."""
+    blocks = state_blocks(spark, checkpoint, batch).select("block")
+    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), (), QueueStorage(control_path))
+    found: Int64s = blocks.mapInArrow(unpack, f"{PLACE} long").toArrow().column(PLACE).to_numpy()
+    return found
+
+
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         counts = [len(_opened(block.as_py()).state.queue) for block in batch.column("block")]
@@ -118,7 +128,7 @@ def _copied(
 ) -> DataFrame:
     """Return the waiting rows of a query that decides on references, from their copies.
 
-    An `account` says in which folders they are; without one, all folders are read.
+    An `account` says in which folders they are; without one, all folders are read. A leftover is in two of them.
     """
     places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in added)])
     unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]), storage)
@@ -130,15 +140,14 @@ def _copied(
     if schema is not None:
         reader = reader.schema(StructType([*schema, *(StructField(name, LongType()) for name in (FILE, ROW))]))
     if account is None:
-        copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}")
+        copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}").dropDuplicates([FILE, ROW])
     else:  # a batch that was undone may have left a folder with other rows of the same places
-        held = [folder for folder in account.folders if folder.waiting_messages > 0]
         merged = reader.option("mergeSchema", "true")
         found = [
             merged.parquet(f"{storage.control_path}/{folder.name}").where(
-                F.col(FILE).between(folder.first_file, folder.last_file)
+                reduce(operator.or_, (F.col(FILE).between(first, last) for first, last in folder.ranges))
             )
-            for folder in held
+            for folder in account.held
         ]
         copies = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
     taken = {name.lower() for name in copies.columns}

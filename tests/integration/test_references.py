@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.references import waiting_rows
 from spark_throttle.spark.references.row_condition import row_condition
 from spark_throttle.spark.sinks import payload_reader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
@@ -204,6 +205,27 @@ def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake
     assert len(lake.kept) > 2
     (folder,) = (lake.control / "waiting").iterdir()
     assert sorted(pq.read_table(folder).column("id").to_pylist()) == list(range(21, 60)), "copied once"
+
+
+def test_leftovers_of_copies_are_joined_and_their_rows_leave_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting_rows, "_MANY_LEFTOVERS", 2)
+    document = policies(
+        namespaces={"good/a": publish(messages_per_second=20, burst_seconds=1)},
+        tenants={"shut": publish(messages_per_second=0)},
+    )
+    for file in range(5):
+        lake.offer([*rows("good/a", range(10 * file, 10 * file + 10)), *rows("shut/a", [100 + file])])
+    run(lake, document)
+    shut = list(range(100, 105))
+    assert any((lake.control / "waiting").glob("joined=*"))
+    assert [row[0] for row in lake.admitted] == list(range(50)), "in order, each once"
+    assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == shut
+    before, last = dict(lake.kept), lake.last_batch()
+    lake.crash_in(last)
+    lake.kept.clear()
+    run(lake, policies())
+    assert lake.kept.pop(last, []) == before.get(last, []), "the batch that ran again"
+    assert lake.admitted_ids == shut
 
 
 @pytest.mark.parametrize("harm", ["gone", "written again"])

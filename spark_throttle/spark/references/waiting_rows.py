@@ -5,44 +5,87 @@ may lose a file as soon as the batch that brought it is committed. The account o
 rows wait after it. It is a function of the account before it and of the batch, so a batch that runs again writes the
 same, and after a checkpoint was put back the accounts go on from there.
 
+*Leftovers* are folders of which few rows wait any more. If they become many, or hold many rows that have left, a batch
+copies what waits in them to one folder of its own (`leftovers`). So the folders of a query are few, whatever waits for
+long, and the rows in them that have left are at most eight times those that wait, beside a fixed number.
+
 A folder is deleted when no batch that a checkpoint can be put back to may need it: its last row left long enough ago.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from spark_throttle.core.quota import Int64s
+import numpy as np
+
+from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 FOLDER: Final = "waiting"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Format 1 had one range of files a folder, and did not say how many rows were copied."""
 
 _ACCOUNTS: Final = "waiting-accounts"
 _SLACK_BATCHES: Final = 100
 """Batches for which more is kept than for a checkpoint that is put back: Spark may delete its log later than we do."""
 
+_FEW_MESSAGES: Final = 1_000
+_SPARSE: Final = 8
+"""A folder of which one row in so many waits is a leftover, however many these are."""
+
+_MANY_LEFTOVERS: Final = 32
+_MANY_GONE_MESSAGES: Final = 1_000_000
+
+FileRange = tuple[int, int]
+"""The first and the last number of neighbouring files."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingFolder:
-    """The copies of one batch."""
+    """The copies that one batch made."""
 
     batch: int
-    first_file: int
-    """The numbers of the files from which its rows come."""
+    ranges: tuple[FileRange, ...]
+    """The numbers of the files from which its rows come, ascending. No two folders with waiting rows share a file."""
 
-    last_file: int
     waiting_messages: int
+    copied_messages: int
     empty_since: int | None = None
     """The batch in which its last row left."""
+
+    is_joined: bool = False
+    """Whether its rows were leftovers of other folders."""
 
     @property
     def name(self) -> str:
         """The name of the folder in the control directory."""
-        return f"{FOLDER}/batch={self.batch}"
+        return f"{FOLDER}/{'joined' if self.is_joined else 'batch'}={self.batch}"
+
+    @property
+    def is_leftover(self) -> bool:
+        """Whether few of its rows wait."""
+        few = self.waiting_messages <= _FEW_MESSAGES or self.waiting_messages * _SPARSE <= self.copied_messages
+        return self.waiting_messages > 0 and few
+
+    def to_fields(self) -> list[Any]:
+        """Return the fields that `from_fields` takes."""
+        ranges = [list(each) for each in self.ranges]
+        return [self.batch, ranges, self.waiting_messages, self.empty_since, self.copied_messages, self.is_joined]
+
+    @classmethod
+    def from_fields(cls, fields: Sequence[Any]) -> WaitingFolder:
+        """Return the folder of the fields that `to_fields` returned, or that a release with format 1 wrote."""
+        if isinstance(fields[1], int):
+            batch, first, last, waiting, empty = fields
+            fields = [batch, [[first, last]], waiting, empty, waiting, False]
+        batch, ranges, waiting, empty, copied, is_joined = fields
+        return cls(
+            int(batch), tuple((int(first), int(last)) for first, last in ranges), int(waiting), int(copied),
+            None if empty is None else int(empty), bool(is_joined),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +95,15 @@ class WaitingAccount:
     batch: int
     folders: tuple[WaitingFolder, ...] = ()
 
+    @property
+    def held(self) -> tuple[WaitingFolder, ...]:
+        """The folders of which rows wait."""
+        return tuple(folder for folder in self.folders if folder.empty_since is None)
+
     def folder_of(self, file: int) -> WaitingFolder | None:
         """Return the folder that has the waiting rows of a file; `None` if they were not copied."""
-        return next((each for each in self.folders if each.first_file <= file <= each.last_file), None)
+        found = (folder for folder in self.held if any(first <= file <= last for first, last in folder.ranges))
+        return next(found, None)
 
     def after(self, batch: int, left: Int64s, joined: Int64s) -> WaitingAccount:
         """Return the account after a batch.
@@ -66,40 +115,115 @@ class WaitingAccount:
 
         Examples
         --------
-        >>> import numpy as np
         >>> first = WaitingAccount(0).after(1, np.array([], int), np.array([4, 4, 5]))
         >>> [(folder.name, folder.waiting_messages) for folder in first.folders]
         [('waiting/batch=1', 3)]
         >>> first.after(2, np.array([5, 4, 4]), np.array([], int)).folders[0].empty_since
         2
         """
-        newest = max((folder.last_file for folder in self.folders), default=-1)
-        left = left[left <= newest]
+        held = self.held
+        gone = dict(zip(held, _counts(held, left), strict=True))
         folders = []
         for folder in self.folders:
-            gone = int(((left >= folder.first_file) & (left <= folder.last_file)).sum())
-            waiting = folder.waiting_messages - gone
+            waiting = folder.waiting_messages - gone.get(folder, 0)
             is_emptied = waiting <= 0 and folder.empty_since is None
             folders.append(
                 replace(folder, waiting_messages=waiting, empty_since=batch if is_emptied else folder.empty_since)
             )
         if len(joined):
-            folders.append(WaitingFolder(batch, int(joined.min()), int(joined.max()), len(joined)))
+            files = ((int(joined.min()), int(joined.max())),)
+            folders.append(WaitingFolder(batch, files, len(joined), len(joined)))
         return WaitingAccount(batch, tuple(folders))
+
+    def leftovers(self) -> tuple[WaitingFolder, ...]:
+        """Return the folders whose waiting rows the batch of this account copies to one folder; none if it need not.
+
+        Rows that joined the queue in this batch are no leftovers yet.
+
+        Examples
+        --------
+        >>> few = [WaitingFolder(at, ((at, at),), 1, 5) for at in range(32)]
+        >>> len(WaitingAccount(40, tuple(few)).leftovers()), len(WaitingAccount(40, tuple(few[1:])).leftovers())
+        (32, 0)
+        """
+        found = tuple(folder for folder in self.held if folder.is_leftover and folder.batch < self.batch)
+        gone = sum(folder.copied_messages - folder.waiting_messages for folder in found)
+        return found if len(found) >= _MANY_LEFTOVERS or gone >= _MANY_GONE_MESSAGES else ()
+
+    def with_joined(self, leftovers: Sequence[WaitingFolder]) -> WaitingAccount:
+        """Return the account after the batch has copied the waiting rows of leftovers to one folder.
+
+        Examples
+        --------
+        >>> account = WaitingAccount(9, (WaitingFolder(1, ((1, 1),), 2, 8), WaitingFolder(2, ((3, 4),), 1, 8)))
+        >>> emptied, other, new = account.with_joined(account.folders).folders
+        >>> new.name, new.ranges, new.waiting_messages, emptied.empty_since
+        ('waiting/joined=9', ((1, 4),), 3, 9)
+        """
+        if not leftovers:
+            return self
+        others = [folder for folder in self.held if folder not in leftovers]
+        messages = sum(folder.waiting_messages for folder in leftovers)
+        ranges = _neighbours(leftovers, others)
+        folders = [
+            replace(folder, waiting_messages=0, empty_since=self.batch) if folder in leftovers else folder
+            for folder in self.folders
+        ]
+        new = WaitingFolder(self.batch, ranges, messages, messages, is_joined=True)
+        return WaitingAccount(self.batch, (*folders, new))
 
     def to_fields(self) -> dict[str, Any]:
         """Return the fields that `from_fields` takes."""
-        rows = [[f.batch, f.first_file, f.last_file, f.waiting_messages, f.empty_since] for f in self.folders]
-        return {"batch": self.batch, "folders": rows}
+        return {"batch": self.batch, "folders": [folder.to_fields() for folder in self.folders]}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> WaitingAccount:
         """Return the account of the fields that `to_fields` returned."""
-        folders = [
-            WaitingFolder(int(batch), int(first), int(last), int(waiting), None if empty is None else int(empty))
-            for batch, first, last, waiting, empty in fields["folders"]
-        ]
-        return cls(int(fields["batch"]), tuple(folders))
+        return cls(int(fields["batch"]), tuple(WaitingFolder.from_fields(each) for each in fields["folders"]))
+
+
+def is_in_ranges(folders: Sequence[WaitingFolder], files: Int64s) -> Bools:
+    """Return which of the files' numbers lie in the ranges of one of the folders.
+
+    Examples
+    --------
+    >>> is_in_ranges([WaitingFolder(1, ((1, 2), (5, 5)), 2, 8)], np.array([2, 3, 5])).tolist()
+    [True, False, True]
+    """
+    found: Bools = _owners(folders, files) >= 0
+    return found
+
+
+def _counts(folders: Sequence[WaitingFolder], files: Int64s) -> list[int]:
+    """Return how many of the files' numbers lie in the ranges of each folder."""
+    owners = _owners(folders, files)
+    counts: list[int] = np.bincount(owners[owners >= 0], minlength=len(folders)).tolist()
+    return counts
+
+
+def _owners(folders: Sequence[WaitingFolder], files: Int64s) -> Int64s:
+    """Return which folder, by its position, has each file's number in its ranges; -1 for none."""
+    found = sorted((first, last, at) for at, folder in enumerate(folders) for first, last in folder.ranges)
+    if not found:
+        return np.full(len(files), -1, dtype=np.int64)
+    first, last, owner = np.array(found, dtype=np.int64).T
+    at = np.searchsorted(first, files, side="right") - 1
+    return np.where((at >= 0) & (files <= last[at]), owner[at], -1)
+
+
+def _neighbours(of: Sequence[WaitingFolder], others: Sequence[WaitingFolder]) -> tuple[FileRange, ...]:
+    """Return the ranges of folders, those in one between which no other folder has a file."""
+    ranges = sorted((first, last, True) for folder in of for first, last in folder.ranges)
+    between = sorted((first, last, False) for folder in others for first, last in folder.ranges)
+    found: list[FileRange] = []
+    is_open = False
+    for first, last, is_own in sorted([*ranges, *between]):
+        if is_own and is_open:
+            found[-1] = (found[-1][0], last)
+        elif is_own:
+            found.append((first, last))
+        is_open = is_own
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +243,11 @@ class WaitingRows:
         )
         return WaitingAccount(batch - 1) if found is None else found
 
-    def settle(self, before: WaitingAccount, batch: int, left: Int64s, joined: Int64s) -> None:
+    def settle(self, account: WaitingAccount) -> None:
         """Write the account of a batch, and delete what no batch can need; nothing is written if no row ever waited."""
-        account = before.after(batch, left, joined)
         if not account.folders:
             return
+        batch = account.batch
         oldest = batch - self.batches_retained - _SLACK_BATCHES
         is_needed = [each.empty_since is None or each.empty_since >= oldest for each in account.folders]
         kept = tuple(each for each, needed in zip(account.folders, is_needed, strict=True) if needed)

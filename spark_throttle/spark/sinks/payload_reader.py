@@ -97,28 +97,31 @@ class PayloadReader:
         nothing = np.zeros(0, dtype=np.int64)
         return self._from_files([FileRows(file.number, nothing) for file in files]).select(*self.columns)
 
-    def copies(self, folder: str) -> DataFrame:
-        """Return the rows that were copied to a folder of the control directory, with their places."""
+    def copies(self, *folders: str) -> DataFrame:
+        """Return the rows that were copied to folders of the control directory, with their places."""
         directory = Directory(self._source.control_path)
-        if not directory.names(folder):
-            raise DamagedError(
-                f"the copies of waiting rows {directory.path(folder)}", "they are gone", RESTORE_CHECKPOINT
-            )
+        for folder in folders:
+            if not directory.names(folder):
+                raise DamagedError(
+                    f"the copies of waiting rows {directory.path(folder)}", "they are gone", RESTORE_CHECKPOINT
+                )
         places = [StructField(name, LongType(), nullable=False) for name in (FILE, ROW)]
         reader = self._strict().schema(StructType([*self._schema, *places]))
-        return reader.parquet(f"{self._source.control_path}/{folder}")
+        return reader.parquet(*(f"{self._source.control_path}/{folder}" for folder in folders))
 
     def _read(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of the files, or of their copies, with their places and with the files' values."""
         folders = {each.number: self._waiting.folder_of(each.number) for each in rows}
         in_files = [each for each in rows if folders[each.number] is None]
         found = [self._from_files(in_files)] if in_files else []
-        for folder in dict.fromkeys(folder for folder in folders.values() if folder is not None):
-            copied = [each for each in rows if folders[each.number] == folder]
+        copied = [each for each in rows if folders[each.number] is not None]
+        if copied:
+            # A row has been copied again if it was a leftover, but then all that waits of its file has.
+            names = dict.fromkeys(folder.name for each in copied if (folder := folders[each.number]) is not None)
             wanted = self._spark.createDataFrame(self._wanted(copied, [""] * len(copied)).drop_columns([_PATH]))
-            found.append(self.copies(folder.name).join(F.broadcast(wanted), FILE))
-        names = [*self._schema.names, FILE, ROW, _VALUES]
-        return reduce(DataFrame.unionByName, [each.select(*map(F.col, map(quoted, names))) for each in found])
+            found.append(self.copies(*names).join(F.broadcast(wanted), FILE))
+        columns = [F.col(quoted(name)) for name in (*self._schema.names, FILE, ROW, _VALUES)]
+        return reduce(DataFrame.unionByName, [each.select(*columns) for each in found])
 
     def _from_files(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of files; those whose partitions have the same columns are read together."""

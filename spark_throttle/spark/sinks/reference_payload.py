@@ -8,6 +8,7 @@ The operator's frames name the rows by their places. Before a sink is given anyt
   positions, and whether those without a namespace or a size have none. If the stream drops rows by a condition, Spark
   counts the rows that it keeps of the batch's files. All must be what was decided.
 - Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
+- If leftovers of earlier copies are many, those of their rows that wait are copied to one folder, and counted too.
 - The account of waiting rows is written.
 
 Rows have no order within a batch, as in any table. Only a sink that is no table and no file, such as a topic, is given
@@ -23,21 +24,24 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import SourceChangedError
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import FileRows, admitted_rows, coded_rows, file_numbers, positions
-from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingRows
+from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingAccount, WaitingRows, is_in_ranges
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.payload_reader import FILE, ROW, PayloadReader, PayloadSource
+
+WaitingPlaces = Callable[[SparkSession, int], Int64s]
+"""Returns the places of the rows that wait after a batch; called rarely, for it opens the state of all shards."""
 
 Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 """The user's row-wise expressions; the columns that are named beside the rows are kept."""
@@ -65,6 +69,7 @@ class ReferencePayload:
     """The size, if it is a column: to compute it from a payload, the check would read every row as a whole."""
 
     order: tuple[Column, ...]
+    waiting_after: WaitingPlaces
     batches_retained: int
     drops_rows: bool = False
     """Whether the stream drops rows by a condition."""
@@ -95,10 +100,31 @@ class ReferencePayload:
         if self.drops_rows:
             self._check_kept(reader, reports)
         rows.check(reports)
-        self._copy(reader, batch, _places(joined))
-        left = file_numbers(np.concatenate([rows.admitted_places, _places(rejected)]))
-        waiting.settle(before, batch, left, file_numbers(_places(joined)))
+        self._copy(reader, _places(joined), f"{FOLDER}/batch={batch}")
+        left = np.concatenate([rows.admitted_places, _places(rejected)])
+        account = before.after(batch, file_numbers(left), file_numbers(_places(joined)))
+        waiting.settle(self._with_leftovers_joined(frames.sparkSession, reader, account, left))
         return rows
+
+    def _with_leftovers_joined(
+        self, spark: SparkSession, reader: PayloadReader, account: WaitingAccount, left: Int64s
+    ) -> WaitingAccount:
+        """Return the account of a batch after it has copied what waits in leftovers, if they are many."""
+        leftovers = account.leftovers()
+        if not leftovers:
+            return account
+        waits = self.waiting_after(spark, account.batch - 1)
+        places = np.sort(np.setdiff1d(waits[is_in_ranges(leftovers, file_numbers(waits))], left, assume_unique=True))
+        after = account.with_joined(leftovers)
+        decided, counted = len(places), after.folders[-1].waiting_messages
+        if decided != counted:
+            raise DamagedError(
+                f"the account of waiting rows of batch {account.batch - 1}",
+                f"{counted} rows of it wait, and in the state {decided} of them do",
+                RESTORE_CHECKPOINT,
+            )
+        self._copy(reader, places, after.folders[-1].name)
+        return after
 
     def _check_kept(self, reader: PayloadReader, reports: Sequence[UsageReport]) -> None:
         """Refuse a batch if Spark keeps another number of the rows of its files than were decided on."""
@@ -107,11 +133,10 @@ class ReferencePayload:
         seen = (0,) if rows is None else _sums(self.transform(rows, ()), [F.lit(1)])
         self.compare((arrived,), seen, "rows that meet the stream's condition")
 
-    def _copy(self, reader: PayloadReader, batch: int, places: Int64s) -> None:
-        """Copy the rows that join the queue; an earlier attempt at the batch copied the same rows."""
+    def _copy(self, reader: PayloadReader, places: Int64s, folder: str) -> None:
+        """Copy waiting rows to a folder; an earlier attempt at the batch copied the same rows."""
         if not len(places):
             return
-        folder = f"{FOLDER}/batch={batch}"
         reader.admitted(admitted_rows(places)).write.mode("overwrite").parquet(f"{self.source.control_path}/{folder}")
         seen = _sums(reader.copies(folder), [F.lit(1), F.col(FILE), F.col(ROW)])
         self.compare(_of_places(places), seen, "files and positions of waiting rows")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.references.waiting_rows import WaitingAccount, WaitingRows
+from spark_throttle.spark.references import waiting_rows
+from spark_throttle.spark.references.waiting_rows import WaitingAccount, WaitingFolder, WaitingRows
+from tests.effort import examples
 
 RETAINED = 2
 SLACK = 100
@@ -28,7 +34,8 @@ def waiting(tmp_path: Path) -> WaitingRows:
 
 
 def settle(waiting: WaitingRows, batch: int, *, left: Int64s = NONE, joined: Int64s = NONE) -> None:
-    waiting.settle(waiting.before(batch), batch, left, joined)
+    account = waiting.before(batch).after(batch, left, joined)
+    waiting.settle(account.with_joined(account.leftovers()))
 
 
 def copy(tmp_path: Path, batch: int) -> Path:
@@ -83,3 +90,75 @@ def test_query_of_which_no_row_waits_writes_nothing(waiting: WaitingRows, tmp_pa
     settle(waiting, 0, left=files(0, 0))
     assert list(tmp_path.iterdir()) == []
     assert waiting.before(1) == WaitingAccount(0)
+
+
+def test_rows_that_wait_for_long_do_not_keep_the_folders_of_their_batches(waiting: WaitingRows, tmp_path: Path) -> None:
+    folders = [copy(tmp_path, batch) for batch in range(400)]
+    for batch in range(400):
+        settle(waiting, batch, joined=files(batch, batch), left=files(batch - 1) if batch else NONE)
+    held = waiting.before(400).held
+    assert len(held) <= 33
+    assert sum(folder.waiting_messages for folder in held) == 401
+    assert not folders[0].exists(), "its leftovers were copied to another folder, long ago"
+    owner = waiting.before(400).folder_of(0)
+    assert owner is not None
+    assert owner.is_joined
+
+
+def test_few_folders_are_joined_if_many_of_their_rows_have_left() -> None:
+    large = WaitingFolder(1, ((1, 1),), 100_000, 1_100_000)
+    full = WaitingFolder(2, ((2, 2),), 900_000, 1_000_000)
+    assert WaitingAccount(9, (large, full)).leftovers() == (large,)
+    assert WaitingAccount(9, (full,)).leftovers() == ()
+
+
+def test_rows_that_join_the_queue_are_no_leftovers_in_the_same_batch() -> None:
+    new = [WaitingFolder(9, ((at, at),), 1, 8) for at in range(40)]
+    assert WaitingAccount(9, tuple(new)).leftovers() == ()
+
+
+def test_account_of_the_first_format_is_read(waiting: WaitingRows, tmp_path: Path) -> None:
+    before = {"format": 1, "batch": 4, "folders": [[2, 5, 7, 30, None], [1, 1, 4, 0, 3]]}
+    folder = tmp_path / "waiting-accounts"
+    folder.mkdir()
+    (folder / f"{4:012d}.json").write_text(json.dumps(before))
+    account = waiting.before(5)
+    assert account.folders == (WaitingFolder(2, ((5, 7),), 30, 30), WaitingFolder(1, ((1, 4),), 0, 0, 3))
+    owner = account.folder_of(6)
+    assert owner is not None
+    assert owner.name == "waiting/batch=2"
+
+
+@given(st.data())
+@examples(25)
+def test_folder_of_a_file_has_all_its_waiting_rows_whatever_was_joined(data: st.DataObject) -> None:
+    """The oracle keeps for each folder the files whose rows were copied to it, row by row."""
+    many, few = data.draw(st.integers(2, 5)), data.draw(st.integers(1, 6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_rows, "_MANY_LEFTOVERS", many)
+        patch.setattr(waiting_rows, "_FEW_MESSAGES", few)
+        account, file = WaitingAccount(-1), 0
+        where: dict[str, Counter[int]] = {}
+        waits: Counter[int] = Counter()
+        for batch in range(data.draw(st.integers(5, 40))):
+            drawn = data.draw(st.lists(st.sampled_from(sorted(waits)), max_size=8)) if waits else []
+            left = Counter(drawn) & waits
+            counts = data.draw(st.lists(st.integers(0, 9), max_size=3))
+            joined = Counter({file + at: count for at, count in enumerate(counts) if count})
+            file += len(counts)
+            account = account.after(batch, files(*left.elements()), files(*joined.elements()))
+            waits = waits - left
+            leftovers = account.leftovers()
+            moved = Counter({each: waits[each] for each in waits if account.folder_of(each) in leftovers})
+            waits += joined
+            where[f"waiting/batch={batch}"] = Counter(joined)
+            assert moved.total() == sum(folder.waiting_messages for folder in leftovers)
+            account = account.with_joined(leftovers)
+            where[f"waiting/joined={batch}"] = moved
+            for number, count in waits.items():
+                owner = account.folder_of(number)
+                assert owner is not None
+                assert where[owner.name][number] >= count, "its folder has all rows of the file that wait"
+            assert sum(folder.waiting_messages for folder in account.held) == waits.total()
+            assert sum(folder.is_leftover and folder.batch < batch for folder in account.held) < many + 1
+            assert WaitingAccount.from_fields(json.loads(json.dumps(account.to_fields()))) == account
