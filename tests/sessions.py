@@ -147,9 +147,9 @@ def open_session(
 
 
 @contextmanager
-def brief_session(scratch: Path) -> Iterator[SparkSession]:
-    """Yield the session of a process that runs some rows through a query and ends."""
+def brief_session(scratch: Path, *, cores: int = 2) -> Iterator[SparkSession]:
+    """Yield the session of a process that runs some rows through queries and ends."""
     with forked_python(scratch) as python:
-        session = open_session(scratch, python=python, settings=FOR_FEW_ROWS)
+        session = open_session(scratch, python=python, settings={**FOR_FEW_ROWS, "spark.master": f"local[{cores}]"})
         yield session
         session.stop()

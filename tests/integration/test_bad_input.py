@@ -10,7 +10,9 @@ from tests.integration.streams import Lake, policies, publish
 MANY = 40_000
 
 
-def test_every_unusable_row_is_rejected_with_its_reason(lake: Lake) -> None:
+def test_unusable_row_is_rejected_with_its_reason_and_one_larger_than_the_burst_is_admitted_and_delays_the_next(
+    lake: Lake,
+) -> None:
     wrong = {
         1: (None, 10, "namespace_missing"),
         2: ("", 10, "namespace_missing"),
@@ -22,19 +24,14 @@ def test_every_unusable_row_is_rejected_with_its_reason(lake: Lake) -> None:
         8: (None, None, "namespace_missing"),
     }
     right = [(10, "t/" + "x" * 1022, 0), (11, "t/" + "ä" * 511, 2**36), (12, "/", 1), (13, " ", 1), (14, "t/\u0000", 1)]
-    lake.offer([*((row_id, name, size) for row_id, (name, size, _) in wrong.items()), *right])
-    lake.run(policies(job=publish(messages_per_second=1000)))
-    assert sorted(lake.admitted) == right
+    large = [(20, "large/n", 40), (21, "large/n", 1)]
+    lake.offer([*((row_id, name, size) for row_id, (name, size, _) in wrong.items()), *right, *large])
+    slow = publish(bytes_per_second=20, burst_seconds=0.5)
+    lake.run(policies(job=publish(messages_per_second=1000), namespaces={"large/n": slow}), has_usage=True)
+    assert sorted(lake.admitted) == [*right, *large]
     assert {row["id"]: (row["ns"], row["size"], row["throttle"]["reason"]) for row in lake.rejected} == wrong
     assert {row["throttle"]["verdict"] for row in lake.rejected} == {"REJECT"}
-
-
-def test_message_larger_than_the_burst_is_admitted_and_delays_the_next(lake: Lake) -> None:
-    lake.offer([(0, "t/n", 40), (1, "t/n", 1)])
-    limits = policies(namespaces={"t/n": publish(bytes_per_second=20, burst_seconds=0.5)})
-    lake.run(limits, has_usage=True)
-    assert lake.admitted_ids == [0, 1]
-    delayed = [(row["admitted_messages"], row["delayed_ms"]) for row in lake.usage("namespace", "t/n")]
+    delayed = [(row["admitted_messages"], row["delayed_ms"]) for row in lake.usage("namespace", "large/n")]
     (first, none), *_, (second, delay_ms) = [row for row in delayed if row[0]]
     assert (first, none, second) == (1, 0, 1)
     assert delay_ms >= 1000 * (40 - 10) // 20

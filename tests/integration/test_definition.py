@@ -105,7 +105,8 @@ def waiting(lake: Lake) -> list[int]:
 
 
 @pytest.mark.parametrize("by", ["native", "spark"])
-def test_order_turned_round_over_an_uncommitted_batch_is_refused(failing: Lake, by: str) -> None:
+def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch(failing: Lake, by: str) -> None:
+    """The other namespaces come under the same definition: the column that it names is made otherwise."""
     lake = failing
     fail_once(into(lake).option("throttle.writer", by))
     assert ids(lake) == [0, 1, 2]
@@ -115,7 +116,12 @@ def test_order_turned_round_over_an_uncommitted_batch_is_refused(failing: Lake, 
         match=r"batch 0 is not committed, .*: order_by\[0\] was `id` and is `\(- id\)`; start once with the old",
     ):
         into(lake, **turned).start()
+    other = lake.events().withColumn("ns", F.expr("concat('t/', id % 6)"))
+    with pytest.raises(StreamingQueryException, match=r"DefinitionChangedError: .* digest of each namespace's rows"):
+        attempt(into(lake, events=other).option("throttle.writer", by))
     attempt(into(lake))
+    assert ids(lake) == [0, 1, 2]
+    assert waiting(lake) == list(range(3, 12))
     lake.offer([(12, "t/n", 10)])
     attempt(into(lake, **turned))
     assert ids(lake) == [0, 1, 2]
@@ -163,36 +169,17 @@ def test_whatever_decides_is_refused_over_an_uncommitted_batch_and_the_old_defin
     assert lake.rejected_ids == [100]
 
 
-@pytest.mark.parametrize("by", ["native", "spark"])
-def test_stream_that_yields_other_namespaces_for_an_uncommitted_batch_is_refused(failing: Lake, by: str) -> None:
-    """The definition is the same, and the column that it names is made otherwise before the throttle."""
-    lake = failing
-    fail_once(into(lake).option("throttle.writer", by))
-    other = lake.events().withColumn("ns", F.expr("concat('t/', id % 6)"))
-    with pytest.raises(StreamingQueryException, match=r"DefinitionChangedError: .* digest of each namespace's rows"):
-        attempt(into(lake, events=other).option("throttle.writer", by))
-    attempt(into(lake))
-    assert ids(lake) == [0, 1, 2]
-    assert waiting(lake) == list(range(3, 12))
-
-
-def test_definition_may_change_over_a_batch_that_failed_before_its_sink(lake: Lake) -> None:
-    """A namespace that cannot be computed would else stop the query for good."""
-    lake.offer((row_id, "t/n", 10) for row_id in range(4))
-    with pytest.raises(StreamingQueryException):
-        attempt(into(lake, namespace="concat('t/', cast(ns as int))"))
-    attempt(into(lake))
-    assert sorted([*ids(lake), *waiting(lake)]) == list(range(4))
-    assert ids(lake) == [0, 1, 2]
-
-
-def test_definition_may_change_over_a_batch_that_its_table_does_not_have(
+def test_definition_may_change_over_a_batch_that_failed_before_its_sink_and_one_that_its_table_does_not_have(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A namespace that cannot be computed would else stop the query for good."""
+
     def refuse(self: Target, *rows_query_and_batch: Any) -> None:
         raise OSError("the table cannot take these rows")
 
     lake.offer((row_id, "t/n", 10) for row_id in range(4))
+    with pytest.raises(StreamingQueryException):
+        attempt(into(lake, namespace="concat('t/', cast(ns as int))"))
     with monkeypatch.context() as broken:
         broken.setattr(Target, "write", refuse)
         with pytest.raises(StreamingQueryException, match="the table cannot take these rows"):

@@ -22,37 +22,46 @@ if TYPE_CHECKING:
 SLOW = policies(tenants={"t": publish(messages_per_second=20, burst_seconds=0.5)})
 
 
-def test_another_number_of_shards_is_refused(lake: Lake) -> None:
+def test_what_was_changed_or_is_missing_or_damaged_is_named_and_no_row_is_lost(lake: Lake) -> None:
+    """One checkpoint, to which one thing after another happens; each is put back, and the query goes on."""
     lake.offer([(0, "t/n", 10)])
     lake.run({})
     lake.offer([(1, "t/n", 10)])
-    with pytest.raises(
-        StreamingQueryException, match="ShardCountChangedError: this checkpoint holds 2 shards, but 3 were"
-    ):
-        lake.run({}, shards=3)
-    with pytest.raises(StreamingQueryException, match="this checkpoint limits publish, but dispatch was asked for"):
-        lake.run({}, direction="dispatch")
-    lake.run({})
-    assert lake.admitted_ids == [0, 1]
 
+    def is_refused(words: str, **settings: Any) -> None:
+        with pytest.raises(StreamingQueryException, match=words):
+            lake.run({}, **settings)
 
-def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
-    lake.offer([(0, "t/n", 10)])
-    lake.run({})
-    lake.offer([(1, "t/n", 10)])
+    is_refused("ShardCountChangedError: this checkpoint holds 2 shards, but 3 were", shards=3)
+    is_refused("this checkpoint limits publish, but dispatch was asked for", direction="dispatch")
+
     lake.run({})
     lake.crash_in(lake.last_batch())
     epoch = max((lake.control / "epochs").iterdir())
     content = epoch.read_bytes()
     epoch.unlink()
-    with pytest.raises(
-        StreamingQueryException, match=rf"the offset log names epoch \d+, but its file {epoch} is missing: restore"
-    ):
-        lake.run({})
+    is_refused(rf"the offset log names epoch \d+, but its file {epoch} is missing: restore")
     epoch.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    with pytest.raises(StreamingQueryException, match=f"DamagedError: the epoch file {epoch} is damaged: the checksum"):
-        lake.run({})
+    is_refused(f"DamagedError: the epoch file {epoch} is damaged: the checksum")
     epoch.write_bytes(content)
+
+    manifest = lake.control / "manifest.json"
+    known = manifest.read_bytes()
+    manifest.unlink()
+    is_refused(r"DamagedError: the control directory .* is damaged: its manifest\.json is missing")
+    manifest.write_bytes(known)
+    lake.run({})
+    assert lake.admitted_ids == [0, 1]
+
+    # Emptied around its control directory: its batches would begin at 0 again, and Delta would skip them.
+    for path in (lake.root / "checkpoint").iterdir():
+        if path.is_dir() and path != lake.control:
+            shutil.rmtree(path)
+        elif path.is_file():
+            path.unlink()
+    is_refused(r"ConfigurationError: the control directory .* has run batch \d")
+    shutil.rmtree(lake.control)
+    lake.kept.clear()
     lake.run({})
     assert lake.admitted_ids == [0, 1]
 
@@ -108,36 +117,6 @@ def test_function_that_throws_is_given_its_batch_again(lake: Lake) -> None:
     finish(lake.writer(lake.throttle(SLOW)).foreachBatch(keep).start())
     assert (calls.count(1), calls.count(2)) == (2, 2)
     assert sorted(row[0] for rows in kept.values() for row in rows) == list(range(30))
-
-
-def test_control_directory_that_vanished_is_named(lake: Lake) -> None:
-    lake.offer([(0, "t/n", 10)])
-    lake.run({})
-    lake.crash_in(lake.last_batch())
-    (lake.control / "manifest.json").unlink()
-    with pytest.raises(
-        StreamingQueryException,
-        match=r"DamagedError: the control directory .* is damaged: its manifest\.json is missing",
-    ):
-        lake.run({})
-
-
-def test_checkpoint_that_was_emptied_around_its_control_directory_is_refused(lake: Lake) -> None:
-    """Its batches would begin at 0 again, and Delta would skip them as batches that it has."""
-    for row_id in range(2):
-        lake.offer([(row_id, "t/n", 10)])
-    lake.run({})
-    for path in (lake.root / "checkpoint").iterdir():
-        if path.is_dir() and path != lake.control:
-            shutil.rmtree(path)
-        elif path.is_file():
-            path.unlink()
-    with pytest.raises(StreamingQueryException, match=r"ConfigurationError: the control directory .* has run batch \d"):
-        lake.run({})
-    shutil.rmtree(lake.control)
-    lake.kept.clear()
-    lake.run({})
-    assert lake.admitted_ids == [0, 1]
 
 
 def test_policies_that_cannot_be_applied_never_start(lake: Lake, tmp_path: Path) -> None:

@@ -38,78 +38,82 @@ def test_group_is_delayed_to_its_quota_and_drains(lake: Lake) -> None:
     assert query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"] == 2
 
 
-def test_namespaces_are_held_to_their_own_limits_and_rules(lake: Lake) -> None:
+def test_namespaces_are_held_to_their_own_limits_and_rules_and_an_observing_quota_admits_all_and_tells(
+    lake: Lake,
+) -> None:
     """A bucket of 2 admits 3: the last one into debt. What comes then may come again in half a second."""
     limits = policies(
+        tenants={"w": publish(bytes_per_second=100, burst_seconds=1, on_excess="observe")},
         namespaces={
             "t/n": publish(messages_per_second=2, burst_seconds=1, on_excess="reject"),
             "t/count": {"write_throttling": "3*delay*300,5*reject*50"},
             "t/size": {"write_throttling_by_size": "1K*reject*20"},
-        }
+        },
     )
-    of_count, of_size, of_burst = range(8), range(10, 14), range(20, 40)
+    of_count, of_size, of_burst, of_watched = range(8), range(10, 14), range(20, 40), range(40, 45)
     lake.offer(
         [
             *((i, "t/count", 1) for i in of_count),
             *((i, "t/size", 500) for i in of_size),
             *((i, ("t/n", "t/free")[i % 2], 10) for i in of_burst),
+            *((i, "w/n", 60) for i in of_watched),
         ]
     )
-    lake.run(limits, has_usage=True)
-    assert lake.admitted_ids == sorted([0, 1, 2, 3, 4, 10, 11, 20, 22, 24, *range(21, 40, 2)])
+    lake.run(limits, has_usage=True, shards=1)
+    assert lake.admitted_ids == sorted([0, 1, 2, 3, 4, 10, 11, 20, 22, 24, *range(21, 40, 2), *of_watched])
     told = {row["id"]: tuple(row["throttle"].values()) for row in lake.rejected}
     assert sorted(told) == [5, 6, 7, 12, 13, *range(26, 40, 2)]
     assert {told[i] for i in range(26, 40, 2)} == {("REJECT", "quota", "namespace", "messages", "t/n", 500, 0)}
     assert told[5] == ("REJECT", "throttling", "namespace", "messages", "t/count", 50, 0)
     assert told[12] == ("REJECT", "throttling", "namespace", "bytes", "t/size", 20, 0)
     assert sum(row["delayed_ms"] for row in lake.usage("namespace", "t/count")) >= 2 * 300
+    assert lake.usage("tenant", "w")[0]["observed_messages"] == 3
 
 
-def test_observing_quota_admits_all_and_tells(lake: Lake) -> None:
-    watched = policies(tenants={"t": publish(bytes_per_second=100, burst_seconds=1, on_excess="observe")})
-    lake.offer((i, "t/n", 60) for i in range(5))
-    lake.run(watched, has_usage=True, shards=1)
-    assert lake.admitted_ids == list(range(5))
-    assert lake.usage("tenant", "t")[0]["observed_messages"] == 3
+def test_decided_rows_leave_in_order_and_those_that_an_observing_quota_would_hold_are_marked(lake: Lake) -> None:
+    """Rows of a namespace leave in the order of `order_by`, whatever was delayed."""
+    watched = publish(messages_per_second=0, on_excess="observe")
+    group = publish(messages_per_second=40, burst_seconds=0.5)
+    for part in range(2):
+        lake.offer((-i, f"t/n{i % 3}", i % 7) for i in range(part * 40, part * 40 + 40))
+    lake.offer((-i, ("w/n", "free/n")[i == 83], 10) for i in range(80, 84))
+    columns = ["ns", "id", *(f"throttle.{name}" for name in ("verdict", "reason", "level", "dimension", "scope"))]
+    left: list[tuple[Any, ...]] = []
 
-    seen: list[tuple[Any, ...]] = []
-    columns = ["id", *(f"throttle.{name}" for name in ("verdict", "reason", "level", "dimension", "scope"))]
-    decided = lake.throttle(watched, shards=1).apply(lake.events(), control_path=lake.path("control"))
-    writer = decided.writeStream.foreachBatch(lambda rows, _: seen.extend(map(tuple, rows.select(columns).collect())))
-    finish(writer.option("checkpointLocation", lake.path("applied")).trigger(availableNow=True).start())
-    free, marked = ("ADMIT", None, None, None, None), ("ADMIT", "quota", "tenant", "bytes", "t")
-    assert sorted(seen) == [(0, *free), (1, *free), *((i, *marked) for i in (2, 3, 4))]
+    def keep(rows: DataFrame, _: int) -> None:
+        left.extend(map(tuple, rows.select(columns).collect()))
+
+    limits = policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}, "w": watched})
+    decided = lake.throttle(limits, order_by=["-id"]).apply(lake.events(), control_path=lake.path("control"))
+    writer = decided.writeStream.foreachBatch(keep).option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).start())
+    for name in ("t/n0", "t/n1", "t/n2"):
+        ids = [-row_id for ns, row_id, *_ in left if ns == name]
+        assert ids == sorted(ids)
+    free, marked = ("ADMIT", None, None, None, None), ("ADMIT", "quota", "tenant", "messages", "w")
+    assert [row[2:] for row in left if row[0] == "free/n"] == [free]
+    assert [row for row in left if row[0] == "w/n"] == [("w/n", -i, *marked) for i in range(80, 83)]
+    assert len(left) == 84
 
 
-def test_rows_under_a_rate_of_zero_stay_queued_and_the_run_ends(lake: Lake) -> None:
-    lake.offer((i, f"t/n{i % 3}", 10) for i in range(30))
-    lake.run(SHUT)
+def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_too_large_for_the_state(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
+    lake.run(SHUT, shards=1)
     assert not lake.admitted
     assert not lake.rejected
+    (file,) = Path(lake.checkpoint, "throttle", "queue").rglob("*-*")
     queued = read_queued(lake.spark, lake.checkpoint)
     assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
-    assert sorted(row["id"] for row in queued.collect()) == list(range(30))
+    assert sorted(row["id"] for row in queued.collect()) == list(range(300))
     wider = read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema.add("namespace", "string"))
     assert wider.columns == ["id", "ns", "size", "namespace", "throttle_namespace", "arrival_ms", "release_ms"]
     found = wider.select("ns", "namespace", "throttle_namespace").distinct().collect()
     assert sorted(map(tuple, found)) == [(f"t/n{n}", None, f"t/n{n}") for n in range(3)]
     with pytest.raises(ConfigurationError, match="is not the checkpoint of a throttled query that has run a batch"):
         read_queued(lake.spark, lake.path("events"))
-    lake.run({})
-    assert lake.admitted_ids == list(range(30))
-    assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
-
-
-def test_waiting_rows_that_are_too_large_for_the_state_lie_in_files(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
-    lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
-    lake.run(SHUT, shards=1)
-    (file,) = Path(lake.checkpoint, "throttle", "queue").rglob("*-*")
-    queued = read_queued(lake.spark, lake.checkpoint)
-    assert queued.columns == ["id", "ns", "size", "namespace", "arrival_ms", "release_ms"]
-    assert sorted(row["id"] for row in queued.collect()) == list(range(300))
     aside = file.rename(file.with_name("aside"))
     with pytest.raises(StreamingQueryException, match=f"DamagedError: the file of waiting rows .*{file.name}"):
         lake.run({}, shards=1)
@@ -117,20 +121,22 @@ def test_waiting_rows_that_are_too_large_for_the_state_lie_in_files(
     aside.rename(file)
     lake.run({}, shards=1)
     assert lake.admitted_ids == list(range(300))
+    assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, scheme: str
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
-    checkpoint, control = (f"{scheme}{lake.path(name)}" for name in ("applied", "control"))
+    checkpoint, control = f"file:{lake.path('applied')}", f"file://{lake.path('control')}"
     decided = lake.throttle(SHUT, shards=1).apply(lake.events(), control_path=control)
     writer = decided.writeStream.format("noop").option("checkpointLocation", checkpoint)
     finish(writer.trigger(availableNow=True).start())
-    queued = read_queued(lake.spark, checkpoint, control_path=control)
-    assert sorted(row["id"] for row in queued.collect()) == list(range(300))
+    for scheme in ("", "file:", "file://"):
+        checkpoint, control = (f"{scheme}{lake.path(name)}" for name in ("applied", "control"))
+        queued = read_queued(lake.spark, checkpoint, control_path=control)
+        assert sorted(row["id"] for row in queued.collect()) == list(range(300))
 
 
 def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
@@ -164,23 +170,3 @@ def test_full_queue_fails_the_query_if_asked_and_loses_nothing(lake: Lake) -> No
     assert not lake.rejected
     lake.run({}, shards=1)
     assert lake.admitted_ids == list(range(14))
-
-
-def test_namespaces_leave_in_order(lake: Lake) -> None:
-    """Rows of a namespace reach the sink in the order of `order_by`, whatever was delayed."""
-    group = publish(messages_per_second=40, burst_seconds=0.5)
-    for part in range(2):
-        lake.offer((-i, f"t/n{i % 3}", i % 7) for i in range(part * 40, part * 40 + 40))
-    left: list[tuple[str, int]] = []
-
-    def keep(rows: DataFrame, _: int) -> None:
-        left.extend((row["ns"], row["id"]) for row in rows.collect())
-
-    limits = policies(resource_groups={"g": group}, defaults={"resource_group": "g"})
-    decided = lake.throttle(limits, order_by=["-id"]).apply(lake.events(), control_path=lake.path("control"))
-    writer = decided.writeStream.foreachBatch(keep).option("checkpointLocation", lake.checkpoint)
-    finish(writer.trigger(availableNow=True).start())
-    for name in ("t/n0", "t/n1", "t/n2"):
-        ids = [-row_id for ns, row_id in left if ns == name]
-        assert ids == sorted(ids)
-    assert len(left) == 80

@@ -164,10 +164,3 @@ def test_sinks_are_charged_where_a_policy_has_a_quota_on_processing_time(lake: L
     assert charges.names.to_pylist() == ["acme/a", "acme/b"]
     assert a_ns > 0
     assert abs(a_ns - b_ns) <= 1
-
-
-def test_sinks_are_not_charged_without_such_a_quota(lake: Lake) -> None:
-    lake.offer(EVENTS)
-    finish(lake.writer(lake.throttle(POLICIES)).format("delta").start(lake.path("admitted")))
-    assert not (lake.control / "charges").exists()
-    assert not (lake.control / "settled-charges").exists()

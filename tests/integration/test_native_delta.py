@@ -127,10 +127,19 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(
 def test_partitioned_table_is_made_and_read_by_its_partitions(
     lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
+    """It is made without a file, also where the session collects no statistics. No quota on time: no sink is charged."""
     write_in(place, monkeypatch)
     lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
-    run(lake, partition=["ns"])
+    collects = "spark.databricks.delta.stats.collect"
+    lake.spark.conf.set(collects, str(place == "sink").lower())
+    try:
+        run(lake, partition=["ns"])
+    finally:
+        lake.spark.conf.unset(collects)
     assert NATIVE in taken(caplog)
+    assert len(DeltaTable(lake.path("out")).file_uris()) == 2
+    assert not (lake.control / "charges").exists()
+    assert not (lake.control / "settled-charges").exists()
     lake.offer([(5, "good/é", 50), (6, "bad/b", 60)])
     run(lake)
     found = read(lake)
@@ -143,19 +152,6 @@ def test_partitioned_table_is_made_and_read_by_its_partitions(
     assert lake.rejected_ids == [2, 6]
     with pytest.raises(ConfigurationError, match=r"is partitioned by \['ns'\] and partitionBy says \['id'\]"):
         run(lake, partition=["id"])
-
-
-def test_table_that_is_made_holds_no_file_where_the_session_collects_no_statistics(
-    lake: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
-    lake.offer([(0, "t/n", 10)])
-    lake.spark.conf.set("spark.databricks.delta.stats.collect", "false")
-    try:
-        run(lake)
-    finally:
-        lake.spark.conf.unset("spark.databricks.delta.stats.collect")
-    assert NATIVE in taken(caplog)
-    assert len(DeltaTable(lake.path("out")).file_uris()) == 1
 
 
 def test_rows_that_do_not_fit_are_refused_before_anything_is_written(lake: Lake) -> None:

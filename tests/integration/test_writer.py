@@ -78,15 +78,25 @@ def test_start_takes_all_that_sparks_start_takes(lake: Lake) -> None:
     ]
 
 
-def test_checkpoint_of_the_session_and_the_query_name_is_used(lake: Lake) -> None:
+def test_checkpoint_of_the_session_and_the_query_name_is_used_and_dead_letters_are_kept_beside_it(lake: Lake) -> None:
     lake.offer(EVENTS)
-    lake.spark.conf.set("spark.sql.streaming.checkpointLocation", lake.path("checkpoints"))
+    lake.offer([(5, "bad/b", 50)])
+    lake.spark.conf.set("spark.sql.streaming.checkpointLocation", f"file://{lake.path('checkpoints')}")
     try:
         writer = lake.throttle(HALF_REJECTED).write_stream(lake.events()).queryName("named").format("noop")
         finish(writer.trigger(availableNow=True).start())
     finally:
         lake.spark.conf.unset("spark.sql.streaming.checkpointLocation")
-    assert (lake.root / "checkpoints" / "named" / "throttle" / "manifest.json").exists()
+    control = lake.root / "checkpoints" / "named" / "throttle"
+    assert (control / "manifest.json").exists()
+    dead = lake.spark.read.parquet(str(control / "rejected"))
+    assert dead.columns == ["id", "ns", "size", "throttle", "batch"]
+    found = dead.selectExpr("batch", "id", "throttle.verdict", "throttle.reason", "throttle.level", "throttle.scope")
+    assert sorted(map(tuple, found.collect())) == [
+        (0, 2, "REJECT", "quota", "tenant", "bad"),
+        (0, 4, "REJECT", "quota", "tenant", "bad"),
+        (1, 5, "REJECT", "quota", "tenant", "bad"),
+    ]
 
 
 def run(lake: Lake, limits: dict[str, Any]) -> StreamingQuery:
@@ -128,19 +138,7 @@ def test_delta_sinks_take_a_batch_once(lake: Lake) -> None:
     assert after == before
 
 
-def test_first_batch_that_is_run_again_changes_nothing(lake: Lake) -> None:
-    lake.offer(EVENTS)
-    writer = lake.writer(lake.throttle(HALF_REJECTED)).format("delta")
-    finish(writer.start(lake.path("admitted")))
-    dead = lake.spark.read.parquet(str(lake.control / "rejected"))
-    before = rows_of(lake, "admitted"), sorted(map(tuple, dead.collect()))
-    lake.crash_in(0)
-    finish(lake.writer(lake.throttle(HALF_REJECTED)).format("delta").start(lake.path("admitted")))
-    dead = lake.spark.read.parquet(str(lake.control / "rejected"))
-    assert (rows_of(lake, "admitted"), sorted(map(tuple, dead.collect()))) == before
-
-
-def test_to_table_makes_a_delta_table_and_writes_it_once(lake: Lake) -> None:
+def test_to_table_makes_a_delta_table_and_its_first_batch_run_again_changes_nothing(lake: Lake) -> None:
     lake.offer(EVENTS)
     try:
         for _ in range(2):
@@ -148,7 +146,7 @@ def test_to_table_makes_a_delta_table_and_writes_it_once(lake: Lake) -> None:
             finish(writer.toTable("lively", partitionBy="ns"))
             assert sorted(map(tuple, lake.spark.table("lively").collect())) == [(1, "good/a", 10), (3, "good/b", 30)]
             assert sorted(row["id"] for row in lake.spark.table("dead").collect()) == [2, 4]
-            lake.crash_in(lake.last_batch())
+            lake.crash_in(0)
         details = lake.spark.sql("describe detail lively").collect()[0]
         assert (details["format"], details["partitionColumns"]) == ("delta", ["ns"])
     finally:
@@ -186,41 +184,19 @@ def test_small_batch_of_many_shards_is_one_file(
     assert len(list(Path(lake.path("out")).glob("part-*.parquet"))) == files
 
 
-def test_files_of_a_sink_lie_as_spark_lays_them(lake: Lake) -> None:
+def test_files_of_a_sink_lie_as_spark_lays_them_and_dead_letters_go_to_json_files_if_asked(lake: Lake) -> None:
     lake.offer(EVENTS)
     writer = lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").partitionBy("size")
-    finish(writer.start(lake.path("out")))
+    finish(writer.rejected("json", lake.path("dead")).start(lake.path("out")))
     assert sorted(path.name for path in Path(lake.path("out")).glob("*=*")) == ["size=10", "size=30"]
     found = lake.spark.read.parquet(lake.path("out"))
     assert found.columns == ["id", "ns", "size"]
     assert sorted(row["id"] for row in found.collect()) == [1, 3]
-
-
-def test_dead_letters_are_kept_beside_the_checkpoint_by_default(lake: Lake) -> None:
-    lake.offer(EVENTS)
-    lake.offer([(5, "bad/b", 50)])
-    writer = lake.writer(lake.throttle(HALF_REJECTED)).option("checkpointLocation", f"file://{lake.checkpoint}")
-    finish(writer.format("noop").start())
-    dead = lake.spark.read.parquet(str(lake.control / "rejected"))
-    assert dead.columns == ["id", "ns", "size", "throttle", "batch"]
-    found = dead.selectExpr("batch", "id", "throttle.verdict", "throttle.reason", "throttle.level", "throttle.scope")
-    assert sorted(map(tuple, found.collect())) == [
-        (0, 2, "REJECT", "quota", "tenant", "bad"),
-        (0, 4, "REJECT", "quota", "tenant", "bad"),
-        (1, 5, "REJECT", "quota", "tenant", "bad"),
-    ]
-
-
-def test_dead_letters_go_to_json_files_if_asked(lake: Lake) -> None:
-    lake.offer(EVENTS)
-    writer = lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").rejected("json", lake.path("dead"))
-    finish(writer.start(lake.path("out")))
     dead = lake.spark.read.json(lake.path("dead"))
     assert sorted((row["id"], row["throttle"]["verdict"]) for row in dead.collect()) == [(2, "REJECT"), (4, "REJECT")]
-    assert sorted(row["id"] for row in lake.spark.read.schema(SCHEMA).parquet(lake.path("out")).collect()) == [1, 3]
 
 
-def test_usage_adds_up_to_what_the_sinks_hold(lake: Lake) -> None:
+def test_usage_adds_up_to_what_the_sinks_hold_and_status_is_of_the_query_of_its_throttle(lake: Lake) -> None:
     limits = policies(
         resource_groups={"g": publish(messages_per_second=20, burst_seconds=1)},
         tenants={"good": {"resource_group": "g"}, "bad": HALF_REJECTED["tenants"]["bad"]},
@@ -253,15 +229,10 @@ def test_usage_adds_up_to_what_the_sinks_hold(lake: Lake) -> None:
     assert status.of_level("tenant")["bad"].messages_per_second == 0
     assert status.of_level("job")["job"].messages_per_second is None
     assert status.of_level("job")["job"].admitted_messages == total_of_batch(usage, last)
+    with pytest.raises(ConfigurationError, match="was not started by this throttle"):
+        lake.throttle({}).status(query)
 
 
 def total_of_batch(usage: list[tuple[Any, ...]], batch: int) -> int:
     """Return what the job admitted in a batch."""
     return sum(row[4] for row in usage if row[0] == "job" and row[2] == batch)
-
-
-def test_status_of_a_strange_query_is_refused(lake: Lake) -> None:
-    lake.offer(EVENTS)
-    query = run(lake, {})
-    with pytest.raises(ConfigurationError, match="was not started by this throttle"):
-        lake.throttle({}).status(query)

@@ -1,8 +1,9 @@
-"""Points at which a run of the job stops dead, so that it can be killed exactly there; and a journal of its batches.
+"""Points at which a query of a job stops dead, so that it can be killed exactly there; and a journal of its batches.
 
-A run that reaches its point says so by a file and then waits for ever, with all its processes: the test sees the file
-and kills them. The library has no hook for this. The sink of Spark's writer is a function that the driver calls, so it
-is wrapped in place; the native sink runs in processes of Spark's, so a subclass of it is registered instead.
+A query that reaches its point says so by a file and then waits for ever: the test sees the file and kills the job with
+all its processes. The library has no hook for this. The sink of Spark's writer is a function that the driver calls, and
+so is the sink that sends, so they are wrapped in place; the native sink runs in processes of Spark's, so a subclass of
+it is registered instead. All that a query of these jobs has is in one directory, its root, by which it is known here.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
+from spark_throttle.checkpoint.unsent import UnsentCalls, write_unsent
 from spark_throttle.control.feedback import write_reports
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark import writer
 from spark_throttle.spark.delta.table_files import WrittenFile
+from spark_throttle.spark.paced import paced_sink
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
@@ -39,41 +43,54 @@ AFTER_ADMITTED = "after-admitted"
 AFTER_FEEDBACK = "after-feedback"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
-POINTS = (AFTER_ADMITTED, AFTER_FEEDBACK)
+BEFORE_KEPT, AMID_KEPT, AFTER_KEPT = "before-kept", "amid-kept", "after-kept"
+"""The calls that a batch leaves unsent are to be written, or half of them are, or all."""
 
-_POINT, _TURN, _REACHED = "TEST_PAUSE_POINT", "TEST_PAUSE_TURN", "TEST_PAUSE_REACHED"
-"""Of the environment, which is what processes inherit that are started by the run's JVM."""
-
-
-def arm(point: str, turn: int, reached: Path, admitted: Path) -> None:
-    """Make this run pause at `point` in the first batch from number `turn` on."""
-    os.environ[_POINT], os.environ[_TURN], os.environ[_REACHED] = point, str(turn), str(reached)
-    if point == AFTER_ADMITTED:
-        write = Target.write
-
-        def write_and_pause(self: Target, rows: DataFrame, mark: BatchMark) -> None:
-            write(self, rows, mark)
-            if self.path == str(admitted) and mark.batch >= turn:
-                pause(reached)
-
-        Target.write = write_and_pause  # type: ignore[method-assign]
-    elif point == AFTER_FEEDBACK:
-
-        def report_and_pause(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
-            write_reports(directory, batch, reports, **options)
-            if batch >= turn:
-                pause(reached)
-
-        batch_sink.write_reports = report_and_pause  # type: ignore[attr-defined]
+_ARMED = "TEST_PAUSES"
+"""Of the environment, which is what processes inherit that are started by the job's JVM: points, by a query's root."""
 
 
-def pause(reached: Path) -> None:
-    """Say that the point is reached, and wait to be killed."""
-    reached.touch()
-    threading.Event().wait()
+def arm(root: Path, point: str) -> None:
+    """Make the query of `root` pause at `point`, in a batch after the first; before the session is opened."""
+    os.environ[_ARMED] = json.dumps(_armed() | {str(root): point})
 
 
-def keep_journal(path: Path) -> None:
+def reached(root: Path) -> Path:
+    """Return the file that is there once the query of `root` stands at its point."""
+    return root / "reached"
+
+
+def stop_at_points() -> None:
+    """Put the points into the sinks of this process."""
+    write = Target.write
+
+    def write_and_pause(self: Target, rows: DataFrame, mark: BatchMark) -> None:
+        write(self, rows, mark)
+        if self.path is not None and Path(self.path).name == "admitted":
+            _pause_at(AFTER_ADMITTED, Path(self.path).parent, mark.batch)
+
+    def report_and_pause(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
+        write_reports(directory, batch, reports, **options)
+        _pause_at(AFTER_FEEDBACK, _root_of(directory.location), batch)
+
+    def keep_and_pause(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:
+        root = _root_of(control.location)
+        if not calls.tables:
+            write_unsent(control, batch, batch_ms, calls)
+            return
+        _pause_at(BEFORE_KEPT, root, batch)
+        is_to_be_torn = _stands_at(AMID_KEPT, root, batch)
+        write_unsent(_TornDirectory(control.location) if is_to_be_torn else control, batch, batch_ms, calls)
+        _pause_at(AFTER_KEPT, root, batch)
+
+    sinks: Any = batch_sink
+    paced: Any = paced_sink
+    Target.write = write_and_pause  # type: ignore[method-assign]
+    sinks.write_reports = report_and_pause
+    paced.write_unsent = keep_and_pause
+
+
+def keep_journal() -> None:
     """Write a line for every attempt at a batch: what the operator returned, before any of it counts.
 
     Two attempts at one batch must return the same rows in the same order with the same verdicts, and the same usage.
@@ -84,16 +101,49 @@ def keep_journal(path: Path) -> None:
     def call_and_digest(self: BatchSink, frames: DataFrame, batch: int) -> None:
         frames.persist()  # as the sink does next: the operator runs once
         found = sorted(_shown(row["kind"], bytes(row["frame"])) for row in frames.collect())
-        _write_line(path, batch, found)
+        _write_line(_root_of(self.control_path), batch, found)
         call(self, frames, batch)
 
     BatchSink.__call__ = call_and_digest  # type: ignore[method-assign]
 
 
-def _write_line(path: Path, batch: int, found: list[str]) -> None:
+def _armed() -> dict[str, str]:
+    found: dict[str, str] = json.loads(os.environ.get(_ARMED, "{}"))
+    return found
+
+
+def _stands_at(point: str, root: Path, batch: int) -> bool:
+    return batch > 0 and _armed().get(str(root)) == point
+
+
+def _pause_at(point: str, root: Path, batch: int) -> None:
+    if _stands_at(point, root, batch):
+        _pause(root)
+
+
+def _pause(root: Path) -> None:
+    """Say that the point is reached, and wait to be killed."""
+    reached(root).touch()
+    threading.Event().wait()
+
+
+def _root_of(control_path: str) -> Path:
+    """Return the directory of a query: the checkpoint stands in it, and the control directory in the checkpoint."""
+    return Path(control_path).parents[1]
+
+
+def _write_line(root: Path, batch: int, found: list[str]) -> None:
     digest = hashlib.sha256("\n".join(found).encode()).hexdigest()
-    with path.open("a") as journal:
+    with (root / "journal").open("a") as journal:
         journal.write(json.dumps({"batch": batch, "digest": digest}) + "\n")
+
+
+class _TornDirectory(Directory):
+    """Writes a half of a file beside it, and pauses."""
+
+    def write(self, name: str, content: bytes) -> None:
+        super().write(f"{name}.half", content[: len(content) // 2])
+        _pause(_root_of(self.location))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +166,14 @@ class WatchedDeltaWriter(ThrottleDeltaWriter):
     def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
         super().add(destination, mark, files)
         if destination == self.plan.admitted:
-            self._pause_at(AFTER_ADMITTED, mark.batch)
+            _pause_at(AFTER_ADMITTED, _root_of(self.plan.control_path), mark.batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        root = _root_of(self.plan.control_path)
         shown = [line for message in messages if isinstance(message, WatchedOutput) for line in message.shown]
-        # The checkpoint stands beside the journal, and the control directory in the checkpoint.
-        _write_line(Path(self.plan.control_path).parents[1] / "journal", batchId, sorted(shown))
+        _write_line(root, batchId, sorted(shown))
         super().commit(messages, batchId)
-        self._pause_at(AFTER_FEEDBACK, batchId)
-
-    @staticmethod
-    def _pause_at(point: str, batch: int) -> None:
-        if os.environ.get(_POINT) == point and batch >= int(os.environ[_TURN]):
-            pause(Path(os.environ[_REACHED]))
+        _pause_at(AFTER_FEEDBACK, root, batchId)
 
 
 class WatchedDeltaSink(ThrottleDeltaSink):

@@ -1,16 +1,16 @@
-"""A batch that is run again after a kill returns the same bytes, though the policies changed meanwhile.
+"""What was killed goes on as if it had not been, though the policies changed meanwhile.
 
-All processes of the job are killed with SIGKILL: the driver, the JVM, Python's workers and the control source's. The
-kills stand at points where something is written and what makes it count is not. The crash program (`tests.crash`)
-kills a job in many more ways, in the middle of a file too, and recounts what it leaves.
+All processes of a job are killed with SIGKILL: the driver, the JVM, Python's workers and the control source's. The
+kills stand at points where something is written and what makes it count is not, and where a destination refuses or does
+not answer. The crash program (`tests.crash`) kills a job in many more ways, in the middle of a file too, and recounts
+what it leaves.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -22,53 +22,33 @@ from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink
 from tests.ledger import BATCH, count_out_of_order, excess, read_table
 from tests.paying_times import read_paying_times_ms
-from tests.recovery import faults, throttled_job
-from tests.recovery.processes import Job
-from tests.recovery.throttled_job import SHARDS, Place, write_source
+from tests.recovery import faults, paced_job, throttled_job
+from tests.recovery.killed_queries import (
+    REFUSED,
+    REJECTS,
+    ROWS_REFUSED,
+    ROWS_SENT,
+    WRITERS,
+    Killed,
+    Refuses,
+    batch_of,
+    killed_queries,
+)
+from tests.recovery.throttled_job import SHARDS, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILES = 4
-ROWS_A_FILE = 5_000
-WRITERS = ("native", "spark")
+LESS = REJECTS.replace("1200", "600").replace("800,", "400,")
 
 pytestmark = pytest.mark.timeout(900)
 
-REJECTS = """\
-resource_groups:
-  shared: {publish: {messages_per_second: 1200, burst_seconds: 1, on_excess: reject}}
-tenants:
-  gold: {resource_group: shared}
-  silver: {publish: {messages_per_second: 800, burst_seconds: 1}}
-queue: {messages: 1800}
-"""
-"""gold is rejected at its quota, silver waits until the queue is full, open passes; some rows are unusable."""
 
-LESS = REJECTS.replace("1200", "600").replace("800,", "400,")
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "killed")
-
-
-class Run(Job):
-    """One run of the job that the tests below kill."""
-
-    def __init__(self, place: Place, *options: str) -> None:
-        place.reached.unlink(missing_ok=True)
-        self.place = place
-        super().__init__("tests.recovery.throttled_job", [str(place.root), *options], place.root / "job.log")
-
-
-def kill_at_point(place: Place, writer: str, point: str, turn: int) -> None:
-    """Run the job and kill it at a point."""
-    run = Run(place, "--writer", writer, "--pause-at", point, "--turn", str(turn))
-    try:
-        assert run.wait_for(place.reached), f"the job ended before {point} {turn}:\n{run.tail()}"
-    finally:
-        run.kill()
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """Yield what is left of a job of eight queries."""
+    with killed_queries(tmp_path_factory.mktemp("killed")) as found:
+        yield found
 
 
 def planned_batches(place: Place) -> int:
@@ -118,21 +98,18 @@ def of_tenants(rows: pd.DataFrame, *tenants: str) -> pd.DataFrame:
 
 
 @pytest.fixture
-def journalled(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the journal in this process too, where the killed job is finished."""
+def _journalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the journal in this process too, where what was killed is finished."""
     # What is restored in the end.
     monkeypatch.setattr(BatchSink, "__call__", BatchSink.__call__)
     monkeypatch.setattr(stream_writer, "ThrottleDeltaSink", ThrottleDeltaSink)
-    faults.keep_journal(place.journal)
+    faults.keep_journal()
 
 
-@pytest.mark.usefixtures("journalled")
+@pytest.mark.usefixtures("_journalled")
 @pytest.mark.parametrize("writer", WRITERS)
-def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, place: Place, writer: str) -> None:
-    write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
-    place.policies.write_text(REJECTS)
-    point = faults.AFTER_FEEDBACK if writer == "native" else faults.AFTER_ADMITTED
-    kill_at_point(place, writer, point, 1)
+def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, killed: Killed, writer: str) -> None:
+    place = killed.into_delta[writer]
     torn = planned_batches(place) - 1
     assert set(read_table(place.admitted)[BATCH]) == set(range(torn + 1))
     assert set(read_table(place.rejected)[BATCH]) == set(range(torn if writer == "spark" else torn + 1))
@@ -162,3 +139,43 @@ def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession
     usage = read_table(place.usage).query("level == 'job'")
     assert usage["admitted_messages"].sum() == len(admitted)
     assert usage["rejected_messages"].sum() == len(rejected)
+
+
+def test_query_killed_while_it_sends_sends_the_same_bytes_under_the_same_keys(
+    spark: SparkSession, killed: Killed
+) -> None:
+    sent = killed.sends
+    record, first = sent.record, {batch_of(arrival.key) for arrival in sent.record.arrivals}
+    again = len(record.arrivals)
+    paced_job.start(spark, sent.root, record.url, sent.policies).awaitTermination()
+    again_from = min(batch_of(arrival.key) for arrival in record.arrivals[again:])
+    assert again_from == max(first) > 0, "batches that were committed are not sent again"
+    kept = record.by_key()  # which fails where a key comes with other bytes
+    assert len(record.arrivals) > len(kept)
+    by_namespace: dict[str, list[int]] = {}
+    for key, body in sorted(kept.items(), key=lambda item: (batch_of(item[0]), int(item[0].split("/")[4]))):
+        by_namespace.setdefault(key.split("/")[3], []).extend(row["id"] for row in json.loads(body))
+    assert by_namespace == {f"{'ab'[n % 2]}%2F{n}": list(range(n, ROWS_SENT, 6)) for n in range(6)}
+
+
+@pytest.mark.parametrize(("status", "point"), REFUSED)
+def test_query_killed_while_its_destination_refuses_loses_no_row_and_gives_none_a_new_key(
+    spark: SparkSession, killed: Killed, status: int, point: str
+) -> None:
+    sent = killed.refused[status, point]
+    record, refuses = sent.record, sent.answer
+    assert isinstance(refuses, Refuses)
+    assert faults.reached(sent.root).exists() == bool(point)
+    paced_job.start(spark, sent.root, record.url, sent.policies).awaitTermination()
+    record.by_key()  # which fails where a key comes with other bytes
+    keys_of = defaultdict[int, set[str]](set)
+    for arrival in record.arrivals:
+        for row in arrival.rows:
+            keys_of[row["id"]].add(arrival.key)
+    assert {row: len(keys) for row, keys in keys_of.items() if len(keys) > 1} == {}
+    assert len(keys_of) == ROWS_REFUSED
+    first = {arrival.key: arrival for arrival in reversed(refuses.taken)}
+    found = defaultdict[str, list[int]](list)
+    for arrival in sorted(first.values(), key=lambda arrival: arrival.at_ns):
+        found[arrival.namespace].extend(row["id"] for row in arrival.rows)
+    assert found == {f"{'ab'[n % 2]}/{n}": list(range(n, ROWS_REFUSED, 6)) for n in range(6)}

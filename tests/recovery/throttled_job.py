@@ -1,15 +1,14 @@
-"""The job that the recovery tests kill: a directory of Parquet files through a throttle into Delta tables.
+"""A query over Parquet files into Delta tables, in a job that a test kills (`tests.recovery.killed_job`).
 
-Run as ``python -m tests.recovery.throttled_job DIRECTORY [--writer WRITER] [--pause-at POINT --turn N]``. All that it
-reads and writes is in DIRECTORY: ``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``, ``rejected/``,
-``usage/``. It ends when everything has been admitted or rejected, so to run it again after a kill is to finish it.
+All that it reads and writes is in one directory: ``source/``, ``policies.yaml``, ``checkpoint/``, ``admitted/``,
+``rejected/``, ``usage/``. It ends when everything has been admitted or rejected, so to run it again after a kill is to
+finish it.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_throttle.spark import Throttle
-from tests.recovery import faults
-from tests.sessions import brief_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,11 +62,6 @@ class Place:
     def journal(self) -> Path:
         """A line for every attempt at a batch: its number and a digest of what the operator returned."""
         return self.root / "journal"
-
-    @property
-    def reached(self) -> Path:
-        """Is there when the run stands at the point where it was to pause."""
-        return self.root / "reached"
 
 
 def rows(count: int, *, with_bad_rows: bool) -> Iterator[dict[str, object]]:
@@ -117,23 +109,3 @@ def start(spark: SparkSession, place: Place, writer: str) -> StreamingQuery:
         .trigger(availableNow=True)
         .start(str(place.admitted))
     )
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run until all is drained, or pause for ever at a point."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("root", type=Path)
-    parser.add_argument("--writer", choices=("native", "spark"), default="native")
-    parser.add_argument("--pause-at", choices=faults.POINTS)
-    parser.add_argument("--turn", type=int, default=0, help="the first batch to pause at")
-    asked = parser.parse_args(arguments)
-    place = Place(asked.root)
-    faults.keep_journal(place.journal)
-    if asked.pause_at is not None:
-        faults.arm(asked.pause_at, asked.turn, place.reached, place.admitted)
-    with brief_session(place.root / f"spark-{os.getpid()}") as spark:
-        start(spark, place, asked.writer).awaitTermination()
-
-
-if __name__ == "__main__":
-    main()
