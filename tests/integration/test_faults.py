@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 SLOW = policies(tenants={"t": publish(messages_per_second=20, burst_seconds=0.5)})
 
 
-def test_another_number_of_shards_is_refused(lake: Lake) -> None:
-    lake.offer([(0, "t/n", 10)])
-    lake.run({})
-    lake.offer([(1, "t/n", 10)])
-    with pytest.raises(
-        StreamingQueryException, match="ShardCountChangedError: this checkpoint holds 2 shards, but 3 were"
-    ):
-        lake.run({}, shards=3)
-    with pytest.raises(StreamingQueryException, match="this checkpoint limits publish, but dispatch was asked for"):
-        lake.run({}, direction="dispatch")
-    lake.run({})
-    assert lake.admitted_ids == [0, 1]
-
-
 def test_epoch_file_that_is_missing_or_damaged_is_named(lake: Lake) -> None:
     lake.offer([(0, "t/n", 10)])
     lake.run({})
