@@ -157,6 +157,20 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
             raise _gone(directory)
         manifest = Manifest(uuid.uuid4().hex, shards, direction)
         _write(directory, manifest)
+    refuse_unbound(manifest, shards=shards, direction=direction)
+    return manifest
+
+
+def refuse_unbound(manifest: Manifest, *, shards: int, direction: str) -> None:
+    """Refuse a query of another number of shards, or of the other direction, than its checkpoint.
+
+    Raises
+    ------
+    ShardCountChangedError
+        If the checkpoint was written with another number of shards.
+    ConfigurationError
+        If it was written for the other direction.
+    """
     if manifest.shards != shards:
         raise ShardCountChangedError(manifest.shards, shards)
     if manifest.direction != direction:
@@ -164,7 +178,6 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
             f"this checkpoint limits {manifest.direction}, but {direction} was asked for: the balances it holds belong "
             f"to other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
         )
-    return manifest
 
 
 def refuse_before_resharding(directory: Directory, manifest: Manifest, log: OffsetLog) -> None:

@@ -35,11 +35,11 @@ from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
     as_column,
-    carried_schema,
     check_columns,
     deciding_columns,
     derived_columns,
     from_carried,
+    leaving_schema,
     row_columns,
     with_helpers,
 )
@@ -95,6 +95,16 @@ class Pipeline:
         """Whether the job shares its quotas with other jobs."""
         return self.settings.exchange is not None
 
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return self.settings.shards or FRAME_SHARDS
+
+    @property
+    def waiting_schema(self) -> StructType:
+        """The columns with which rows leave that waited."""
+        return leaving_schema(self.events.schema)
+
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
         """Return the query's definition: the expressions and settings that decide its rows, and the targets.
 
@@ -123,7 +133,7 @@ class Pipeline:
         are given, the control source checks them when the query starts (`start_check`).
         """
         events, given = self.events, self.settings
-        keys = shard_keys(events.sparkSession, given.shards or FRAME_SHARDS)
+        keys = shard_keys(events.sparkSession, self.shards)
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
@@ -142,7 +152,7 @@ class Pipeline:
     def decided(self, control_path: str, definition: Definition) -> DataFrame:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
         frames = self.frames(control_path=control_path, is_explained=True)
-        schema = StructType([*carried_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
+        schema = StructType([*leaving_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
         unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
         return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
 
@@ -161,8 +171,8 @@ class Pipeline:
     ) -> BatchSink:
         """Return the `foreachBatch` function that writes each batch of frames."""
         schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
-        rows = to_arrow_schema(carried_schema(schema), timezone="UTC")
-        refused = to_arrow_schema(StructType([*carried_schema(schema), *verdict]), timezone="UTC")
+        rows = to_arrow_schema(leaving_schema(schema), timezone="UTC")
+        refused = to_arrow_schema(StructType([*leaving_schema(schema), *verdict]), timezone="UTC")
         payload = FramePayload(schema, rows, refused, verdict)
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

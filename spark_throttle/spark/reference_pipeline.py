@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import ClassVar
 
 from pyspark.sql import Column, DataFrame
 
@@ -62,6 +63,9 @@ class ReferencePipeline:
     settings: ThrottleSettings
     stream: ReferenceStream
 
+    waiting_schema: ClassVar[None] = None
+    """No columns: rows that waited are read again, and get the columns that the stream has when they leave."""
+
     @cached_property
     def events(self) -> DataFrame:
         """No rows, with the stream's columns."""
@@ -71,6 +75,11 @@ class ReferencePipeline:
     def has_shares(self) -> bool:
         """Whether the job shares its quotas with other jobs."""
         return self.settings.exchange is not None
+
+    @property
+    def shards(self) -> int:
+        """The number of shards."""
+        return self.settings.shards or REFERENCE_SHARDS
 
     def problem(self, partition_columns: Sequence[str]) -> str | None:
         """Return why this query cannot decide on references; `None` if it can."""
@@ -103,7 +112,7 @@ class ReferencePipeline:
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
-        keys = shard_keys(spark, given.shards or REFERENCE_SHARDS)
+        keys = shard_keys(spark, self.shards)
         reading = FirstReading(
             self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys,
             found.condition,

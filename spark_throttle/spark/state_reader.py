@@ -78,8 +78,8 @@ def queued_after(
     return _queued(spark, checkpoint, control_path, schema, batch)
 
 
-def waiting_messages(spark: SparkSession, checkpoint: str, batch: int) -> int:
-    """Return how many rows wait after a batch; no payload is read."""
+def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = None) -> int:
+    """Return how many rows wait after a batch, by default the last committed one; no payload is read."""
     counts = state_blocks(spark, checkpoint, batch).select("block").mapInArrow(_counts, "waiting long").collect()
     return sum(row["waiting"] for row in counts)
 
@@ -90,6 +90,38 @@ def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_
     unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), (), QueueStorage(control_path))
     found: Int64s = blocks.mapInArrow(unpack, f"{PLACE} long").toArrow().column(PLACE).to_numpy()
     return found
+
+
+def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: StructType) -> str | None:
+    """Return why a row that waits after the last committed batch could not leave with `schema`; `None` if all could.
+
+    The payload of all waiting rows is read, on the executors.
+    """
+    fit = _Fit(QueueUnpacker(to_arrow_schema(schema, timezone="UTC"), (), QueueStorage(control_path)))
+    found = state_blocks(spark, checkpoint).select("block").mapInArrow(fit, "problem string").limit(1).collect()
+    return found[0]["problem"] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A function from blocks of state to why a row of each cannot leave; `mapInArrow` runs it once per task."""
+
+    unpack: QueueUnpacker
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the first problem of each batch of blocks that has any."""
+        for batch in batches:
+            problem = self._problem(batch)
+            if problem is not None:
+                yield pa.RecordBatch.from_pydict({"problem": pa.array([problem], pa.string())})
+
+    def _problem(self, batch: pa.RecordBatch) -> str | None:
+        try:
+            for _ in self.unpack([batch]):
+                pass
+        except ConfigurationError as error:
+            return str(error)
+        return None
 
 
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,7 @@ from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
-from spark_throttle.spark.sinks.sink_targets import refuse_changed
+from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -137,10 +137,15 @@ class Throttle:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
         check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
+        checkpoint = control_path.rstrip("/").rpartition("/")[0] or "/"
+        refuse_foreign(checkpoint, control_path)
         check_executors_see(spark, control_path)
         self._metered.begin(control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
-        refuse_changed(spark, control_path, control_path.rstrip("/").rpartition("/")[0] or "/", definition)
+        refuse_restart(
+            spark, checkpoint, control_path, definition, pipeline.waiting_schema,
+            shards=pipeline.shards, direction=self._settings.direction,
+        )  # fmt: skip
         with told_in_one_line():
             return pipeline.decided(control_path, definition)
 

@@ -32,11 +32,12 @@ from spark_throttle.spark.reference_choice import (
     SourceChoice,
     choose_source,
 )
+from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of
-from spark_throttle.spark.sinks.sink_targets import refuse_changed, targets_of
+from spark_throttle.spark.sinks.sink_targets import targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
     WRITER_OPTION,
@@ -267,6 +268,7 @@ class ThrottledStreamWriter:
     def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
         paths = SparkPaths(self._events.sparkSession)
         checkpoint, control_path = paths.query(self._checkpoint())
+        refuse_foreign(checkpoint, control_path)
         refuse_state_store(self._events.sparkSession.conf.get, checkpoint)
         options = self._sink_options()
         options.pop("path", None)
@@ -279,7 +281,10 @@ class ThrottledStreamWriter:
         source = self._source_choice(targets, control_path)
         pipeline = source.pipeline
         definition = pipeline.definition(places, self._partition_columns)
-        refuse_changed(self._events.sparkSession, control_path, checkpoint, definition)
+        refuse_restart(
+            self._events.sparkSession, checkpoint, control_path, definition, pipeline.waiting_schema,
+            shards=pipeline.shards, direction=pipeline.settings.direction,
+        )  # fmt: skip
         choice = self._choice(source, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         outlet = self._outlet(pipeline, options, control_path) if target.format == PACED else None

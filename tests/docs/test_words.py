@@ -21,6 +21,7 @@ from spark_throttle.status.usage_table import USAGE_SCHEMA
 from spark_throttle.store.opening import open_store
 from tests.docs.names import make_targets
 from tests.docs.snippets import PAGES
+from tests.integration import restarts
 from tests.sessions import ROOT
 
 DOCS = ROOT / "docs"
@@ -52,6 +53,10 @@ def test_guarantees_has_every_format_of_a_sink_beside_its_promise() -> None:
     rows = re.findall(r"^\| (.+?) \| ([\w' ]+) \|", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
     promised = {(name, promise) for names, promise in rows for name in _CODE.findall(names)}
     assert {(each.name, each.promise) for each in FORMATS.values() if not each.refused} <= promised
+
+
+def test_changing_a_job_has_the_table_of_restarts_that_tests_make() -> None:
+    assert f"\n\n{restarts.table()}\n" in (DOCS / "changing-a-job.md").read_text()
 
 
 def test_admin_api_has_every_field_of_a_group() -> None:

@@ -32,9 +32,6 @@ def test_what_was_changed_or_is_missing_or_damaged_is_named_and_no_row_is_lost(l
         with pytest.raises(StreamingQueryException, match=words):
             lake.run({}, **settings)
 
-    is_refused("ShardCountChangedError: this checkpoint holds 2 shards, but 3 were", shards=3)
-    is_refused("this checkpoint limits publish, but dispatch was asked for", direction="dispatch")
-
     lake.run({})
     lake.crash_in(lake.last_batch())
     epoch = max((lake.control / "epochs").iterdir())

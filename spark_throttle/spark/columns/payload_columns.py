@@ -119,6 +119,13 @@ def carried_schema(schema: StructType) -> StructType:
     )
 
 
+def leaving_schema(schema: StructType) -> StructType:
+    """Return `carried_schema` with nullable columns: a row that waited lacks those that the stream got meanwhile."""
+    return StructType(
+        [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in carried_schema(schema)]
+    )
+
+
 def to_carried(schema: StructType) -> list[Column]:
     """Return the user's columns converted to `carried_schema`."""
     columns = []

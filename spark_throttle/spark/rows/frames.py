@@ -11,9 +11,10 @@ A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -162,17 +163,20 @@ def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if removed:
         raise ConfigurationError(
             f"rows that wait in the queue have the columns {removed}, which the stream no longer has: keep the columns "
-            f"until the queue has drained, or drop them after the throttle"
+            f"until the queue has drained, and drop or rename them behind the throttle"
         )
     columns = []
     for field in schema:
         found = rows.schema.get_field_index(field.name)
-        column = pa.nulls(rows.num_rows, field.type) if found < 0 else rows.column(found)
+        is_empty = found < 0 or pa.types.is_null(rows.schema.types[found])
+        column = pa.nulls(rows.num_rows, field.type) if is_empty else rows.column(found)
         columns.append(column if column.type.equals(field.type) else _cast(column, field))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if not _are_alike(column.type, field.type):
+        raise _changed(column, field, "a value of the one is none of the other")
     try:
         found = column.cast(field.type)
         back = found.cast(column.type)
@@ -182,6 +186,34 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if not back.equals(column) and (row_digests(pa.table({"": back})) != row_digests(pa.table({"": column}))).any():
         raise _changed(column, field, "some values would change")
     return found
+
+
+_ALIKE: Final[tuple[Callable[[pa.DataType], bool], ...]] = (
+    lambda kind: pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind),
+    lambda kind: kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()),
+    pa.types.is_boolean,
+    pa.types.is_date,
+    lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,
+    lambda kind: pa.types.is_timestamp(kind) and kind.tz is None,
+    pa.types.is_time,
+    pa.types.is_duration,
+)
+"""Types between which a value means the same. A number is no time: Arrow would take it for a count of microseconds."""
+
+
+def _are_alike(before: pa.DataType, after: pa.DataType) -> bool:
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        names = {part.name for part in after}
+        return all(_are_alike(part.type, after.field(part.name).type) for part in before if part.name in names)
+    if pa.types.is_map(before) and pa.types.is_map(after):
+        return _are_alike(before.key_type, after.key_type) and _are_alike(before.item_type, after.item_type)
+    if _is_list(before) and _is_list(after):
+        return _are_alike(before.value_type, after.value_type)
+    return any(is_kind(before) and is_kind(after) for is_kind in _ALIKE)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationError:

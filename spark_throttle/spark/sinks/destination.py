@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+import pyarrow as pa
 import pyspark
 from pyspark import TaskContext
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -44,7 +45,8 @@ class Destination:
         if not self.is_table:
             footer["org.apache.spark.sql.parquet.row.metadata"] = self.schema_json
         indexed = IndexedColumns(self.first_indexed, self.named_indexed)
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        # A row that waited lacks the columns that the stream got meanwhile, whether or not they may be null there.
+        schema = pa.schema([field.with_nullable(True) for field in to_arrow_schema(self.schema, timezone="UTC")])  # noqa: FBT003 - pyarrow's
         return FileForm(schema, footer, self.partition_columns, self.compression, indexed)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
-from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.columns.payload_columns import from_carried, leaving_schema
 from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 
@@ -62,13 +62,13 @@ class KeptFrames:
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows."""
-        carried = carried_schema(self.payload.schema)
+        carried = leaving_schema(self.payload.schema)
         wanted = self._of_kind(FrameKind.ADMITTED, target)
         return from_carried(wanted.mapInArrow(FrameUnpacker(self.payload.row_schema), carried), self.payload.schema)
 
     def rejected(self, target: Target) -> DataFrame:
         """Return the rejected rows, with the ``throttle`` column."""
-        schema = StructType([*carried_schema(self.payload.schema), *self.payload.verdict_type])
+        schema = StructType([*leaving_schema(self.payload.schema), *self.payload.verdict_type])
         wanted = self._of_kind(FrameKind.REJECTED, target)
         return from_carried(wanted.mapInArrow(FrameUnpacker(self.payload.rejected_schema), schema), self.payload.schema)
 

@@ -171,10 +171,9 @@ def _check_columns(what: str, schema: StructType, fields: dict[str, dict[str, An
         if column.name not in fields:
             _refuse_unknown(what, column.name, fields)
         _check_type(what, column.name, column.dataType.jsonValue(), fields[column.name]["type"])
-    given = {column.name: column.nullable for column in schema}
     for name, field in fields.items():
-        if not field["nullable"] and given.get(name, True):
-            raise NativeWriterError(what, f"its column {name!r} takes no null, and the rows may have one")
+        if not field["nullable"]:
+            raise NativeWriterError(what, f"its column {name!r} takes no null, and a row that waited may have one")
 
 
 def _refuse_unknown(what: str, name: str, fields: dict[str, dict[str, Any]]) -> None:

@@ -96,6 +96,11 @@ def test_added_column_is_null_and_columns_are_found_by_name() -> None:
     ]  # fmt: skip
 
 
+def test_column_without_a_type_takes_any_type() -> None:
+    rows = pa.RecordBatch.from_arrays([pa.nulls(2)], ["c"])
+    assert aligned(rows, pa.schema([("c", pa.timestamp("us"))])).column(0).to_pylist() == [None, None]
+
+
 def test_removed_column_is_an_error_that_names_it() -> None:
     with pytest.raises(ConfigurationError, match=r"have the columns \['nested'\], which the stream no longer has"):
         unpacked(payload(events([1])), pa.schema([("id", pa.int64())]))
@@ -108,6 +113,8 @@ def test_removed_column_is_an_error_that_names_it() -> None:
         ([1.5, float("nan"), None], pa.float32(), pa.float64()),
         ([Decimal("1.25")], pa.decimal128(10, 2), pa.decimal128(38, 2)),
         (["é", None], pa.string(), pa.large_string()),
+        ([b"\xc3\xa9", None], pa.binary(), pa.string()),
+        ([[1], None], pa.list_(pa.int32()), pa.large_list(pa.int64())),
         ([{"a": 1}, None], pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])),
         ([{"a": float("nan")}], pa.struct([("a", pa.float64())]), pa.struct([("a", pa.float64()), ("b", pa.int8())])),
         ([datetime(9999, 12, 31)], pa.timestamp("us", "Asia/Tokyo"), pa.timestamp("us", "UTC")),  # noqa: DTZ001
@@ -144,6 +151,15 @@ def test_values_that_python_has_none_for_are_taken_too() -> None:
         ([datetime(2024, 5, 5, 1)], pa.timestamp("us"), pa.date32()),  # noqa: DTZ001
         ([date(2024, 5, 5)], pa.date32(), pa.int64()),
         ([2], pa.int64(), pa.bool_()),
+        ([2], pa.int32(), pa.date32()),
+        ([2], pa.int64(), pa.timestamp("us", "UTC")),
+        ([2], pa.int64(), pa.string()),
+        (["2"], pa.string(), pa.int64()),
+        ([date(2024, 5, 5)], pa.date32(), pa.timestamp("us", "UTC")),
+        ([datetime(2024, 5, 5)], pa.timestamp("us", "UTC"), pa.timestamp("us")),  # noqa: DTZ001
+        ([{"a": 1}], pa.struct([("a", pa.int64())]), pa.struct([("a", pa.timestamp("us"))])),
+        ([[1]], pa.list_(pa.int64()), pa.list_(pa.string())),
+        ([[(1, 2)]], pa.map_(pa.int64(), pa.int64()), pa.map_(pa.int64(), pa.string())),
         (["x"], pa.string(), pa.int64()),
         ([b"\xff"], pa.binary(), pa.string()),
         ([{"a": 1, "b": 2}], pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())])),

@@ -1,0 +1,171 @@
+"""What a start on an existing checkpoint is refused for, before anything is written.
+
+A checkpoint may belong to a query without the throttle, to other shards or the other direction, or its uncommitted
+batch may be in a sink, decided otherwise. And rows may wait that cannot leave with the stream's columns. All of this
+would else end the query later: in Spark's words, or in every batch in which such a row leaves.
+
+A process that does not see the checkpoint refuses nothing here. What can be is refused by the control source, or inside
+a batch, in the same words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from spark_throttle.checkpoint.definition import Definition, Difference, shown
+from spark_throttle.checkpoint.drained import refuse_drained
+from spark_throttle.checkpoint.manifest import Manifest, read_manifest, refuse_unbound
+from spark_throttle.checkpoint.offset_log import read_offset_log
+from spark_throttle.checkpoint.open_batch import OpenBatch, begin, newest_uncommitted, read_open_batch
+from spark_throttle.control.epochs import logged_epoch
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.storage import Directory
+from spark_throttle.policy.model import Direction
+from spark_throttle.spark.sinks.begin_batch import APP_SUFFIX, has_rows
+from spark_throttle.spark.state_reader import misfit, waiting_messages
+
+_PAGE: Final = "docs/changing-a-job.md"
+_WIDENED: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
+"""Types, each of which holds all values of those before it."""
+
+
+def refuse_foreign(checkpoint: str, control_path: str) -> None:
+    """Refuse a checkpoint that was drained, or with which a query without the throttle began.
+
+    Raises
+    ------
+    DrainedError
+        If the waiting rows of the checkpoint were written elsewhere.
+    ConfigurationError
+        If its batches were planned without a throttle.
+    """
+    control, directory = Directory(control_path), Directory(checkpoint)
+    refuse_drained(control)
+    planned = read_offset_log(directory).logged
+    if planned >= 0 and read_manifest(control) is None and logged_epoch(directory, planned) is None:
+        raise ConfigurationError(
+            f"the checkpoint {checkpoint} is of a query without the throttle, which has planned batch {planned}, and "
+            f"Spark goes on from a checkpoint only with the sources and operators that it began with: start the "
+            f"throttled query with a new checkpoint, from the position of that query (docs/existing-query.md)"
+        )
+
+
+def refuse_restart(
+    spark: SparkSession,
+    checkpoint: str,
+    control_path: str,
+    definition: Definition,
+    waiting_schema: StructType | None,
+    *,
+    shards: int,
+    direction: Direction,
+) -> None:
+    """Refuse to start a query on a checkpoint that is not of this query, or whose rows cannot go on.
+
+    The waiting rows are looked at, by a Spark job, only if the columns changed since the last batch.
+
+    Parameters
+    ----------
+    waiting_schema
+        The columns with which waiting rows leave; `None` if they are read again, from their source.
+
+    Raises
+    ------
+    ShardCountChangedError
+        If the checkpoint has another number of shards.
+    DefinitionChangedError
+        If a sink has the uncommitted batch, or may have it, as decided by another definition.
+    ConfigurationError
+        If the checkpoint is of the other direction, or rows wait with a column that the stream no longer has, or with
+        a value that its new type does not hold, or as references under another namespace or size.
+    """
+    directory, log = Directory(control_path), Directory(checkpoint)
+    manifest, before = read_manifest(directory), read_open_batch(directory)
+    if manifest is None:
+        return
+    refuse_unbound(manifest, shards=shards, direction=direction)
+    if before is None:
+        return
+    if read_offset_log(log).committed >= 0:
+        problem = _waiting_problem(spark, checkpoint, control_path, before.definition, definition, waiting_schema)
+        if problem is not None:
+            raise ConfigurationError(f"{problem} ({_PAGE})")
+    _refuse_changed(spark, directory, log, manifest, before, definition)  # last, because it may record the definition
+
+
+def _waiting_problem(
+    spark: SparkSession,
+    checkpoint: str,
+    control_path: str,
+    before: Definition,
+    now: Definition,
+    waiting_schema: StructType | None,
+) -> str | None:
+    """Return why rows that wait after the last committed batch cannot leave under a new definition."""
+    if waiting_schema is not None:
+        is_held = _holds_all(before.columns, now.columns)
+        return None if is_held else misfit(spark, checkpoint, control_path, waiting_schema)
+    changed = [each for each in before.differences(now) if _is_compared(each, now)]
+    waiting = waiting_messages(spark, checkpoint) if changed else 0
+    if not waiting:
+        return None
+    return (
+        f"{waiting} rows wait as references, and are compared with what was decided when they are read: "
+        f"{shown(changed)}; keep it until none waits"
+    )
+
+
+def _refuse_changed(
+    spark: SparkSession,
+    directory: Directory,
+    checkpoint: Directory,
+    manifest: Manifest,
+    before: OpenBatch,
+    definition: Definition,
+) -> None:
+    """Refuse a query if a sink has its uncommitted batch as decided by another definition.
+
+    If no sink has the batch, it is recorded under the new definition.
+    """
+    query, batch = manifest.query, before.batch
+    if before.definition == definition or newest_uncommitted(checkpoint) != batch:
+        return
+    begin(
+        directory,
+        batch,
+        definition,
+        lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target, partial(_location_of, spark)),
+    )
+
+
+def _location_of(spark: SparkSession, name: str) -> str | None:
+    """Return the location of a Delta table in the catalog; `None` if it cannot be determined."""
+    try:
+        if not spark.catalog.tableExists(name):
+            return None
+        return str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+    except PySparkException:
+        return None
+
+
+def _is_compared(difference: Difference, now: Definition) -> bool:
+    """Return whether it is found again for a row that leaves, and compared: a size, if it is a column."""
+    what, _, new = difference
+    return what == "namespace" or (what == "size" and new in now.columns)
+
+
+def _holds_all(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Return whether columns hold all rows of former ones, whatever values those have."""
+    return all(name in now and _holds(kind, now[name]) for name, kind in before.items())
+
+
+def _holds(before: str, now: str) -> bool:
+    if before == now:
+        return True
+    return any(before in kinds and now in kinds[kinds.index(before) :] for kinds in _WIDENED)
