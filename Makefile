@@ -112,6 +112,12 @@ QUOTAS ?= messages
 crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE to SINK; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
+CLUSTER_VENV := build/cluster-venv
+
+.PHONY: cluster-test
+cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp ## kill executors, workers, driver and master of a cluster over an S3 server, KILLS times; one line of JSON
+	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.run --kills $(KILLS) --seed $(SEED) $(ARGS)
+
 MINUTES ?= 30
 
 .PHONY: soak
@@ -266,6 +272,9 @@ tool-jars: $(JARS)/pulsar-admin.stamp $(JARS)/kafka-broker.stamp ## fetch pulsar
 .PHONY: kafka-jars
 kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars for `make kafka-test`
 
+.PHONY: s3a-jars
+s3a-jars: jars $(JARS)/s3a.stamp ## fetch the jars for `make cluster-test`
+
 # pyspark ships Ivy. scripts/jars/ivy.xml lists the jars by use; each use has its own directory.
 $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 	@command -v java >/dev/null || { echo "no java found: install Java 17 or newer" >&2; exit 1; }
@@ -304,7 +313,7 @@ wheel-test: wheel ## install the wheel into an empty environment, and run a thro
 lock: ## regenerate requirements.lock from what pyproject.toml allows today
 	@rm -rf build/lock
 	@$(BASE_PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants]'
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants,cluster]'
 	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
 	@mv build/requirements.lock requirements.lock
 	@rm -rf build/lock

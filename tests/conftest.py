@@ -38,8 +38,8 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or "same")
 
 TESTS = Path(__file__).parent
-collect_ignore = ["mutants/run.py"]
-"""It needs Cosmic Ray, which `make mutants` installs in an environment of its own."""
+collect_ignore = ["mutants/run.py", "cluster/proxy.py"]
+"""They need packages that `make mutants` and `make cluster-test` install in environments of their own."""
 
 MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "jvm", "recovery": "jvm", "tools": "jvm"}
 """The mark that every test under a directory bears."""

@@ -57,7 +57,7 @@ def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
     found = sorted((JARS / use).glob("*.jar"))
     if not found:
-        target = {"delta": "jars", "pulsar-admin": "tool-jars"}.get(use, "kafka-jars")
+        target = {"delta": "jars", "pulsar-admin": "tool-jars", "s3a": "s3a-jars"}.get(use, "kafka-jars")
         msg = f"{JARS / use} holds no jar: run `make {target}`"
         raise FileNotFoundError(msg)
     return found

@@ -20,6 +20,9 @@ _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _SAME_STORE = re.compile(r"^s3[an]://")
 """Hadoop's names for S3."""
 
+_DELAYED = "allow_delayed_open"
+"""Has pyarrow open a file on S3 with the first request for its content."""
+
 _NAMED_ALIKE_EVERYWHERE = ("/dbfs/", "/Volumes/")
 """Databricks' mounts of its stores, whose files have no lasting inode numbers."""
 
@@ -143,10 +146,23 @@ def file_system(location: str) -> tuple[fs.FileSystem, str]:
     if location.startswith("file:"):
         return fs.LocalFileSystem(), "/" + location.removeprefix("file:").lstrip("/")
     try:
-        files, root = fs.FileSystem.from_uri(_SAME_STORE.sub("s3://", location))
+        files, root = _opened(_SAME_STORE.sub("s3://", location))
     except (pa.ArrowException, ImportError) as error:
         raise ConfigurationError(
             f"{location} is on a file system that cannot be reached without Spark ({error}): control files, and so the "
             f"checkpoint, must be on one that pyarrow knows (file:, s3:, gs:, abfs:, hdfs:)"
         ) from error
     return files, root
+
+
+def _opened(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return what pyarrow opens, so that a small file on S3 is written by one request.
+
+    By default pyarrow begins an upload in parts when a file is opened: three requests a file.
+    """
+    if uri.startswith("s3:") and _DELAYED not in uri:
+        try:
+            return fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}{_DELAYED}=true")
+        except pa.ArrowInvalid:
+            pass  # pyarrow before 21 does not know the parameter
+    return fs.FileSystem.from_uri(uri)

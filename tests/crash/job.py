@@ -47,7 +47,7 @@ MESSAGES, TIME = "messages", "time"
 
 _ROW_NS: Final = 100_000
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
-_OF_QUERIES: Final = {
+OF_QUERIES: Final = {
     "spark.sql.shuffle.partitions": str(SHARDS),
     # The recount reads the offset log of all batches.
     "spark.sql.streaming.minBatchesToRetain": "100000",
@@ -168,8 +168,8 @@ def start(
 
 def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES) -> None:
     """Run in the caller's session until all is drained; its settings are put back."""
-    before = {key: spark.conf.get(key, None) for key in _OF_QUERIES}
-    for key, value in _OF_QUERIES.items():
+    before = {key: spark.conf.get(key, None) for key in OF_QUERIES}
+    for key, value in OF_QUERIES.items():
         spark.conf.set(key, value)
     try:
         start(spark, root, sink, "native", source=source, is_shared=is_shared, quotas=quotas).awaitTermination()
@@ -194,7 +194,7 @@ def main() -> None:
     scratch = asked.root / f"spark-{os.getpid()}"
     settings = (
         session_settings(scratch)
-        | _OF_QUERIES
+        | OF_QUERIES
         | (FOR_FEW_ROWS if asked.brief else {})
         | {
             "spark.master": asked.master,

@@ -1,8 +1,9 @@
 """Named points at which a run of the job stops dead, so that it can be killed exactly there.
 
 The library has no hook for this: what writes is wrapped in place, here, before the query starts. A run stops at a point
-when the file `arm` in its directory names the point; it then makes the file `reached` and waits for ever. The control
-source and Python's workers are processes of their own: they find the directory in the environment.
+when the file `arm` in its directory names the point; it then makes the file `reached`, with the number of its process,
+and waits while `arm` names the point. The control source and Python's workers are processes of their own: they find the
+directory in the environment.
 """
 
 from __future__ import annotations
@@ -92,12 +93,15 @@ _HALF_WRITTEN: Final = {
 _INLINE_BYTES: Final = 500
 """Bytes of waiting rows that a shard keeps in its state: few, so that most batches write them to a file."""
 
-_DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
+DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
+"""The variable of the environment that names the run's directory."""
+
+_LOOK_SECONDS: Final = 0.05
 
 
 def install(root: Path, admitted: str, rejected: str) -> None:
     """Wrap what writes, in this process and in those that Spark starts for it."""
-    os.environ[_DIRECTORY] = str(root)
+    os.environ[DIRECTORY] = str(root)
     pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
@@ -127,12 +131,23 @@ def install(root: Path, admitted: str, rejected: str) -> None:
 
 
 def stop_at(point: str) -> None:
-    """Wait to be killed if this point is armed."""
-    root = Path(os.environ[_DIRECTORY])
+    """Wait to be killed for as long as this point is armed."""
+    root = Path(os.environ[DIRECTORY])
     arm = root / "arm"
-    if arm.exists() and arm.read_text() == point:
-        (root / "reached").touch()
-        threading.Event().wait()
+    if not _is_armed(arm, point):
+        return
+    told = root / f"reached.{os.getpid()}"
+    told.write_text(str(os.getpid()))
+    told.rename(root / "reached")
+    while _is_armed(arm, point):
+        threading.Event().wait(_LOOK_SECONDS)
+
+
+def _is_armed(arm: Path, point: str) -> bool:
+    try:
+        return arm.read_text() == point
+    except FileNotFoundError:
+        return False
 
 
 def _make_files_stoppable() -> None:
@@ -141,14 +156,18 @@ def _make_files_stoppable() -> None:
     if write.__module__ == __name__:
         return
 
-    def half_then_whole(self: Directory, path: str, content: bytes) -> None:
-        for folder, point in _HALF_WRITTEN.items():
-            if folder in path:
-                write(self, path, content[: len(content) // 2])
-                stop_at(point)
-        write(self, path, content)
+    def in_two_halves(self: Directory, path: str, content: bytes) -> None:
+        point = next((point for folder, point in _HALF_WRITTEN.items() if folder in path), None)
+        if point is None:
+            write(self, path, content)
+            return
+        half = len(content) // 2
+        with self._files.open_output_stream(path) as stream:
+            stream.write(content[:half])
+            stop_at(point)  # on an object store nothing is there yet
+            stream.write(content[half:])
 
-    Directory._write = half_then_whole  # type: ignore[method-assign]
+    Directory._write = in_two_halves  # type: ignore[method-assign]
 
 
 class StoppableControlReader(ThrottleControlReader):

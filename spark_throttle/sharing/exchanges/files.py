@@ -29,7 +29,7 @@ class FileExchange:
 
     def names(self) -> list[str]:
         """Return the names of all objects."""
-        return self._directory.names(".")
+        return self._directory.names("")
 
     def read(self, name: str) -> bytes | None:
         """Return an object; `None` where there is none, or a folder."""

@@ -1,0 +1,94 @@
+"""The job of the cluster bench: Parquet files through a throttle into Delta tables on an object store.
+
+Run as ``python -m tests.cluster.job DIRECTORY --master spark://…``. Checkpoint, control directory, tables, policies and
+exchange are on the store; the files that it reads, and the marks of the bench, are in `DIRECTORY`.
+It ends when everything that was there at its start has been admitted or rejected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from spark_throttle.spark import Throttle
+from tests.cluster.store import BUCKET
+from tests.crash import points
+from tests.crash.job import OF_QUERIES, SCHEMA
+from tests.crash.peer import exchange_of
+from tests.sessions import SHORT_LIVED, jars, pin_interpreter, session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LAKE: Final = f"s3a://{BUCKET}"
+CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+"""Spark's way to write a checkpoint without a rename, which S3 has not; it is in the module `spark-hadoop-cloud`."""
+
+
+def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_shared: bool) -> StreamingQuery:
+    """Start the query."""
+    throttle = Throttle(
+        policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=shards,
+        exchange=exchange_of(LAKE) if is_shared else None,
+    )  # fmt: skip
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"file:{root}/source")
+    return (
+        throttle.write_stream(events)
+        .format("delta")
+        .option("throttle.writer", writer)
+        .partitionBy("part")
+        .option("checkpointLocation", f"{LAKE}/checkpoint")
+        .rejected("delta", path=f"{LAKE}/rejected")
+        .usage(f"{LAKE}/usage")
+        .trigger(availableNow=True)
+        .start(f"{LAKE}/admitted")
+    )
+
+
+def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, str]:
+    """Return the settings of the session: one core and one GiB an executor."""
+    path = ":".join(str(jar) for use in ("delta", "s3a") for jar in jars(use))
+    own = session_settings(scratch) | OF_QUERIES
+    del own["spark.jars"]  # each executor would copy them
+    return own | {
+        "spark.master": master,
+        "spark.driver.memory": "1g",
+        "spark.driver.extraClassPath": path,
+        "spark.executor.extraClassPath": path,
+        "spark.executor.memory": "1g",
+        "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.task.maxFailures": "8",
+        "spark.sql.shuffle.partitions": str(shards),
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS_ON_S3,
+        **json.loads((root / "store.json").read_text()),
+    }
+
+
+def main() -> None:
+    """Run until all is drained."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("root", type=Path)
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--writer", choices=("native", "spark"), default="native")
+    parser.add_argument("--shards", type=int, default=3)
+    parser.add_argument("--shared", action="store_true")
+    asked = parser.parse_args()
+    points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
+    scratch = asked.root / f"spark-{os.getpid()}"
+    builder = SparkSession.builder
+    for key, value in settings(asked.root, scratch, asked.master, asked.shards).items():
+        builder = builder.config(key, value)
+    pin_interpreter()
+    spark = builder.getOrCreate()
+    start(spark, asked.root, writer=asked.writer, shards=asked.shards, is_shared=asked.shared).awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
