@@ -135,9 +135,9 @@ def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["tenant", "namespace"])
-@pytest.mark.parametrize("phase", [1, 2])
+@pytest.mark.parametrize("phase", [2, 4])
 def test_cheap_and_dear_rows_in_turns_overdraw_by_a_window_and_a_batch(place: str, phase: int) -> None:
-    """Each phase is so many batches of a second; the window is 2 s, so a dear row costs what 100 cheap ones do."""
+    """Each phase is so many batches of a second, and the window 2 s; a dear row takes as long as 100 cheap ones."""
     job = SimulatedJob(PLACES[place], shards=2, cost_ns=costs(acme=100))
     played(job, 4, per_second=300)
     spent_ms, worst_ms = 0.0, 0.0

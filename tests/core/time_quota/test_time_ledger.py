@@ -250,8 +250,8 @@ class SlowAccount:
             return
         window_ms = max(self.burst // self.rate, 1) if self.rate > 0 else 10_000
         part = 1 - Fraction(min(self.passed_ms, window_ms), 2 * window_ms)
-        price = Fraction(self.time, self.messages_micro) * part if self.messages_micro else Fraction(0)
-        self.time = max(time_ns, int(min(price * messages * MICRO, 2**57)))
+        price = Fraction(self.time, self.messages_micro) if self.messages_micro else Fraction(0)
+        self.time = max(time_ns, int(min(price * messages * MICRO, Fraction(2**57)) * part))
         self.messages_micro = messages * MICRO
 
     def note(self, time_ns: int) -> None:
