@@ -185,11 +185,12 @@ class Settling:
             return None
         lease = None if leased_until_ms is None else TimeLease(is_time_shared(policy), leased_until_ms)
         policy = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms)
-        ledger = epoch.time.ledger.begun()
+        ledger, passed_ms = epoch.time.ledger.begun(), epoch.time.ledger.used.interval_ms
         for batch, reports in self._unsettled.items():
             charges = self._charges.get(batch, TimeCharges.sum_of([]))
             at_ms = min(reports[0].as_of_ms, buckets.as_of_ms)
-            ledger = ledger.settled(charges, reports, policy, at_ms=at_ms)
+            ledger = ledger.settled(charges, reports, policy, at_ms=at_ms, passed_ms=passed_ms)
+            passed_ms = 0
         return ledger.refilled(policy, now_ms=buckets.as_of_ms, lease=lease)
 
     def outlook(self, reports: list[UsageReport], policy: CompiledPolicy, *, interval_ms: int) -> Outlook | None:

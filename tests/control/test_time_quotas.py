@@ -135,6 +135,32 @@ def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["tenant", "namespace"])
+@pytest.mark.parametrize("phase", [2, 4])
+def test_cheap_and_dear_rows_in_turns_overdraw_by_a_window_and_a_batch(place: str, phase: int) -> None:
+    """Each phase is so many batches of a second, and the window 2 s; a dear row takes as long as 100 cheap ones."""
+    job = SimulatedJob(PLACES[place], shards=2, cost_ns=costs(acme=100))
+    played(job, 4, per_second=300)
+    spent_ms, worst_ms = 0.0, 0.0
+    for second in range(60):
+        job.cost_ns = costs(acme=100 if second // phase % 2 else 1)
+        each_ms = core_ms(job, played(job, 1, per_second=300))
+        spent_ms, worst_ms = spent_ms + each_ms, max(worst_ms, each_ms)
+    assert spent_ms <= 0.5 * 60_000 + 1_000 + worst_ms
+    assert worst_ms <= 2 * 2_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
+def test_rows_that_have_become_cheap_reach_the_quota_in_a_window_for_each_halving(place: str) -> None:
+    job = SimulatedJob(PLACES[place], shards=2, cost_ns=costs(acme=64))
+    played(job, 20, per_second=600)
+    job.cost_ns = costs(acme=1)
+    played(job, 18, per_second=600)  # 6 windows, of which a short batch takes a little more, and what was saved up
+    assert core_ms(job, played(job, 20, per_second=600)) == pytest.approx(0.5 * 20_000, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["tenant", "namespace"])
 def test_quota_that_changes_while_in_debt_is_the_new_one_soon(place: str) -> None:
     def quota(percentage: float | None) -> dict[str, Any]:
         publish = {} if percentage is None else {"request_percentage": percentage, "burst_seconds": 2}

@@ -6,9 +6,10 @@ longer than its window, as KIP-124 bounds its throttle time::
 
     throttle time = (used - quota) / quota * window = debt / rate      with debt <= burst = rate * window
 
-The price of a message is a quotient of two sums, of time and of messages, which are halved whenever a batch adds to
-them. So the last batch counts as much as all before it, and a price that stays the same is exact. It turns the balance
-into messages. Where no time was ever charged, there is no price, and only a debt or a quota of 0 holds anything back.
+The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
+It falls by at most half in a window, so that rows which are cheap for a while do not buy as many dear ones. A price
+that stays the same is exact. It turns the balance into messages. Where no time was ever charged, there is no price, and
+only a debt or a quota of 0 holds anything back.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ from spark_throttle.core.time_charges import MOST_NS
 _MOST_MESSAGES = 1 << 40
 _MOST_BALANCE_MICRO = MAX_BURST_TOKENS * MICRO
 _BALANCE_BITS = 59
+_TIME_BITS = 57
+"""A batch counts for at most twice `MOST_NS`."""
+
+_NO_WINDOW_MS = 10_000
+"""The time in which the price of a scope without a quota falls by half: the window of a quota that gives none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +42,11 @@ class TimeAccounts:
     """The time that is left; 0 where there is no quota."""
 
     time_ns: Int64s
-    """The decaying sum of the time charged."""
+    """What the messages of the last batch that had any count for: the time that they took, or more, while the price
+    falls."""
 
     messages_micro: Int64s
-    """The decaying sum of the messages admitted, in millionths."""
+    """The messages of that batch, in millionths."""
 
     @classmethod
     def opened(cls, quotas: TimeQuotas) -> TimeAccounts:
@@ -55,8 +62,13 @@ class TimeAccounts:
         """Return the accounts `elapsed_ms` later."""
         return replace(self, balance_ns=refill(self.balance_ns, quotas.rate_ns_per_ms, quotas.burst_ns, elapsed_ms))
 
-    def charged(self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s) -> TimeAccounts:
+    def charged(self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s, *, passed_ms: int = 0) -> TimeAccounts:
         """Return the accounts after a batch that used `time_ns` for `messages`.
+
+        Parameters
+        ----------
+        passed_ms
+            The time since the batch before, in which the price may have fallen.
 
         Examples
         --------
@@ -66,17 +78,31 @@ class TimeAccounts:
         >>> used = TimeAccounts.opened(quotas).charged(quotas, np.array([1_500_000_000]), np.array([10]))
         >>> used.balance_ns.tolist(), used.throttle_ms(quotas).tolist()
         ([-500000000], [1000])
+
+        The next batch, a second later, has 100 messages that take a tenth of that each; they count for three quarters:
+
+        >>> used.charged(quotas, np.array([1_500_000_000]), np.array([100]), passed_ms=1_000).time_ns.tolist()
+        [11250000000]
         """
         time_ns = np.clip(time_ns, 0, MOST_NS)
         messages = np.clip(messages, 0, _MOST_MESSAGES)
         floor_ns = np.minimum(-quotas.burst_ns, -1)
         balance_ns = np.maximum(self.balance_ns - time_ns, np.minimum(floor_ns, self.balance_ns))
-        is_active = (time_ns > 0) | (messages > 0)
+        has_messages = messages > 0
+        least_ns = np.where(has_messages, self._least_ns(quotas, messages, passed_ms), self.time_ns)
         return TimeAccounts(
             np.where(quotas.is_limited, balance_ns, 0),
-            np.where(is_active, self.time_ns // 2 + time_ns, self.time_ns),
-            np.where(is_active, self.messages_micro // 2 + messages * MICRO, self.messages_micro),
+            np.maximum(time_ns, least_ns),
+            np.where(has_messages, messages * MICRO, self.messages_micro),
         )
+
+    def _least_ns(self, quotas: TimeQuotas, messages: Int64s, passed_ms: int) -> Int64s:
+        """Return the least time that messages count for: by the price as it was, less what it may have fallen."""
+        rate_ns = quotas.rate_ns_per_ms
+        window_ms = np.where(rate_ns > 0, np.maximum(quotas.burst_ns // np.maximum(rate_ns, 1), 1), _NO_WINDOW_MS)
+        as_before_ns = proportional(messages * MICRO, self.time_ns, self.messages_micro, most_bits=_TIME_BITS)
+        fallen_ns = proportional(as_before_ns, np.clip(passed_ms, 0, window_ms), 2 * window_ms, most_bits=_TIME_BITS)
+        return as_before_ns - fallen_ns
 
     def throttle_ms(self, quotas: TimeQuotas) -> Int64s:
         """Return how long each scope is in debt, 0 where it is not, by KIP-124's formula."""

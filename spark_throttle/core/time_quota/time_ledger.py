@@ -116,7 +116,13 @@ class TimeLedger:
         )
 
     def settled(
-        self, charges: TimeCharges, reports: list[UsageReport], policy: CompiledPolicy, *, at_ms: int
+        self,
+        charges: TimeCharges,
+        reports: list[UsageReport],
+        policy: CompiledPolicy,
+        *,
+        at_ms: int,
+        passed_ms: int = 0,
     ) -> TimeLedger:
         """Return the ledger after a batch at `at_ms` was charged; the time before is paid first.
 
@@ -124,7 +130,10 @@ class TimeLedger:
         ----------
         reports
             The batch's reports, which say how many messages the time was used for.
+        passed_ms
+            The time between the batch before and that of this ledger.
         """
+        passed_ms += max(0, at_ms - self.as_of_ms)
         paid = self.refilled(policy, now_ms=max(at_ms, self.as_of_ms)).entered(charges, policy)
         admitted, messages = admitted_messages(reports)
         own_ns, own_messages = paid.of_own(charges.names, charges.time_ns), paid.of_own(admitted, messages)
@@ -134,8 +143,8 @@ class TimeLedger:
         used = paid.used
         return replace(
             paid,
-            shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages),
-            own=paid.own.charged(own_quotas, own_ns, own_messages),
+            shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages, passed_ms=passed_ms),
+            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
                 used,

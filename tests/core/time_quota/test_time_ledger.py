@@ -118,19 +118,37 @@ def test_namespace_without_charges_is_not_limited() -> None:
     assert ledger.shared_as_messages(shared).rate_micro_per_ms.tolist() == [UNLIMITED]
 
 
-def test_price_follows_what_messages_cost_by_half_a_batch() -> None:
+def test_price_rises_at_once_and_falls_by_half_a_window() -> None:
     policy = make_policy(job=HALF)
     ledger = TimeLedger.opened(policy, now_ms=0)
     rates = []
-    for cost_ms in (10, 10, 100, 100, 100, 100, 1, 1):
+    for cost_ms in (10, 10, 100, 100, *[1] * 7):
         batch = charges(acme_x=10 * cost_ms), [report(acme_x=10)]
         ledger = ledger.settled(*batch, policy, at_ms=ledger.as_of_ms + 4_000)
         rates.append(int(ledger.shared_as_messages(policy).rate_micro_per_ms[0]))
-    assert rates[:2] == [50_000, 50_000]  # half a core is 50 messages of 10 ms a second
-    assert rates[2] == 500_000 * 17_500_000 // (1_075 * MS)  # 7.5 messages and 75 ms are left of those before
-    assert rates[2:6] == sorted(rates[2:6], reverse=True)
-    assert rates[5] < 6_000
-    assert rates[6] > rates[5]
+    # Half a core is 50 messages of 10 ms a second. A window is 2 s, and a batch lowers a price by half at most.
+    assert rates == [50_000, 50_000, 5_000, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 500_000]
+
+
+def test_price_falls_by_no_more_in_many_short_batches_and_not_while_no_time_passes() -> None:
+    policy = make_policy(job=HALF)
+    dear = TimeLedger.opened(policy, now_ms=0).settled(charges(acme_x=1_000), [report(acme_x=10)], policy, at_ms=0)
+    ledger = dear
+    for _ in range(20):
+        ledger = ledger.settled(NOTHING, [report(acme_x=1_000)], policy, at_ms=ledger.as_of_ms + 100)
+    assert 5_000 < ledger.shared_as_messages(policy).rate_micro_per_ms[0] <= 10_000
+    at_once = dear.settled(NOTHING, [report(acme_x=1_000)], policy, at_ms=0)
+    assert at_once.shared_as_messages(policy).rate_micro_per_ms[0] == 5_000
+    later = dear.settled(NOTHING, [report(acme_x=1_000)], policy, at_ms=0, passed_ms=1_000)
+    assert later.shared_as_messages(policy).rate_micro_per_ms[0] == 5_000 * 4 // 3
+
+
+def test_time_without_messages_is_a_price_of_the_last_ones_and_does_not_add_up() -> None:
+    policy = make_policy(job=HALF)
+    ledger = TimeLedger.opened(policy, now_ms=0)
+    for messages in (10, 0, 0, 0):
+        ledger = ledger.settled(charges(acme_x=100), [report(acme_x=messages)], policy, at_ms=0)
+    assert ledger.shared_as_messages(policy).rate_micro_per_ms.tolist() == [50_000]
 
 
 def test_scope_that_only_observes_is_measured_and_holds_nothing_back() -> None:
@@ -217,18 +235,29 @@ class SlowAccount:
     def __init__(self, rate: int, burst: int) -> None:
         self.rate, self.burst = rate, burst
         self.balance = {UNLIMITED: 0, 0: -1}.get(rate, burst)
-        self.time = self.messages_micro = 0
+        self.time = self.messages_micro = self.passed_ms = 0
 
     def pass_time(self, elapsed_ms: int) -> None:
+        self.passed_ms = elapsed_ms
         if self.rate > 0:
             self.balance = min(self.balance + self.rate * elapsed_ms, self.burst)
 
     def charge(self, time_ns: int, messages: int) -> None:
         if self.rate >= 0:
             self.balance = max(self.balance - time_ns, min(self.balance, -self.burst, -1))
-        if time_ns or messages:
-            self.time = self.time // 2 + time_ns
-            self.messages_micro = self.messages_micro // 2 + messages * MICRO
+        if not messages:
+            self.time = max(self.time, time_ns)
+            return
+        window_ms = max(self.burst // self.rate, 1) if self.rate > 0 else 10_000
+        part = 1 - Fraction(min(self.passed_ms, window_ms), 2 * window_ms)
+        price = Fraction(self.time, self.messages_micro) if self.messages_micro else Fraction(0)
+        self.time = max(time_ns, int(min(price * messages * MICRO, Fraction(2**57)) * part))
+        self.messages_micro = messages * MICRO
+
+    def note(self, time_ns: int) -> None:
+        """Take over the time that messages count for, which is rounded to 30 bits."""
+        assert abs(self.time - time_ns) <= (self.time >> 27) + 2
+        self.time = time_ns
 
     def passes(self) -> Fraction | None:
         """Return how many messages the time is enough for; `None` where it holds nothing back."""
@@ -259,12 +288,13 @@ def test_accounts_equal_a_slow_account_each(
     for elapsed_ms, used in batches:
         accounts = accounts.refilled(quota, elapsed_ms)
         time_ns, messages = (np.array(column[: len(slow)], dtype=np.int64) for column in zip(*used, strict=True))
-        accounts = accounts.charged(quota, time_ns, messages)
+        accounts = accounts.charged(quota, time_ns, messages, passed_ms=elapsed_ms)
         for account, each_ns, count in zip(slow, time_ns.tolist(), messages.tolist(), strict=True):
             account.pass_time(elapsed_ms)
             account.charge(each_ns, count)
         assert accounts.balance_ns.tolist() == [account.balance for account in slow]
-        assert accounts.time_ns.tolist() == [account.time for account in slow]
+        for account, told_ns in zip(slow, accounts.time_ns.tolist(), strict=True):
+            account.note(told_ns)
         assert accounts.messages_micro.tolist() == [account.messages_micro for account in slow]
         told = accounts.as_messages(quota)
         for at, account in enumerate(slow):
