@@ -1,4 +1,4 @@
-"""The life of a job on a cluster, its files on an object store: measured while all is calm, then killed again and again.
+"""The life of a job on a cluster, its files on an object store: measured while all is calm, then killed many times.
 
 What is killed comes back at once: executors by Spark, workers, the master and the driver by the bench, as a supervisor
 would. The driver is also started again where it ended by itself, because the store was out of reach for too long.
@@ -16,7 +16,7 @@ from typing import Final
 
 from tests.cluster.cluster import Cluster
 from tests.cluster.faults import CALM
-from tests.cluster.job import LAKE
+from tests.cluster.job import EXCHANGE
 from tests.cluster.plan import Kill
 from tests.cluster.requests import between
 from tests.cluster.store import Store
@@ -78,17 +78,19 @@ class Bench:
         self._policies = draw_policies(self._dice)
         self._revisions = 0
         self._job: Job | None = None
-        self._peer = Peer(LAKE)
+        self._peer = Peer(EXCHANGE)
         self._change(next(self._policies))
 
     def measure(self, batches: int) -> Calm:
-        """Run so many batches while nothing happens."""
+        """Run so many batches of the job as users have it, while nothing happens."""
         self._store.set_faults(CALM)
-        self._start(_FIRST_MEASURED + batches + 2)
+        self._start(_FIRST_MEASURED + batches + 2, is_plain=True)
         assert self._comes_to_batch(_FIRST_MEASURED), self._tail()
         before, began = self._store.counts(), time.monotonic()
         assert self._comes_to_batch(_FIRST_MEASURED + batches), self._tail()
-        return Calm(batches, time.monotonic() - began, between(before, self._store.counts()))
+        found = Calm(batches, time.monotonic() - began, between(before, self._store.counts()))
+        self._note_end()
+        return found
 
     def make(self, kill: Kill) -> None:
         """Run the job to a kill, and make it."""
@@ -160,13 +162,14 @@ class Bench:
             return self._cluster.kill_executor(pid, drawn)
         return True
 
-    def _start(self, files_ahead: int) -> Job:
+    def _start(self, files_ahead: int, *, is_plain: bool = False) -> Job:
         """Start the job, with so many files that it has not read yet."""
         self._disarm()
         if files_ahead:
             add_files(self._root, self._newest() + 1 + files_ahead)
         arguments = [str(self._root), "--master", self._cluster.url, "--shards", str(self._shards), "--shared"]
         arguments += ["--writer", self._dice.choice(("native", "native", "spark")) if self.diary.kills else "native"]
+        arguments += ["--plain"] if is_plain else []
         self._job = Job("tests.cluster.job", arguments, self._root / "job.log")
         self._job.is_wounded = True  # it may end where the store is out of reach
         return self._job

@@ -19,13 +19,15 @@ from spark_throttle.spark import Throttle
 from tests.cluster.store import BUCKET
 from tests.crash import points
 from tests.crash.job import OF_QUERIES, SCHEMA
-from tests.crash.peer import exchange_of
 from tests.sessions import SHORT_LIVED, jars, pin_interpreter, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LAKE: Final = f"s3a://{BUCKET}"
+EXCHANGE: Final = {"path": f"{LAKE}/exchange", "interval": 1, "lease": 15}
+"""Where jobs meet; a visit to a slow store takes a second, and may take a tenth of a lease."""
+
 CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 """Spark's way to write a checkpoint without a rename, which S3 has not; it is in the module `spark-hadoop-cloud`."""
 
@@ -34,7 +36,7 @@ def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_share
     """Start the query."""
     throttle = Throttle(
         policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=shards,
-        exchange=exchange_of(LAKE) if is_shared else None,
+        exchange=EXCHANGE if is_shared else None,
     )  # fmt: skip
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"file:{root}/source")
     return (
@@ -78,8 +80,10 @@ def main() -> None:
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
     parser.add_argument("--shards", type=int, default=3)
     parser.add_argument("--shared", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="without the points, which have it write more files")
     asked = parser.parse_args()
-    points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
+    if not asked.plain:
+        points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
     scratch = asked.root / f"spark-{os.getpid()}"
     builder = SparkSession.builder
     for key, value in settings(asked.root, scratch, asked.master, asked.shards).items():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
 
 from tests.cluster.bench import Calm, Diary
+
+mpl.use("Agg")
 
 _MARKS: Final = {"executor": "v", "worker": "s", "driver": "o", "master": "*"}
 
 
 def draw_requests(calm: Calm, path: Path) -> Path:
     """Draw the requests of a batch by place, and in each place by kind."""
-    plt = _pyplot()
     places = sorted({name.partition(" ")[0] for name in calm.counts}, reverse=True)
     kinds = sorted({name.partition(" ")[2] for name in calm.counts})
     figure, axes = plt.subplots(figsize=(9, 0.4 * len(places) + 1.5), layout="constrained")
@@ -30,7 +34,6 @@ def draw_requests(calm: Calm, path: Path) -> Path:
 
 def draw_run(diary: Diary, path: Path) -> Path:
     """Draw batches over time, with kills, outages of the store, and ends of the job."""
-    plt = _pyplot()
     figure, axes = plt.subplots(figsize=(11, 5), layout="constrained")
     axes.step(*zip(*diary.batches, strict=True), where="post", color="0.5", label="batches planned")
     for begin, end in diary.outages:
@@ -51,12 +54,3 @@ def draw_run(diary: Diary, path: Path) -> Path:
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot

@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 SPARK, CONTROL, TABLES, POLICIES, EXCHANGE, OTHER = "spark", "control", "tables", "policies", "exchange", "other"
 
 PLACES: Final = {"admitted": TABLES, "rejected": TABLES, "usage": TABLES, "policies.yaml": POLICIES, EXCHANGE: EXCHANGE}
-"""Whose requests those for a folder of the bucket are; a checkpoint's are Spark's, or those of the control directory."""
+"""Whose requests those for a folder are; a checkpoint's are Spark's, or those of the control directory."""
 
-BY_TIME: Final = "control/alive.json", EXCHANGE
+BY_TIME: Final = "control/alive.json", "control/exchange.status", EXCHANGE
 """Places that are visited as time goes by, whether a batch runs or not."""
 
 
@@ -55,7 +55,8 @@ def place_of(key: str) -> str:
 
 def _kind(method: str, query: Mapping[str, list[str]], *, has_key: bool, is_copy: bool) -> str:
     if "uploadId" in query or "uploads" in query:
-        return {"PUT": "PART", "DELETE": "ABORT", "POST": "BEGIN" if "uploads" in query else "COMPLETE"}.get(method, "LIST")
+        ends = "BEGIN" if "uploads" in query else "COMPLETE"
+        return {"PUT": "PART", "DELETE": "ABORT", "POST": ends}.get(method, "LIST")
     if "delete" in query:
         return "DELETE"
     if method == "GET" and not has_key:

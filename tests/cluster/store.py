@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
-from urllib.request import Request, urlopen
 
+import httpx
 from pyarrow import fs
 
 from tests.cluster.faults import CALM, OUT, Faults
@@ -81,14 +80,14 @@ class Store:
 
     def set_faults(self, faults: Faults) -> None:
         """Set what requests meet from now on."""
-        _ask(Request(f"{self._control}/faults", json.dumps(asdict(faults)).encode(), method="PUT"))
+        httpx.put(f"{self._control}/faults", json=asdict(faults), trust_env=False).raise_for_status()
 
     def go_out(self) -> None:
         self.set_faults(OUT)
 
     def counts(self) -> dict[str, int]:
         """Return how many requests of each kind came to the proxy so far."""
-        found: dict[str, int] = json.loads(_ask(Request(f"{self._control}/counts")))
+        found: dict[str, int] = httpx.get(f"{self._control}/counts", trust_env=False).json()
         return found
 
 
@@ -146,12 +145,6 @@ def _wait_for(port: int) -> None:
             time.sleep(0.1)  # noqa: TID251 - a server begins
         else:
             return
-
-
-def _ask(request: Request) -> bytes:
-    with urlopen(request, timeout=10) as answer:  # noqa: S310 - loopback
-        content: bytes = answer.read()
-    return content
 
 
 @contextmanager

@@ -27,16 +27,16 @@ from spark_throttle.sharing.sharing import Sharing
 _PIN_SECONDS: Final = 0.1
 
 
-def exchange_of(root: Path | str) -> dict[str, Any]:
+def exchange_of(root: Path) -> dict[str, Any]:
     """Return where the jobs meet, and leases that are shorter than most lives."""
-    return {"path": f"{root}/exchange", "interval": 0.5, "lease": 5}
+    return {"path": str(root / "exchange"), "interval": 0.5, "lease": 5}
 
 
 class Peer:
     """The other job; a thread visits the exchange, and another holds it to what it got."""
 
-    def __init__(self, root: Path | str) -> None:
-        options = ExchangeOptions.parse(exchange_of(root))
+    def __init__(self, exchange: dict[str, Any]) -> None:
+        options = ExchangeOptions.parse(exchange)
         clocks = Clocks(lambda: time.monotonic_ns() // 1_000_000, lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - what reports are dated with
         self._keeper = LeaseKeeper(Sharing("peer", "peer", 1, options.settings), FileExchange(options.path), clocks)
         self._ends = threading.Event()

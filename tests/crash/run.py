@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.job import MESSAGES, REFERENCES, SINKS, TIME, drain
-from tests.crash.peer import Peer
+from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
@@ -65,7 +65,7 @@ class Lives:
         self.sink = sink
         self.source = source
         self._session = session
-        self._peer = None if seed % 2 else Peer(root)
+        self._peer = None if seed % 2 else Peer(exchange_of(root))
         self._dice = random.Random(seed)
         self._job: Job | None = None
         self._copy: Copy | None = None
