@@ -127,7 +127,7 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(
 def test_partitioned_table_is_made_and_read_by_its_partitions(
     lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """It is made without a file, also where the session collects no statistics. No quota on time: no sink is charged."""
+    """It is made without a file, also where no statistics are collected. No quota on time: no sink is charged."""
     write_in(place, monkeypatch)
     lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
     collects = "spark.databricks.delta.stats.collect"

@@ -59,25 +59,25 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_full_disk_and_read_only_checkpoint_stop_the_query_and_it_goes_on_once_it_can_write(
+def test_read_only_checkpoint_and_full_disk_stop_the_query_and_it_goes_on_once_it_can_write(
     small_lake: Lake, small_disk: Path
 ) -> None:
     """Of the batch that cannot be written nothing is."""
     small_lake.offer((i, "t/n", 10) for i in range(20))
     small_lake.run(FIVE_A_SECOND)
     small_lake.offer((i, "t/n", 10) for i in range(20, 40))
-    filler = small_disk / "filler"
-    with pytest.raises(OSError, match="No space left"):
-        fill(filler)
-    with pytest.raises(StreamingQueryException, match="No space left on device"):
-        small_lake.run(FIVE_A_SECOND)
-    filler.unlink()
     before = dict(small_lake.kept)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(Exception, match="Read-only file system"):
         small_lake.run(FIVE_A_SECOND)
     assert small_lake.kept == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        fill(filler)
+    with pytest.raises(StreamingQueryException, match="No space left on device"):
+        small_lake.run(FIVE_A_SECOND)
+    filler.unlink()
     small_lake.run(FIVE_A_SECOND)
     assert sorted(small_lake.admitted_ids + small_lake.rejected_ids) == list(range(40))
     assert all(len(rows) <= MOST_AT_ONCE for rows in small_lake.kept.values())

@@ -92,13 +92,13 @@ def test_policy_that_changes_with_every_batch_starves_no_shard_that_is_due_less_
     then = CHANGES[change]
     job = SimulatedJob(slow_policy(), shards=shards)
     names = [f"t{k}/x" for k in range(6)]
-    job.offer([(name, 1_000) for name in names for _ in range(60)])
-    for second in range(60):
+    job.offer([(name, 1_000) for name in names for _ in range(40)])
+    for second in range(40):
         job.set_policies(then if second % 2 else slow_policy())
         job.trigger(1_000)
     admitted = Counter(str(row.namespace) for row in job.admitted)
     of_equals = [admitted[name] for name in names[1:]]
-    assert min(of_equals) >= 8
+    assert min(of_equals) >= 5
     assert max(of_equals) - min(of_equals) <= 3
 
 

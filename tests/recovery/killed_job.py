@@ -71,8 +71,8 @@ def main(root: Path) -> None:
     with brief_session(root / "scratch", cores=_CORES) as spark:
         running = {query.root: query.start(spark) for query in paused}
         while not all(faults.reached(Path(place)).exists() for place in running):
-            for place, query in running.items():
-                assert query.isActive, f"{place} ended before its point: {query.exception()}"
+            for place, started in running.items():
+                assert started.isActive, f"{place} ended before its point: {started.exception()}"
             pause.wait(0.1)
         for query in plan:
             if not query.point:

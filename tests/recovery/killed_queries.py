@@ -149,7 +149,7 @@ def killed_queries(root: Path) -> Iterator[Killed]:
 
 
 def _kill(job: Job, answers: Sequence[KilledAmid | Refuses]) -> None:
-    """Kill a job once all answers have come so far: it begins what pauses nowhere once the others stand at their points."""
+    """Kill a job once all answers have come so far; it begins last what pauses nowhere."""
     deadline = time.monotonic() + _LONGEST_SECONDS
     try:
         for answer in answers:
