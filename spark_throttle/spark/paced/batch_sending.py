@@ -19,6 +19,7 @@ from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.destinations import WHOLE, Told, aimd_after, group_names
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.spark.paced.calls import HASTE
@@ -230,7 +231,7 @@ def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], des
     admitted = (
         (costs[name], int(messages), int(size_bytes))
         for report in reports
-        for name, (messages, size_bytes) in zip(report.names.to_pylist(), report.admitted.tolist(), strict=True)
+        for name, (messages, size_bytes) in zip(shown(report.names).to_pylist(), report.admitted.tolist(), strict=True)
         if messages and name not in destination_of
     )
     times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)
@@ -244,4 +245,6 @@ def _counts(kept: Sequence[bytes]) -> Counter[str]:
 
 def _admitted(report: UsageReport) -> Iterator[tuple[str, int]]:
     counts = report.admitted[:, Dimension.MESSAGES]
-    yield from ((name, count) for name, count in zip(report.names.to_pylist(), counts.tolist(), strict=True) if count)
+    yield from (
+        (name, count) for name, count in zip(shown(report.names).to_pylist(), counts.tolist(), strict=True) if count
+    )

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.calls import HASTE, calls_of
 from spark_throttle.spark.paced.gate import Terms
@@ -171,7 +172,7 @@ class PacedTask:
         rows = table.drop_columns([name for name in (NAMESPACE, SIZE) if name in table.column_names])
         sizes = table.column(SIZE).to_numpy() if SIZE in table.column_names else np.zeros(len(order), dtype=np.int64)
         found = []
-        for namespace, start, end in zip(coded.dictionary.to_pylist(), [0, *ends], ends, strict=False):
+        for namespace, start, end in zip(shown(coded.dictionary).to_pylist(), [0, *ends], ends, strict=False):
             costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
             calls = calls_of(costs_ns, self.window_ns, self.options.rows_per_call)
             parcels = parcels_of(namespace, rows.slice(start, end - start), calls, self.name)
