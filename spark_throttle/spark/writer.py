@@ -318,6 +318,8 @@ class ThrottledStreamWriter:
             query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
+        if outlet is not None:
+            outlet.kept.follow(lambda: query.isActive)
         self._started(query, control_path)
         return query
 

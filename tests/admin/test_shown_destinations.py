@@ -37,10 +37,10 @@ def test_rate_of_a_destination_that_refuses_some_calls_is_shown(world: World) ->
     say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)
     (found,) = StatusReader(str(world.job.control_path), clock=world.job.clock).read().destinations
     assert found == DestinationStatus(
-        "gold", 10.0, 0.2, 20.0, is_unavailable=False, refused_for_ms=0, unsent_messages=4
+        "gold", 11.25, 0.2, 20.0, is_unavailable=False, refused_for_ms=0, unsent_messages=4
     )
     text = world.client.get("/metrics").text
-    assert f"spark_throttle_share_messages_per_second{{{LABELS}}} 10.0" in text
+    assert f"spark_throttle_share_messages_per_second{{{LABELS}}} 11.25" in text
     assert f"spark_throttle_destination_unavailable{{{LABELS}}} 0.0" in text
     assert f"spark_throttle_destination_unsent_messages{{{LABELS}}} 4.0" in text
 

@@ -4,7 +4,8 @@
 
 More is offered than the server ever allows, and the policy allows twice what it ever does. The server refuses with 429
 what is above its limit, which steps down to a quarter and up again; then it answers 503 to everything, and then allows
-as much as before. It limits the tenant `api` alone; the tenant `other` goes to the same server, at a quota of its own.
+as much as before. It limits the tenant `api` alone. The tenant `other` stands for another destination, which takes
+everything: it goes to the same server, at a quota of its own.
 By phase, each without its first ten seconds (but the outage):
 
 - `goodput`: the rows that were taken, of those that the server allows;
@@ -38,20 +39,22 @@ ALLOWED: Final = 120
 
 OTHER: Final = 20
 BURST_SECONDS: Final = 0.5
+BURST_OF_QUOTAS_SECONDS: Final = 12
 SETTLE_SECONDS: Final = 10
 NAMESPACES: Final = ("api/a", "api/b", "api/c", "other/a")
 POLICIES: Final[dict[str, Any]] = {
     "version": 1,
     "resource_groups": {
         "api": {
-            "publish": {"messages_per_second": 2 * ALLOWED, "burst_seconds": 4},
+            "publish": {"messages_per_second": 2 * ALLOWED, "burst_seconds": BURST_OF_QUOTAS_SECONDS},
             "destination": {"floor_messages_per_second": 2, "open_after_seconds": 5},
-        }
+        },
+        "other": {
+            "publish": {"messages_per_second": OTHER, "burst_seconds": BURST_OF_QUOTAS_SECONDS},
+            "destination": {"open_after_seconds": 5},
+        },
     },
-    "tenants": {
-        "api": {"resource_group": "api"},
-        "other": {"publish": {"messages_per_second": OTHER, "burst_seconds": 4}},
-    },
+    "tenants": {"api": {"resource_group": "api"}, "other": {"resource_group": "other"}},
     "queue": {"messages": 10_000_000},
 }
 
@@ -106,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--phase", type=int, default=60, help="seconds of each phase but the outage")
     parser.add_argument("--outage", type=int, default=300, help="seconds of 503")
-    parser.add_argument("--interval", type=float, default=3, help="the trigger's, in seconds")
+    parser.add_argument("--interval", type=float, default=5, help="the trigger's, in seconds")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import HttpSender
+from spark_throttle.spark.paced.kept_sender import KeptSender, SentMeanwhile
 from spark_throttle.spark.sinks import batch_sink
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver
@@ -166,3 +169,58 @@ def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_lette
     sent = [row["id"] for arrival in answer.taken for row in arrival.rows]
     assert sorted({*sent, *(row["id"] for row in dead)}) == list(range(903))
     assert not set(sent) & {row["id"] for row in dead}
+
+
+class Bucket:
+    """Takes so many calls of tenant ``a`` a second and refuses the others; says when it has all rows."""
+
+    def __init__(self, calls_a_second: int, rows: int) -> None:
+        self.taken: list[Arrival] = []
+        self.has_all = threading.Event()
+        self._rate, self._rows = calls_a_second, rows
+        self._saved, self._last_ns = 1.0, time.monotonic_ns()
+        self._lock = threading.Lock()
+
+    def __call__(self, arrival: Arrival) -> int:
+        with self._lock:
+            now_ns = time.monotonic_ns()
+            self._saved = min(self._rate / 2, self._saved + (now_ns - self._last_ns) * self._rate / 1e9)
+            self._last_ns = now_ns
+            if arrival.namespace.startswith("a/"):
+                if self._saved < 1:
+                    return 429
+                self._saved -= 1
+            self.taken.append(arrival)
+            if sum(len(each.rows) for each in self.taken) == self._rows:
+                self.has_all.set()
+            return 200
+
+
+def test_kept_calls_are_sent_while_batches_come_and_go_and_no_call_that_was_taken_is_made_again(
+    lake: Lake, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[SentMeanwhile] = []
+    end = KeptSender.end
+
+    def noted_end(self: KeptSender) -> SentMeanwhile | None:
+        meanwhile = end(self)
+        found.extend([] if meanwhile is None else [meanwhile])
+        return meanwhile
+
+    monkeypatch.setattr(KeptSender, "end", noted_end)
+    record.answer = answer = Bucket(50, len(EVENTS))
+    lake.offer(EVENTS)
+    writer = lake.writer(lake.throttle(API)).trigger(processingTime="2 seconds")
+    query = writer.paced(HttpSender(record.url)).start()
+    assert answer.has_all.wait(120), query.status
+    query.processAllAvailable()
+    query.stop()
+    assert query.exception() is None
+    assert len({arrival.key for arrival in answer.taken}) == len(answer.taken)
+    taken: dict[str, list[int]] = {}
+    for arrival in answer.taken:
+        taken.setdefault(arrival.namespace, []).extend(row["id"] for row in arrival.rows)
+    assert taken == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
+    told = sum(told.accepted for meanwhile in found for told in meanwhile.told.values())
+    assert told == sum(arrival.namespace.startswith("a/") for arrival in answer.taken)
+    assert not [path for path in (lake.control / "unsent").iterdir() if int(path.name[:12]) == lake.last_batch()]

@@ -7,8 +7,9 @@ floor, to ask with. Where the policy gives such rows up, they are admitted as be
 call that asks is refused. What was refused meanwhile says nothing about a rate, so the rate from before is in force
 again once a call is accepted.
 
-Rows that were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So
-no more than the burst and one batch is ever unsent.
+Rows are admitted an eighth faster than they are sent, up to the quota: so there is always something to send. Those that
+were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So no more
+than the burst and one batch is ever unsent.
 
 Laws: the state after a batch is a function of the state before, of what the batch was told, and of batch times. A
 destination to which nothing was sent keeps its rate.
@@ -29,6 +30,9 @@ from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 WHOLE: Final = 1 << 20
 """The rate in force, in the unit of `Told.part`."""
 
+_AHEAD_PARTS: Final = 8
+"""Rows are admitted faster than they are sent, by one part of so many."""
+
 _NO_BOUND: Final = 1 << 60
 """A share that is cut to the quota (`state.rates_of_shares`)."""
 
@@ -42,10 +46,10 @@ class Told:
 
     refused: int
     part: int
-    """The part of the rate in force that was left after the last refusal, of `WHOLE`."""
+    """The rate just after the last refusal, of which `WHOLE` is the rate at which the batch was to send."""
 
     quiet_ms: int
-    """The time since the last refusal; 0 if the last call was refused."""
+    """The time since then in which something was sent and nothing refused (`aimd.Aimd.quiet_ms`)."""
 
     refused_for_ms: int
     """For how long every call that ended was refused, at the end of the batch."""
@@ -58,13 +62,19 @@ class Told:
         """Return what the tasks of a batch were told, as one."""
         calls = sum(each.accepted + each.refused for each in parts)
         weighted = sum(each.part * (each.accepted + each.refused) for each in parts)
-        refused = [each for each in parts if each.refused] or parts
+        asked = [each for each in parts if each.accepted + each.refused] or parts
+        refused = [each for each in asked if each.refused]
+        quiet_ms = min(each.quiet_ms for each in refused) if refused else max(each.quiet_ms for each in asked)
         return cls(
             sum(each.accepted for each in parts), sum(each.refused for each in parts),
-            weighted // calls if calls else WHOLE, min(each.quiet_ms for each in refused),
-            min((each.refused_for_ms for each in parts if each.accepted + each.refused), default=0),
+            weighted // calls if calls else WHOLE, quiet_ms,
+            min((each.refused_for_ms for each in asked), default=0),
             sum(each.unsent_messages for each in parts),
         )  # fmt: skip
+
+    def after(self, earlier: Told) -> Told:
+        """Return it with the calls of earlier tasks, from whose rate its own went on."""
+        return replace(self, accepted=self.accepted + earlier.accepted, refused=self.refused + earlier.refused)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,18 +151,35 @@ def rates_after(
     gives_up, rows = policy.destinations.gives_up.tolist(), []
     for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
         state = _State(Aimd(ceiling), 0, 0) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
-        heard = [each[name] for each in told if name in each]
+        heard, sent = [each[name] for each in told if name in each], state.aimd.rate(floor=floor, ceiling=ceiling)
         for number, each in enumerate(heard, 1):
-            since_ms = elapsed_ms if number == len(heard) else 0
-            state = state.after(each, floor=floor, ceiling=ceiling, elapsed_ms=since_ms)
+            state = state.after(each, sent=sent, floor=floor, elapsed_ms=elapsed_ms if number == len(heard) else 0)
         is_open = state.refused_for_ms >= open_after_ms and state.refused_for_ms > 0
         rate = state.aimd.rate(floor=floor, ceiling=ceiling)
+        rate = min(ceiling, rate + rate // _AHEAD_PARTS)
         if is_open and not gives_up[at]:
             rate = 0 if state.unsent_messages else floor
         rows.append((
             state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open)
         ))  # fmt: skip
     return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 6).T)
+
+
+def aimd_after(aimd: Aimd, told: Told, *, sent: int, floor: int) -> Aimd:
+    """Return what the rate of a destination follows after tasks that were to send at the rate `sent`.
+
+    Examples
+    --------
+    >>> aimd_after(Aimd(800, 2_000), Told(9, 1, WHOLE // 2, 300, 0, 0), sent=1_000, floor=1)
+    Aimd(base=500, quiet_ms=300)
+    >>> aimd_after(Aimd(800, 2_000), Told(9, 0, WHOLE, 5_000, 0, 0), sent=1_000, floor=1)
+    Aimd(base=800, quiet_ms=5000)
+    """
+    if not told.accepted:
+        return aimd
+    if not told.refused:
+        return Aimd(aimd.base, max(aimd.quiet_ms, told.quiet_ms))
+    return Aimd(max(floor, sent * told.part // WHOLE), told.quiet_ms)
 
 
 def group_names(policy: CompiledPolicy) -> list[str]:
@@ -174,15 +201,13 @@ class _State:
     def of(cls, rates: DestinationRates, at: int) -> _State:
         return cls(rates.aimd(at), int(rates.refused_for_ms[at]), int(rates.unsent_messages[at]))
 
-    def after(self, told: Told, *, floor: int, ceiling: int, elapsed_ms: int) -> _State:
-        """Return the state after a batch."""
+    def after(self, told: Told, *, sent: int, floor: int, elapsed_ms: int) -> _State:
+        """Return the state after a batch that was to send at the rate `sent`."""
         kept = replace(self, unsent_messages=told.unsent_messages)
         if not told.accepted:
             return replace(kept, refused_for_ms=self.refused_for_ms + elapsed_ms) if told.refused else kept
-        if not told.refused:
-            return replace(kept, aimd=self.aimd.after_quiet(elapsed_ms), refused_for_ms=0)
-        base = max(floor, self.aimd.rate(floor=floor, ceiling=ceiling) * told.part // WHOLE)
-        return replace(kept, aimd=Aimd(base, told.quiet_ms), refused_for_ms=told.refused_for_ms)
+        aimd = aimd_after(self.aimd, told, sent=sent, floor=floor)
+        return replace(kept, aimd=aimd, refused_for_ms=told.refused_for_ms if told.refused else 0)
 
 
 def _former(before: DestinationRates | None, before_policy: CompiledPolicy | None, policy: CompiledPolicy) -> Int64s:

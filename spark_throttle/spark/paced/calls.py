@@ -24,7 +24,7 @@ CALL_NS: Final = 3_000_000
 SLACK_NS: Final = 4_000_000
 """For how long a flow that was delayed may catch up."""
 
-_HASTE: Final = (100, 108)
+HASTE: Final = (100, 108)
 """A batch whose rows cost 108 ms may be sent in 100."""
 
 
@@ -69,7 +69,7 @@ def calls_of(costs_ns: Int64s, window_ns: int, rows_per_call: int) -> list[Call]
         fits = int(np.searchsorted(ends_ns, ends_ns[first] + CALL_NS, side="right"))
         starts.append(min(fits, first + rows_per_call, len(costs_ns)))
     total = int(ends_ns[-1]) if len(ends_ns) else 0
-    takes_ns = max(window_ns, -(-total * _HASTE[0] // _HASTE[1]))
+    takes_ns = max(window_ns, -(-total * HASTE[0] // HASTE[1]))
     # Rows without a cost are spread by their number.
     parts = [place if total == 0 else int(ends_ns[place - 1]) if place else 0 for place in starts]
     due_ns = [part * takes_ns // parts[-1] for part in parts] if parts[-1] else []

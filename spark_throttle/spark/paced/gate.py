@@ -4,10 +4,11 @@ Calls pass an open gate. One that is refused shuts it: until the time that the d
 that doubles while nothing else is accepted. Then one call passes, to see; the others follow once it is accepted.
 
 The calls of a destination that the policy knows also wait for a bucket of the destination's. It is filled at this
-task's part of the destination's rate in the epoch, and slower after a refusal, by `core.limits.aimd`. A refusal of the
-call that passed to see changes no rate: what takes nothing at all does not say how much it would take. Such calls no
-longer wait after the time of the batch is over (`UnsentError`): so the next batch follows what was said in this one,
-and nobody waits for them. Without a time between batches they do so only after a refusal.
+task's part of the destination's rate, which follows each answer, by `core.limits.aimd`: it begins at the rate of the
+epoch and may rise to the quota. A refusal of the call that passed to see changes no rate: what takes nothing at all
+does not say how much it would take. Such calls no longer wait after the time of the batch is over (`UnsentError`): so
+the next batch follows what was said in this one, and nobody waits for them. Without a time between batches they do so
+only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
@@ -17,7 +18,7 @@ Surprises: refusals of calls that left before the gate was shut say nothing new,
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from spark_throttle.core.lending.destinations import WHOLE, Told
@@ -27,6 +28,9 @@ from spark_throttle.pace import AsyncProducer, Limit, Pacer
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_LONGEST_PAUSE_OF_KNOWN_SECONDS: Final = 1.0
+"""A destination that the policy knows is to be right again soon."""
+
 _BURST_NS: Final = 20_000_000
 """For how long a destination's bucket may catch up."""
 
@@ -46,7 +50,7 @@ class Terms:
     """How a task sends to a destination that the policy knows."""
 
     row_ns: int
-    """The time for which one row uses up this task's part of the destination's rate."""
+    """The time for which one row uses up this task's part of the destination's rate in the epoch, which is `WHOLE`."""
 
     floor_part: int
     """The lowest rate, of `WHOLE`."""
@@ -58,7 +62,16 @@ class Terms:
     """Whether calls are left to a later batch then, even if nothing was refused."""
 
     is_unavailable: bool = False
-    """Whether the breaker is open: one call passes first, and if it is refused nothing waits."""
+    """Whether the breaker is open: one call passes first."""
+
+    asks_once: bool = True
+    """Whether nothing waits any more if that call is refused."""
+
+    ceiling_part: int = WHOLE
+    """The highest rate."""
+
+    began: Aimd = field(default_factory=lambda: Aimd(WHOLE))
+    """What the rate follows at the beginning, of `WHOLE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +116,9 @@ class Gate:
         self._refused_since: float | None = None
         self._changed = asyncio.Event()
         self._probes = 0
-        self._began = _now()
-        self._aimd = Aimd(WHOLE)
-        self._told_until = self._began
-        self._part = WHOLE
+        self._aimd = Aimd(WHOLE) if terms is None else terms.began
+        self._quiet_until = self._accepted_at = _now()
+        self._part = self._rate()
         self._level = None if terms is None else pacer.level(f"destination {name}", self._limit(), initial_tokens=1)
         self._pacer = pacer
 
@@ -126,17 +138,20 @@ class Gate:
 
     def told(self, unsent_messages: int) -> Told:
         """Return what the destination said."""
-        quiet_ms = max(0, int(1_000 * (_now() - max(self._shut_until, self._began))))
+        self._tell_time(self._accepted_at)
         refused_for_ms = int(1_000 * self.refused_for_seconds)
-        return Told(self.accepted, self.refused, self._aimd.base, quiet_ms, refused_for_ms, unsent_messages)
+        aimd = self._aimd
+        return Told(self.accepted, self.refused, aimd.base, aimd.quiet_ms, refused_for_ms, unsent_messages)
 
     def _check_time(self, deadline: Deadline | None) -> None:
         """Refuse to go on if what is not sent yet is left to a later batch."""
-        is_unavailable = self._terms is not None and self._terms.is_unavailable
+        terms = self._terms
+        is_unavailable = terms is not None and terms.is_unavailable
         if deadline is None or not (self.refused or is_unavailable or deadline.is_timed):
             return
         left = deadline.left_seconds
-        is_still_unavailable = self.refused and not self.accepted and is_unavailable
+        is_only_asked = terms is not None and terms.is_unavailable and terms.asks_once
+        is_still_unavailable = is_only_asked and self.refused and not self.accepted
         if left <= 0 or is_still_unavailable or self.shut_for_seconds >= left:
             raise UnsentError
 
@@ -182,10 +197,12 @@ class Gate:
     def accept(self) -> None:
         """Note that a call which left through this gate was accepted: it is open, unless it was shut after that."""
         self.accepted += 1
+        self._accepted_at = _now()
         self._refused_since = None
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         if not self._is_open:
             self._is_open = not self.shut_for_seconds
+            self._quiet_until = self._accepted_at
             self._wake()
 
     def refuse(self, refusal: Backpressure, turn: int) -> None:
@@ -201,36 +218,42 @@ class Gate:
             self.turn += 1
             self._is_open = False
             self._shut_until = now + (self._pause_seconds if asked is None else asked)
-            self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+            longest = _LONGEST_PAUSE_SECONDS if self._terms is None else _LONGEST_PAUSE_OF_KNOWN_SECONDS
+            self._pause_seconds = min(2 * self._pause_seconds, longest)
             self._wake()
         elif asked is not None:
             self._shut_until = max(self._shut_until, now + asked)
 
     def _slow_down(self) -> None:
         if self._terms is not None:
-            self._tell_time()
-            self._aimd = self._aimd.after_refusal(floor=self._terms.floor_part, ceiling=WHOLE)
+            self._tell_time(_now())
+            self._aimd = self._aimd.after_refusal(floor=self._terms.floor_part, ceiling=self._terms.ceiling_part)
             self._set_rate()
 
     def _grow(self) -> None:
-        if self._part < WHOLE:
-            self._tell_time()
+        if self._terms is not None and self._part < self._terms.ceiling_part:
+            self._tell_time(_now())
             self._set_rate()
 
-    def _tell_time(self) -> None:
-        """Count the time since the gate was last shut as quiet."""
-        since = max(self._told_until, self._shut_until)
-        quiet_ms = int(1_000 * (_now() - since))
+    def _tell_time(self, until: float) -> None:
+        """Count the time up to `until` in which the gate was open as quiet."""
+        quiet_ms = int(1_000 * (until - self._quiet_until)) if self._is_open else 0
         if quiet_ms > 0:
             self._aimd = self._aimd.after_quiet(quiet_ms)
-            self._told_until = since + quiet_ms / 1_000
+            self._quiet_until += quiet_ms / 1_000
 
     def _set_rate(self) -> None:
-        floor_part = self._terms.floor_part if self._terms is not None else 1
-        part = self._aimd.rate(floor=floor_part, ceiling=WHOLE)
-        if self._level is not None and (part == WHOLE or abs(part - self._part) * _NOTABLE > self._part):
+        part = self._rate()
+        is_highest = self._terms is not None and part == self._terms.ceiling_part
+        if self._level is not None and (is_highest or abs(part - self._part) * _NOTABLE > self._part):
             self._part = part
             self._level.set_limit(self._limit())
+
+    def _rate(self) -> int:
+        """Return the rate, of `WHOLE`."""
+        if self._terms is None:
+            return WHOLE
+        return self._aimd.rate(floor=self._terms.floor_part, ceiling=self._terms.ceiling_part)
 
     def _limit(self) -> Limit:
         """Return the bucket's limit: a token is a nanosecond, of which a slower rate adds fewer."""

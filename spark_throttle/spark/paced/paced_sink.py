@@ -4,21 +4,19 @@ How fast is a function of the batch's reports and of its epoch, which Spark's of
 the batch is run again. Until when is read from the wall clock, by which Spark starts batches at multiples of the
 trigger's interval. No key and no call depends on it.
 
-The batch ends when all its rows were sent. Then the dead letters, the usage and the feedback are written, and Spark
-commits it: a crash before that sends the batch again, with the same keys.
+The batch ends when all its rows were sent, or are kept for a later one. Then the dead letters, the usage and the
+feedback are written, and Spark commits it: a crash before that sends the batch again, with the same keys. What goes to
+destinations is kept at once, where it is not too much, and sent from here meanwhile (`kept_sender`).
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
@@ -35,26 +33,28 @@ from spark_throttle.checkpoint.unsent import (
     write_unsent,
 )
 from spark_throttle.control.epochs import EpochName, Epochs, logged_epoch
-from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.destinations import WHOLE, Told, group_names
-from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.quota import Dimension
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
+from spark_throttle.spark.paced.batch_sending import BatchSending
 from spark_throttle.spark.paced.given_up import given_up_rows
-from spark_throttle.spark.paced.paced_task import SENT_DDL, BatchDestination, PacedTask, SendOptions
-from spark_throttle.spark.paced.row_costs import RowCost, row_costs
-from spark_throttle.spark.paced.sending import BatchName, OpenedPerTask, Send
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
+from spark_throttle.spark.paced.kept_sender import KeptSender, Sending, SentMeanwhile
+from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
+from spark_throttle.spark.paced.sending import OpenedPerTask, Send, Stop
+from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
 _NS_PER_MS = 1_000_000
 _PS_PER_NS = 1_000
-_NS_MILLI: Final = 10**12 * 100 // 108
-"""Nanoseconds in which a rate of one micro-token per millisecond adds a token, by the haste of `calls`."""
+_NO_END_NS: Final = 10**15
+"""Until it is stopped."""
+
+_MOST_MICRO_PER_MS: Final = 500_000
+"""500 messages a second: so many calls one process can make, whatever their rows."""
 
 
 def _wall_ms() -> int:
@@ -85,6 +85,8 @@ class PacedSink:
     """The query's epochs. The control plane has its own, in another process."""
 
     clock_ms: Callable[[], int] = _wall_ms
+    kept: KeptSender = field(default_factory=KeptSender)
+    """What sends calls for destinations while batches come and go."""
 
     def write(
         self,
@@ -103,57 +105,82 @@ class PacedSink:
         checkpoint = checkpoint_of(directory)
         batch_ms = time_of(checkpoint, mark.batch)
         left = unsent_before(directory, checkpoint, mark.batch)
-        resumed = 0 if left is None else left.messages
-        unsent = {} if left is None else by_namespace(left.tables)
-        task = None if rows is None and not unsent else self._task(directory, mark, reports, unsent, batch_ms)
+        kept = [] if left is None else left.tables
+        batch = None
+        if rows is not None or kept:
+            epoch = self.epochs.load(epoch_of(directory, mark.batch))
+            batch = BatchSending.of(epoch, self.epochs.policy(epoch), mark, reports, kept)
+        keeps = batch is not None and self._keeps(batch, kept)
+        if batch is not None and keeps and kept and not self.kept.goes_on(mark.batch - 1):
+            self.kept.begin(mark.batch - 1, self._sending(batch.left(batch.aimds, kept), kept))
+        meanwhile = None if keeps else self.kept.end()
+        if batch is not None and meanwhile is not None:
+            kept = meanwhile.unsent
+            batch = batch.after(meanwhile, kept)
+        unsent = {} if keeps else by_namespace(kept)
+        task = None
+        if batch is not None and (rows is not None or unsent):
+            task = self._task(directory, batch, unsent, batch_ms, keeps=keeps)
         answers = [] if task is None else self._send(rows, task, unsent)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
         taken = [sum(answer[name] for answer in answers) for name in ("rows", "resumed")]
-        if taken != [admitted, resumed]:
+        due = [admitted, 0 if keeps else count_rows(kept)]
+        if taken != due:
             raise SourceChangedError(
                 f"the admitted rows of batch {mark.batch}",
-                f"{admitted} rows were admitted, and {taken[0]} were taken to be sent; of {resumed} unsent rows, "
+                f"{admitted} rows were admitted, and {taken[0]} were taken to be sent; of {due[1]} unsent rows, "
                 f"{taken[1]} were",
                 "start again: the batch is sent again, with the same keys",
             )
-        told: dict[str, list[Told]] = {}
-        for answer in answers:
-            for name, each in json.loads(answer["told"]).items():
-                told.setdefault(name, []).append(Told(**each))
-        write_told(directory, mark.batch, {name: Told.together(parts) for name, parts in sorted(told.items())})
-        tables = [bytes(table) for answer in answers for table in answer["unsent"]]
-        calls = UnsentCalls(self.target, count_rows(tables), tables)
-        write_unsent(directory, mark.batch, batch_ms, calls)
+        meanwhile = self.kept.end() if keeps else meanwhile
+        tables = [] if meanwhile is None or not keeps else list(meanwhile.unsent)
+        tables += [bytes(table) for answer in answers for table in answer["unsent"]]
+        told = told_in(answers) if batch is None else batch.told_with(told_in(answers), meanwhile)
+        if batch is not None and keeps:
+            told = batch.told_of_kept(told, by_namespace(tables))
+        write_told(directory, mark.batch, told)
+        write_unsent(directory, mark.batch, batch_ms, UnsentCalls(self.target, count_rows(tables), tables))
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
         if is_metered(directory, reports):
-            charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
+            used_ns = sum(answer["used_ns"] for answer in answers) + (0 if meanwhile is None else meanwhile.used_ns)
+            charge_sink(directory, mark.batch, reports, used_ns)
         given_up = [bytes(table) for answer in answers for table in answer["given_up"]]
         if task is not None and task.may_give_up:  # before the dead letters are written
             keys = [key for answer in answers for key in answer["given_up_keys"]]
             note_given_up(directory, mark.batch, batch_ms, keys)
+        if batch is not None and keeps and tables:
+            aimds = batch.aimds if meanwhile is None else meanwhile.aimds
+            self.kept.begin(mark.batch, self._sending(batch.left(aimds, tables), tables))
         return given_up_rows(given_up, self.schema)
+
+    def _keeps(self, batch: BatchSending, kept: Sequence[bytes]) -> bool:
+        """Return whether the driver sends a batch's rows for destinations, and those that earlier ones left unsent.
+
+        It is one process: where much is to be sent the tasks do it. And it sends what may wait: not what is given up,
+        or goes to no destination since the policy changed.
+        """
+        most = sum(each.ceiling_micro_per_ms for each in batch.destinations.values())
+        is_little = 0 < most <= _MOST_MICRO_PER_MS
+        may_wait = all(name in batch.destination_of for name in by_namespace(kept)) and not batch.may_give_up
+        return self.interval_ms is not None and is_little and may_wait
 
     def _task(
         self,
         directory: Directory,
-        mark: BatchMark,
-        reports: Sequence[UsageReport],
+        batch: BatchSending,
         unsent: Mapping[str, Sequence[bytes]],
         batch_ms: int,
+        *,
+        keeps: bool,
     ) -> PacedTask:
         """Return the task that sends a part of a batch, with the unsent calls of the namespaces that the batch has."""
-        epoch = self.epochs.load(epoch_of(directory, mark.batch))
-        policy = self.epochs.policy(epoch)
-        costs = costs_of(epoch, policy, reports)
-        moved = {name: int(count) for report in reports for name, count in _admitted(report)}
-        messages = Counter(moved) + Counter({name: count_rows(tables) for name, tables in unsent.items()})
-        destinations, destination_of = destinations_of(epoch, policy, messages)
         task = PacedTask(
-            self.send, BatchName(mark.query, mark.batch, mark.identity), costs, self._window_ns(),
-            longest_ns(reports, costs, destination_of), self.options, destinations, destination_of,
-            {name: tables for name, tables in unsent.items() if name in moved},
+            self.send, batch.name, batch.costs, self._window_ns(), batch.others_ns, self.options, batch.destinations,
+            batch.destination_of, {name: tables for name, tables in unsent.items() if name in batch.moved},
+            unsent_costs=batch.unsent_costs, keeps=keeps,
         )  # fmt: skip
-        return replace(task, given_up=noted_given_up(directory, mark.batch, batch_ms)) if task.may_give_up else task
+        given_up = noted_given_up(directory, batch.name.batch, batch_ms) if task.may_give_up else None
+        return replace(task, given_up=given_up)
 
     def _send(
         self, rows: Callable[[], DataFrame] | None, task: PacedTask, unsent: Mapping[str, Sequence[bytes]]
@@ -174,6 +201,23 @@ class PacedSink:
             sending = resuming if sending is None else resuming.union(sending)
         return [] if sending is None else sending.collect()
 
+    def _sending(self, batch: BatchSending, tables: Sequence[bytes]) -> Sending:
+        """Return what sends kept calls from the driver."""
+        task = PacedTask(
+            self.send, batch.name, {}, _NO_END_NS, 0, self.options, batch.destinations, batch.destination_of,
+            by_namespace(tables), unsent_costs=batch.unsent_costs, takes_all_unsent=True,
+        )  # fmt: skip
+
+        def send(stop: Stop) -> SentMeanwhile:
+            began_ns = time.thread_time_ns()
+            sent = task.sent(task.left_flows(), stop)
+            aimds = {name: each.after(sent.told[name]) for name, each in task.destinations.items()}
+            return SentMeanwhile(
+                tables_of(sent.unsent), sent.told, {**batch.aimds, **aimds}, time.thread_time_ns() - began_ns
+            )
+
+        return send
+
     def _window_ns(self) -> int:
         """Return the time until the next batch: Spark starts one at each multiple of the interval."""
         if self.interval_ms is None:
@@ -181,68 +225,13 @@ class PacedSink:
         return (self.interval_ms - self.clock_ms() % self.interval_ms) * _NS_PER_MS
 
 
-def costs_of(epoch: Epoch, policy: CompiledPolicy, reports: Sequence[UsageReport]) -> dict[str, RowCost]:
-    """Return the cost of a row of each namespace of which a batch admitted rows."""
-    moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
-    names = pa.chunked_array(
-        [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)], pa.string()
-    ).combine_chunks()
-    admitted = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
-    return row_costs(names, np.concatenate([np.zeros((0, 2), np.int64), *admitted]), policy, epoch.share_in_force)
-
-
-def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], destination_of: Mapping[str, str]) -> int:
-    """Return the longest time for which a namespace without a destination sends."""
-    admitted = (
-        (costs[name], int(messages), int(size_bytes))
-        for report in reports
-        for name, (messages, size_bytes) in zip(report.names.to_pylist(), report.admitted.tolist(), strict=True)
-        if messages and name not in destination_of
-    )
-    times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)
-    return max(times_ps, default=0) // _PS_PER_NS
-
-
-def destinations_of(
-    epoch: Epoch, policy: CompiledPolicy, messages: Mapping[str, int]
-) -> tuple[dict[str, BatchDestination], dict[str, str]]:
-    """Return the destinations of a batch, and the destination of each namespace that has one.
-
-    Parameters
-    ----------
-    messages
-        How many rows there are to send, by namespace.
-    """
-    rates, destinations = epoch.destinations, policy.destinations
-    if rates is None or destinations is None or not messages:
-        return {}, {}
-    names = group_names(policy)
-    first_group = 1 + len(policy.tenant_names)
-    at_group = {int(scope) - first_group: at for at, scope in enumerate(rates.scope)}
-    groups = match(pa.array(list(messages), pa.string()), policy).group.tolist()
-    destination_of = {
-        name: names[at_group[group]] for name, group in zip(messages, groups, strict=True) if group in at_group
-    }
-    rows = Counter[str]()
-    for name, destination in destination_of.items():
-        rows[destination] += messages[name]
-    found = {}
-    for at, name in enumerate(names):
-        if rows[name]:
-            floor = int(destinations.floor_micro_per_ms[at])
-            ceiling = int(policy.shared.rate_micro_per_ms[rates.scope[at], Dimension.MESSAGES])
-            rate = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
-            floor_part = floor * WHOLE // rate
-            found[name] = BatchDestination(
-                _NS_MILLI // rate, rows[name], max(1, floor_part), bool(rates.is_open[at]),
-                bool(destinations.gives_up[at]),
-            )  # fmt: skip
-    return found, destination_of
-
-
-def _admitted(report: UsageReport) -> Iterator[tuple[str, int]]:
-    counts = report.admitted[:, Dimension.MESSAGES]
-    yield from ((name, count) for name, count in zip(report.names.to_pylist(), counts.tolist(), strict=True) if count)
+def told_in(answers: Sequence[Row]) -> dict[str, Told]:
+    """Return what destinations said by what tasks say, by destination."""
+    told: dict[str, list[Told]] = {}
+    for answer in answers:
+        for name, each in json.loads(answer["told"]).items():
+            told.setdefault(name, []).append(Told(**each))
+    return {name: Told.together(parts) for name, parts in sorted(told.items())}
 
 
 def checkpoint_of(control: Directory) -> Directory:

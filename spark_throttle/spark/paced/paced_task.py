@@ -19,12 +19,24 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.lending.destinations import WHOLE, Told
-from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.spark.paced.batch_sending import BatchDestination
+from spark_throttle.spark.paced.calls import HASTE, calls_of
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.given_up import given_up_tables
 from spark_throttle.spark.paced.row_costs import RowCost
-from spark_throttle.spark.paced.sending import BatchName, Flow, OpenedPerTask, Parcel, Send, parcels_of, send_flows
+from spark_throttle.spark.paced.sending import (
+    BatchName,
+    Flow,
+    OpenedPerTask,
+    Parcel,
+    Send,
+    Sent,
+    Stop,
+    parcels_of,
+    send_flows,
+)
 from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
@@ -52,24 +64,6 @@ class SendOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchDestination:
-    """A destination that the policy names, in one batch."""
-
-    row_ns: int
-    """The time for which one row uses up the destination's rate."""
-
-    rows: int
-    """The rows of the batch that go there, unsent ones included."""
-
-    floor_part: int
-    """The lowest rate, of `WHOLE`."""
-
-    is_unavailable: bool
-    gives_up: bool
-    """Whether rows that it does not take, while it is unavailable, go to the dead letters."""
-
-
-@dataclass(frozen=True, slots=True)
 class PacedTask:
     """A function that `mapInArrow` runs on the executors, once per task.
 
@@ -80,7 +74,7 @@ class PacedTask:
     send: Send | OpenedPerTask
     name: BatchName
     costs: dict[str, RowCost]
-    """The cost of a row, by namespace."""
+    """The cost of a row of the batch, by namespace."""
 
     window_ns: int
     others_ns: int
@@ -100,8 +94,14 @@ class PacedTask:
     `None` where no attempt came so far.
     """
 
+    unsent_costs: Mapping[str, RowCost] = field(default_factory=dict)
+    """The cost of a row of these calls, by namespace."""
+
     takes_all_unsent: bool = False
     """Whether the task has no rows of the batch, and takes all these calls."""
+
+    keeps: bool = False
+    """Whether calls for destinations are returned as unsent, for the driver to send."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send the rows of all batches."""
@@ -110,17 +110,9 @@ class PacedTask:
         flows = self.left_flows() if self.takes_all_unsent else self.flows(given)
         count = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels)
         flows, spared = self._spared(flows)
-        options, began_ns = self.options, time.process_time_ns()
-        sent = asyncio.run(
-            send_flows(
-                flows,
-                self.send,
-                concurrency=options.concurrency,
-                in_order=options.in_order,
-                patience_seconds=options.patience_seconds,
-                terms=self.terms(flows),
-            )
-        )
+        kept = [parcel for flow in flows if self._is_kept(flow) for parcel in flow.parcels]
+        began_ns = time.process_time_ns()
+        sent = self.sent([flow for flow in flows if not self._is_kept(flow)])
         rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
         closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
         is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
@@ -135,7 +127,7 @@ class PacedTask:
                     "rows": rows,
                     "resumed": count - rows,
                     "told": json.dumps(told),
-                    "unsent": tables_of(list(compress(sent.unsent, map(not_, is_over)))),
+                    "unsent": tables_of([*kept, *compress(sent.unsent, map(not_, is_over))]),
                     "given_up": given_up_tables(given_up, self.destination_of),
                     "given_up_keys": [parcel.key.text for parcel in given_up],
                     "used_ns": time.process_time_ns() - began_ns,
@@ -143,6 +135,24 @@ class PacedTask:
             ],
             schema=_SENT,
         )
+
+    def sent(self, flows: list[Flow], stop: Stop | None = None) -> Sent:
+        """Send flows, and return what became of them."""
+        options = self.options
+        return asyncio.run(
+            send_flows(
+                flows,
+                self.send,
+                concurrency=options.concurrency,
+                in_order=options.in_order,
+                patience_seconds=options.patience_seconds,
+                terms=self.terms(flows),
+                stop=stop,
+            )
+        )
+
+    def _is_kept(self, flow: Flow) -> bool:
+        return self.keeps and flow.destination is not None
 
     @property
     def may_give_up(self) -> bool:
@@ -162,7 +172,7 @@ class PacedTask:
         rows = table.drop_columns([name for name in (NAMESPACE, SIZE) if name in table.column_names])
         sizes = table.column(SIZE).to_numpy() if SIZE in table.column_names else np.zeros(len(order), dtype=np.int64)
         found = []
-        for namespace, start, end in zip(coded.dictionary.to_pylist(), [0, *ends], ends, strict=False):
+        for namespace, start, end in zip(shown(coded.dictionary).to_pylist(), [0, *ends], ends, strict=False):
             costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
             calls = calls_of(costs_ns, self.window_ns, self.options.rows_per_call)
             parcels = parcels_of(namespace, rows.slice(start, end - start), calls, self.name)
@@ -175,20 +185,17 @@ class PacedTask:
 
     def terms(self, flows: list[Flow]) -> dict[str, Terms]:
         """Return how this task sends to its destinations: at its part of their rates, by what it has to send."""
-        rows, seconds = Counter[str](), max(self.window_ns / _NS, self.others_ns / _NS, 1.0)
+        rows, seconds = Counter[str](), max(self.window_ns, self.others_ns, _NS) / _NS
         for flow in flows:
             if not self.window_ns:
                 own = [parcel for parcel in flow.parcels if parcel.key.batch == self.name.batch]
                 seconds = max(seconds, sum(parcel.takes_ns for parcel in own) / _NS)
             if flow.destination is not None:
                 rows[flow.destination] += sum(parcel.rows.num_rows for parcel in flow.parcels)
-        found = {}
-        for name, count in rows.items():
-            whole = self.destinations[name]
-            row_ns = whole.row_ns * whole.rows // count
-            is_timed = self.window_ns > 0
-            found[name] = Terms(row_ns, min(whole.floor_part, WHOLE), seconds, is_timed, whole.is_unavailable)
-        return found
+        return {
+            name: self.destinations[name].terms(count, seconds, is_timed=self.window_ns > 0)
+            for name, count in rows.items()
+        }
 
     def _gives_up(self, name: str, told: Told) -> bool:
         """Return whether what a destination did not take is given up: it is unavailable, and has just said so again."""
@@ -211,8 +218,6 @@ class PacedTask:
         return Flow(namespace, parcels, self.destination_of.get(namespace))
 
     def _left(self, namespace: str) -> list[Parcel]:
-        destination = self.destination_of.get(namespace)
-        row_ns = self.destinations[destination].row_ns if destination is not None else 0
-        cost_ns = int(self.costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
-        contents = self.unsent.get(namespace, ())
-        return [parcel for content in contents for parcel in parcels_of_table(content, max(row_ns, cost_ns))]
+        cost_ns = int(self.unsent_costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
+        takes_ns = cost_ns * HASTE[0] // HASTE[1]
+        return [parcel for table in self.unsent.get(namespace, ()) for parcel in parcels_of_table(table, takes_ns)]

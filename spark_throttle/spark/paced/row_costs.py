@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.names.matching import enforcing_scopes, match
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.state import rates_of_shares
 
@@ -89,7 +90,7 @@ def row_costs(
         ),
         strict=True,
     )
-    return dict(zip(names.to_pylist(), map(RowCost._make, pairs), strict=True))
+    return dict(zip(shown(names).to_pylist(), map(RowCost._make, pairs), strict=True))
 
 
 def _costs_ps(counts: Int64s, own_rates: Int64s, scopes: Int64s, shared_rates: Int64s) -> list[int]:

@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
@@ -117,7 +118,57 @@ def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: Batc
     ]
 
 
-async def send_flows(
+class Stop:
+    """Lets no call leave any more; set from any thread, for one event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting = set[asyncio.Task[Any]]()
+        self._is_set = False
+
+    def set(self) -> None:
+        """Let no call leave any more; those on their way end as they do."""
+        with self._lock:
+            self._is_set = True
+            if self._loop is not None:
+                with suppress(RuntimeError):  # the loop is over, and so is all that waited
+                    self._loop.call_soon_threadsafe(self._wake)
+
+    def begin(self) -> None:
+        """Belong to the loop that runs."""
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+
+    @contextmanager
+    def waits(self) -> Iterator[None]:
+        """Wait within it for a call's turn.
+
+        Raises
+        ------
+        UnsentError
+            If no call leaves any more.
+        """
+        task = asyncio.current_task()
+        if self._is_set or task is None:
+            raise UnsentError
+        self._waiting.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._is_set:
+                raise
+            task.uncancel()
+            raise UnsentError from None
+        finally:
+            self._waiting.discard(task)
+
+    def _wake(self) -> None:
+        for task in self._waiting:
+            task.cancel()
+
+
+async def send_flows(  # noqa: PLR0913 - how to send, given once
     flows: Sequence[Flow],
     send: Send | OpenedPerTask,
     *,
@@ -126,6 +177,7 @@ async def send_flows(
     patience_seconds: float,
     terms: Mapping[str, Terms] = _NO_TERMS,
     clock: Clock | None = None,
+    stop: Stop | None = None,
 ) -> Sent:
     """Send the calls of all flows.
 
@@ -139,6 +191,8 @@ async def send_flows(
         How long a destination that the policy does not know may refuse everything.
     terms
         How to send to the destinations that the policy knows, by name.
+    stop
+        Ends the sending to these: calls that have not left are returned.
 
     Raises
     ------
@@ -149,12 +203,14 @@ async def send_flows(
     """
     pacer = Pacer(clock=SystemClock() if clock is None else clock, resolution_ns=0)
     gates = {name: Gate(name, pacer, each) for name, each in terms.items()}
+    stop = Stop() if stop is None else stop
+    stop.begin()
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
         call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
         now = asyncio.get_running_loop().time()
         deadlines = {name: Deadline(now + each.seconds, each.is_timed) for name, each in terms.items()}
-        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, deadlines, patience_seconds, call)
+        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, deadlines, patience_seconds, call, stop)
         paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
@@ -185,6 +241,7 @@ class _Task:
 
     patience_seconds: float
     call: _AsyncSend
+    stop: Stop
 
     def gate(self, destination: str) -> Gate:
         """Return the gate of a destination."""
@@ -226,10 +283,11 @@ class _PacedFlow:
         Another call of the namespace may meanwhile be refused in another name: then it says so at its own gate.
         """
         while True:
-            await self._own_turn()
-            gate = self._gate
-            turn = await gate.passed(self._producer, parcel.rows.num_rows, self._deadline)
-            await self._task.places.acquire()
+            with self._task.stop.waits():
+                await self._own_turn()
+                gate = self._gate
+                turn = await gate.passed(self._producer, parcel.rows.num_rows, self._deadline)
+                await self._task.places.acquire()
             if turn == gate.turn:
                 break
             self._task.places.release()  # the gate was shut meanwhile

@@ -16,7 +16,7 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 
 FLOOR, CEILING = 5_000, 100_000
-QUIET = Told(10, 0, WHOLE, 9_000, 0, 0)
+QUIET = Told(10, 0, WHOLE, 3_000, 0, 0)
 
 
 def policy(ceiling: int = 100, **others: Any) -> CompiledPolicy:
@@ -70,7 +70,7 @@ def test_rate_stays_between_floor_and_ceiling_whatever_is_told(told: list[tuple[
 def test_rate_follows_what_the_tasks_found_and_grows_while_nothing_is_refused() -> None:
     half = after(after(None), refused())
     assert (half.base_micro_per_ms[0], half.quiet_ms[0]) == (CEILING // 2, 500)
-    later = after(half, QUIET, elapsed_ms=4_000)
+    later = after(half, QUIET, elapsed_ms=10**6)  # of which something was sent for three seconds
     assert CEILING // 2 < half.in_force_micro_per_ms[0] < later.in_force_micro_per_ms[0] < CEILING
     assert after(later, elapsed_ms=10**6).in_force_micro_per_ms == later.in_force_micro_per_ms  # nothing was sent
 
@@ -84,7 +84,7 @@ def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_com
     none_left = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
     assert (none_left.is_open[0], none_left.in_force_micro_per_ms[0]) == (1, FLOOR)
     assert after(second, elapsed_ms=1_000).is_open.tolist() == [1]  # nothing was sent, so nothing is known
-    closed = after(second, QUIET, elapsed_ms=0)
+    closed = after(second, Told(10, 0, WHOLE, 0, 0, 0), elapsed_ms=0)
     assert closed.is_open.tolist() == [0]
     assert closed.in_force_micro_per_ms == lower.in_force_micro_per_ms
 
@@ -121,6 +121,27 @@ def test_destination_keeps_what_it_learned_when_the_policy_changes(ceiling: int)
     assert found.in_force_micro_per_ms[0] == min(ceiling * 1_000, rates.in_force_micro_per_ms[0])
 
 
+def test_batches_of_one_epoch_say_their_rates_as_parts_of_the_same_one() -> None:
+    one = policy()
+    told = [{"api": refused(WHOLE // 2)}, {"api": refused(WHOLE * 3 // 4)}]
+    found = rates_after(after(None), one, told, one, elapsed_ms=2_000)
+    assert found is not None
+    assert found.base_micro_per_ms.tolist() == [CEILING * 3 // 4]
+
+
+def test_rows_are_admitted_a_little_faster_than_they_are_sent() -> None:
+    rates = after(after(None), refused())
+    sent = rates.sending_micro_per_ms(0, floor=FLOOR, ceiling=CEILING)
+    assert rates.in_force_micro_per_ms.tolist() == [sent + sent // 8]
+
+
 def test_what_the_tasks_of_a_batch_were_told_is_weighed_by_their_calls() -> None:
     parts = [Told(30, 0, WHOLE, 5_000, 0, 3), Told(9, 1, WHOLE // 2, 700, 100, 4)]
-    assert Told.together(parts) == Told(39, 1, (30 * WHOLE + 10 * (WHOLE // 2)) // 40, 700, 0, 7)
+    together = Told(39, 1, (30 * WHOLE + 10 * (WHOLE // 2)) // 40, 700, 0, 7)
+    assert Told.together(parts) == together
+    assert Told.together([*parts, Told(0, 0, WHOLE, 0, 0, 0)]) == together
+
+
+def test_quiet_time_of_a_batch_without_a_refusal_is_that_of_the_task_that_sent_longest() -> None:
+    parts = [Told(30, 0, WHOLE, 5_000, 0, 3), Told(1, 0, WHOLE, 700, 0, 4)]
+    assert Told.together(parts).quiet_ms == 5_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,14 +42,41 @@ def test_rate_grows_with_the_quiet_time(base: int, one_ms: int, other_ms: int) -
 
 
 @given(RATES, st.integers(0, 30_000))
-def test_rate_is_that_of_steps_which_double_every_second(base: int, quiet_ms: int) -> None:
-    rate, step = Fraction(base), Fraction(base, 128)
-    for _ in range(quiet_ms // 1_000):
-        rate, step = rate + step, 2 * step
-    rate += step * (quiet_ms % 1_000) / 1_000
-    assert Aimd(base, quiet_ms).rate(floor=1, ceiling=2**200) == int(rate)
+def test_rate_comes_back_to_what_was_refused_in_two_seconds_and_leaves_it_by_a_third_power(
+    base: int, quiet_ms: int
+) -> None:
+    before = base * Fraction(8, 7)
+    expected = before * (1 + Fraction(quiet_ms - 2_000, 2_000) ** 3 / 8)
+    assert Aimd(base, quiet_ms).rate(floor=1, ceiling=2**200) == int(expected)
 
 
-def test_destination_that_allows_four_times_as_much_is_found_within_ten_seconds() -> None:
+def test_destination_that_allows_four_times_as_much_is_found_within_eight_seconds() -> None:
     aimd = Aimd(1_000).after_refusal(floor=1, ceiling=1_000)
-    assert aimd.after_quiet(10_000).rate(floor=1, ceiling=10**9) >= 4_000
+    assert aimd.after_quiet(8_000).rate(floor=1, ceiling=10**9) >= 4_000
+
+
+@pytest.mark.parametrize("saved_seconds", [0.2, 0.5, 2])
+@pytest.mark.parametrize("allowed", [30, 120, 1_000])
+def test_destination_with_a_bucket_is_used_for_nine_tenths_and_refuses_a_few_calls_from_whatever_rate_it_began(
+    allowed: int, saved_seconds: float
+) -> None:
+    """Calls of one row each, in steps of 10 ms; a refusal is followed by a pause of 100 ms."""
+    for began in (allowed // 4, allowed, 4 * allowed):
+        aimd, saved, due, taken, refused, pause_ms = Aimd(1_000 * began, 0), 0.0, 0.0, 0, 0, 0
+        for at_ms in range(0, 60_000, 10):
+            saved = min(max(1.0, allowed * saved_seconds), saved + allowed / 100)
+            if pause_ms:
+                pause_ms -= 10
+                continue
+            due += aimd.rate(floor=1, ceiling=10**9) / 100_000
+            is_refused = False
+            while due >= 1 and not is_refused:
+                due, is_refused = due - 1, saved < 1
+                saved -= not is_refused
+                if at_ms >= 10_000:
+                    taken, refused = taken + (not is_refused), refused + is_refused
+            aimd = aimd.after_quiet(10)
+            if is_refused:
+                aimd, pause_ms, due = aimd.after_refusal(floor=1, ceiling=10**9), 100, 0.0
+        assert taken >= 0.9 * allowed * 50, (began, taken)
+        assert refused <= 0.02 * taken, (began, refused)

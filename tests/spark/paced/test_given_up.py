@@ -7,14 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.errors import Backpressure
-from spark_throttle.spark.paced.paced_task import BatchDestination, PacedTask, SendOptions
+from spark_throttle.spark.paced.batch_sending import BatchDestination
+from spark_throttle.spark.paced.paced_task import PacedTask, SendOptions
 from spark_throttle.spark.paced.sending import BatchName
 from spark_throttle.spark.rows.frames import NAMESPACE
 
 ROWS = pa.RecordBatch.from_pydict({NAMESPACE: ["t/a", "t/a", "t/b", "other"], "id": [1, 2, 3, 4]})
-CLOSED = BatchDestination(row_ns=1, rows=3, floor_part=WHOLE, is_unavailable=True, gives_up=True)
+RATE = 10**12
+CLOSED = BatchDestination(3, RATE, RATE, RATE, Aimd(RATE), is_unavailable=True, gives_up=True)
 
 
 class Sender:

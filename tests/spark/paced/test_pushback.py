@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
@@ -272,3 +273,51 @@ def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name
     assert sent.rows == sum(len(ids) for ids in destination.taken.values())
     if all(name[0] in "dx" for name in namespaces):
         assert destination.clock.now_ns() < 10 * SECOND
+
+
+def test_rate_follows_a_destination_that_changes_its_limit_within_one_batch() -> None:
+    """It allows 100 rows a second, then a quarter, then 100 again, and saves up half a second's."""
+    tokens, last = 50.0, 0.0
+
+    def allowed(now: float) -> float:
+        return 25 if 20 <= now < 40 else 100
+
+    def answer(now: float, key: IdempotencyKey) -> Backpressure | None:
+        nonlocal tokens, last
+        tokens, last = min(allowed(now) / 2, tokens + (now - last) * allowed(now)), now
+        if tokens < 1:
+            return Backpressure()
+        tokens -= 1
+        return None
+
+    destination = Destination(answer)
+    began = Aimd(2 * WHOLE, 0)
+    terms = Terms(10 * MS, WHOLE // 100, 60.0, ceiling_part=4 * WHOLE, began=began)
+    destination.send({f"d/{number}": 1_500 for number in range(4)}, terms={"d": terms})
+    for start, end in ((0, 20), (20, 40), (40, 60)):
+        settled = [is_taken for at, _, is_taken in destination.asked if start + 10 <= at < end]
+        assert sum(settled) >= 0.9 * allowed(start) * (end - start - 10), start
+        assert sum(settled) >= 0.98 * len(settled), start
+        right = [at for at, _, is_taken in destination.asked if is_taken and start + 8 <= at < start + 11]
+        assert len(right) >= 0.9 * allowed(start) * 3, start
+
+
+def test_unavailable_destination_that_rows_wait_for_is_asked_every_second_and_gets_all_when_it_is_back() -> None:
+    destination = Destination(lambda now, _: Backpressure() if now < 7.2 else None)
+    terms = Terms(5 * MS, WHOLE // 100, 12.0, is_unavailable=True, asks_once=False)
+    sent = destination.send({"d/a": 100, "d/b": 100}, terms={"d": terms})
+    assert not sent.unsent
+    refused = [at for at, _, is_taken in destination.asked if not is_taken]
+    assert [round(after - before) for before, after in pairwise(refused)][-5:] == [1] * 5
+    assert min(at for at, _, is_taken in destination.asked if is_taken) < 8.3
+    assert sent.told["d"].part == WHOLE
+
+
+def test_quiet_time_is_that_in_which_something_was_taken() -> None:
+    destination = Destination(lambda *_: None)
+    began = Aimd(WHOLE // 2, 1_000)
+    terms = Terms(5 * MS, WHOLE // 100, 12.0, began=began)
+    told = destination.send({"d/a": 50, "t/b": 500}, terms={"d": terms}).told["d"]
+    assert destination.clock.now_ns() / SECOND > 4
+    assert told.part == began.base
+    assert 1_400 <= told.quiet_ms <= 1_600
