@@ -33,10 +33,11 @@ from tests.sessions import ROOT
 
 PARTS: Final = (
     "kernel", "planning", "peers", "pace", "operators", "sink", "references", "overload", "growth", "division",
-    "metered", "time_quota",
+    "metered", "time_quota", "kafka",
 )  # fmt: skip
 _ONE_CORE: Final = ("kernel", "planning", "peers", "pace", "metered")
-_WITH_REPEATS: Final = ("planning", "peers", "pace", "operators", "sink", "references", "overload", "growth")
+_WITH_REPEATS: Final = ("planning", "peers", "pace", "operators", "sink", "references", "overload", "growth",
+                       "kafka")  # fmt: skip
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 

@@ -86,6 +86,7 @@ def figures(results: Results) -> list[Figure]:
         "division": _division,
         "metered": _metered,
         "time_quota": _time_quota,
+        "kafka": _kafka,
     }
     found = [figure for part, make in makers.items() if part in results for figure in make(results[part])]
     keys = list(dict.fromkeys(figure.key for figure in found))
@@ -155,7 +156,7 @@ def _peers(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
     found = []
     for peer, each in sorted(peers.items(), key=lambda item: median(item[1])):
         values = tuple(theirs / mine for theirs, mine in zip(each, ours, strict=True))
-        found.append(Figure("kernel_vs", peer, values, 2, is_least=True))
+        found.append(Figure("kernel_vs", peer, values, 1, is_least=True))
     return found
 
 
@@ -205,7 +206,7 @@ def _operators(part: Mapping[str, Any]) -> list[Figure]:
     ]
     found += [
         _ratio(part, f"namespaces-{count}", "namespace", "throttled", "vs_per_namespace", bound)
-        for count, bound in ((10_000, 8), (100_000, 40))
+        for count, bound in ((10_000, 8), (100_000, 60))
     ]
     found += [
         _ratio(part, workload, "row_number", "throttled", "vs_row_number", 0.7) for workload in ("narrow", "wide")
@@ -214,7 +215,7 @@ def _operators(part: Mapping[str, Any]) -> list[Figure]:
     floor = _ratios(ours, bare, "cpu_seconds"), _ratios(ours, bare, "batch_ms")
     return [
         *found,
-        Figure("batch_floor_ratio", "100 rows a batch", floor[0], 1.5, is_least=False, wall_values=floor[1]),
+        Figure("batch_floor_ratio", "100 rows a batch", floor[0], 1.4, is_least=False, wall_values=floor[1]),
     ]
 
 
@@ -226,11 +227,23 @@ def _sink(part: Mapping[str, Any]) -> list[Figure]:
 
 
 def _references(part: Mapping[str, Any]) -> list[Figure]:
-    key, bounds = "reference_vs_unthrottled", {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5}
+    key, bounds = (
+        "reference_vs_unthrottled",
+        {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5, "computed": 0.8},
+    )
     return [
         _ratio(part, sink, opponent, "references", key, bound, f"{words}, to ")
         for opponent, words in (("shuffle", "with a shuffle"), ("plain", "without one"))
         for sink, bound in ((sink, 0.9 if opponent == "shuffle" else bound) for sink, bound in bounds.items())
+        if sink in part
+    ]
+
+
+def _kafka(part: Mapping[str, Any]) -> list[Figure]:
+    return [
+        _ratio(part, sink, opponent, "throttled", "kafka_vs_unthrottled", 0.7, f"{words}, Kafka to ")
+        for opponent, words in (("shuffle", "with a shuffle"), ("plain", "without one"))
+        for sink in ("kafka", "delta")
         if sink in part
     ]
 
@@ -247,7 +260,8 @@ def _overload(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
             "overload_cost", f"{waiting:,} rows waiting", growth(waiting, "cpu_ms"), bound, is_least=False,
             wall_values=growth(waiting, "batch_ms"),
         )
-        for waiting, bound in ((10_000, 2), (100_000, 2))
+        for waiting, bound in ((100_000, 1.2), (1_000_000, 1.5), (5_000_000, 2))
+        if of(waiting, "cpu_ms")
     ]  # fmt: skip
 
 

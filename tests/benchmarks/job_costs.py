@@ -38,6 +38,9 @@ Start = Callable[["DataFrame", Path], "StreamingQuery"]
 """Starts a job over a stream, with a directory of its own."""
 
 NAMESPACES = 10_000
+SIZE = "size_bytes"
+"""The column of a row's size, where a workload has one."""
+
 SHARDS = 2
 _MOST_CONTROL_ROWS = 64
 """A control row, of which a batch has one a shard, is a row too."""
@@ -69,10 +72,14 @@ class Workload:
     more_at_first: int = 0
     """Rows that the first file has beyond its part of `rows`."""
 
+    has_size: bool = False
+    """Whether a row's size is in a column."""
+
 
 WORKLOADS = {
     "narrow": Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170),
     "wide": Workload(1_500_000, 6, 2, numbers=10, words=5, value_bytes=40),
+    "sized": Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170, has_size=True),
     "small": Workload(1_200, 12, 1, numbers=0, words=0, value_bytes=170),
 }
 
@@ -125,6 +132,8 @@ def write_input(folder: Path, work: Workload) -> None:
         # Letters of 4 bits each: compresses as text does.
         letters = (rng.integers(0, 16, rows * work.value_bytes) + ord("a")).astype(np.uint8)
         offsets = np.arange(0, (rows + 1) * work.value_bytes, work.value_bytes, dtype=np.int32)
+        if work.has_size:
+            columns[SIZE] = pa.array(np.full(rows, work.value_bytes, dtype=np.int32))
         columns["value"] = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(letters))
         path = folder / f"{number:04}.parquet"
         pq.write_table(pa.table(columns), path)
@@ -150,11 +159,11 @@ def cpu_seconds() -> float:
 
 
 @contextlib.contextmanager
-def counted_session() -> Iterator[tuple[SparkSession, Path]]:
+def counted_session(uses: tuple[str, ...] = ("delta",), memory: str = _MEMORY) -> Iterator[tuple[SparkSession, Path]]:
     """Open a session whose processes are all counted, and a folder; both are gone behind it."""
     adopt_orphans()
     with tempfile.TemporaryDirectory() as scratch:
-        spark = open_session(Path(scratch) / "spark", memory=_MEMORY, jvm_options="")
+        spark = open_session(Path(scratch) / "spark", uses=uses, memory=memory, jvm_options="")
         yield spark, Path(scratch)
         spark.stop()
 
@@ -165,9 +174,9 @@ def read_stream(spark: SparkSession, source: Path, *, files_a_batch: int) -> Dat
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_a_batch).parquet(str(source))
 
 
-def throttle(policies: Mapping[str, Any], shards: int = SHARDS) -> Throttle:
+def throttle(policies: Mapping[str, Any], shards: int = SHARDS, size: str = "length(value)") -> Throttle:
     """Return a throttle of what `write_input` wrote."""
-    return Throttle(policies, namespace="ns", size="length(value)", order_by=["id"], shards=shards)
+    return Throttle(policies, namespace="ns", size=size, order_by=["id"], shards=shards)
 
 
 def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
@@ -205,15 +214,20 @@ def compare(spark: SparkSession, source: Path, part: Part, repeats: int) -> dict
 
 
 def table(name: str, part: Part, costs: Mapping[str, list[Cost]]) -> str:
-    """Return medians, ranges and ratios."""
+    """Return medians, ranges and ratios of a part."""
     work = part.work
-    lines = [f"{name}: {work.rows:,} rows in {work.files // work.files_a_batch} batches"]
+    return table_of(f"{name}: {work.rows:,} rows in {work.files // work.files_a_batch} batches", costs, part.measured)
+
+
+def table_of(heading: str, costs: Mapping[str, list[Cost]], measured: str) -> str:
+    """Return medians, ranges, and ratios to the opponent that is measured, below a heading."""
+    lines = [heading]
     head = f"{'CPU s':>8}{'(range)':>16}{'ratio':>7}{'wall s':>8}{'(range)':>16}{'ratio':>7}{'batch ms':>10}"
     lines.append(f"{'':28}{head}")
     for opponent, found in costs.items():
         shown = ""
         for unit in ("cpu_seconds", "wall_seconds"):
-            ours = statistics.median(getattr(cost, unit) for cost in costs[part.measured])
+            ours = statistics.median(getattr(cost, unit) for cost in costs[measured])
             values = [getattr(cost, unit) for cost in found]
             middle, span = statistics.median(values), f"({min(values):.1f}-{max(values):.1f})"
             shown += f"{middle:8.1f}{span:>16}{middle / ours:7.2f}"

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 ADMITTED: Final = 10_000
-WAITING: Final = (0, 10_000, 100_000, 1_000_000)
+WAITING: Final = (0, 100_000, 1_000_000, 5_000_000)
+MEMORY: Final = "2g"
+"""A heap in which 5,000,000 waiting rows of 200 bytes have no room."""
+
 BATCHES: Final = 10
 """The first of them fills the queue."""
 
@@ -127,7 +130,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    with counted_session() as (spark, scratch):
+    with counted_session(memory=MEMORY) as (spark, scratch):
         found = measure(spark, scratch, asked.waiting, asked.repeats)
     sys.stdout.write(table(found))
     save([asdict(one) for one in found], asked.out)

@@ -1,14 +1,15 @@
 """What a contract costs if a job decides on references: Parquet in, four sinks, beside the job without a throttle.
 
 Run as ``python -m tests.benchmarks.references [PART]... [--repeats N] [--out FILE]``. 3,000,000 rows of some 200 bytes
-in three batches, nothing held back. `job_costs` says what is measured.
+in three batches, nothing held back; a row's size is in a column. `job_costs` says what is measured.
 
-============  ==========================================================================================
-``nothing``   Spark's sink that takes rows and keeps none
-``delta``     a Delta table
-``parquet``   files
-``function``  a function for `foreachBatch` that counts the rows
-============  ==========================================================================================
+==============  ========================================================================================
+``nothing``     Spark's sink that takes rows and keeps none
+``delta``       a Delta table
+``parquet``     files
+``function``    a function for `foreachBatch` that counts the rows
+``computed``    a Delta table; the size is computed from the payload, so that both readings need whole rows
+==============  ========================================================================================
 
 The opponents: `references`; `frames`, the throttled job in which whole rows travel; `shuffle`, the job without a
 throttle that shuffles its rows by namespace; `plain`, the job without either.
@@ -20,14 +21,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
+from tests.benchmarks.job_costs import SHARDS, SIZE, WORKLOADS, Part, Start, Workload, main, throttle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-SINKS: Final = ("nothing", "delta", "parquet", "function")
-_FORMATS: Final[Mapping[str, str]] = {"nothing": "noop", "delta": "delta", "parquet": "parquet"}
+SINKS: Final = ("nothing", "delta", "parquet", "function", "computed")
+_COMPUTED: Final = "computed"
+_FORMATS: Final[Mapping[str, str]] = {"nothing": "noop", "delta": "delta", "parquet": "parquet", "computed": "delta"}
 
 
 def start(writer: Any, sink: str, place: Path) -> StreamingQuery:
@@ -52,20 +54,24 @@ def unthrottled(sink: str, *, has_shuffle: bool) -> Start:
 
 def in_frames(sink: str) -> Start:
     """Return what starts the throttled job in which whole rows travel."""
-    return lambda events, place: start(throttle({}).write_stream(events), sink, place)
+    return lambda events, place: start(throttle({}, size=_size(sink)).write_stream(events), sink, place)
 
 
 def by_references(sink: str) -> Start:
     """Return what starts the throttled job that decides on references; it reads the same folder."""
 
     def begin(events: DataFrame, place: Path) -> StreamingQuery:
-        spark, work = events.sparkSession, WORKLOADS["narrow"]
-        limiter = throttle({}, shards=1)
+        spark, work = events.sparkSession, WORKLOADS["sized"]
+        limiter = throttle({}, shards=1, size=_size(sink))
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", work.files_a_batch)
         writer = limiter.write_stream(reader.parquet(str(place.parent / sink)))
         return start(writer.option("throttle.source", "references"), sink, place)
 
     return begin
+
+
+def _size(sink: str) -> str:
+    return "length(value)" if sink == _COMPUTED else SIZE
 
 
 def check_rows(place: Path, work: Workload) -> None:
@@ -80,7 +86,7 @@ def check_rows(place: Path, work: Workload) -> None:
 
 PARTS: Final = {
     sink: Part(
-        WORKLOADS["narrow"],
+        WORKLOADS["sized"],
         {
             "references": by_references(sink),
             "frames": in_frames(sink),

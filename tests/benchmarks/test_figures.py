@@ -54,7 +54,7 @@ def test_rounds_that_do_not_pair_are_refused() -> None:
 def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> None:
     runs = [
         {"waiting": waiting, "left_waiting": waiting, "batch_ms": took, "cpu_ms": 10 * took}
-        for waiting, took in ((0, 100.0), (10_000, 110.0), (100_000, 250.0))
+        for waiting, took in ((0, 100.0), (100_000, 110.0), (1_000_000, 250.0))
     ]
     small, large = figures({"overload": runs})
     assert (small.value, small.is_reached) == (1.1, True)
@@ -116,3 +116,10 @@ def test_processing_time_is_judged_by_its_quota_and_by_what_the_other_tenant_not
     })  # fmt: skip
     assert [each.is_reached for each in found] == [True, True, True, False, True, False]
     assert figures({"time_quota": {"dear_of_quota": 1.06, "latency_of_equal": 1}})[0].is_reached is False
+
+
+def test_a_job_behind_kafka_is_compared_for_each_sink() -> None:
+    part = {sink: {"throttled": costs(4), "shuffle": costs(3), "plain": costs(2)} for sink in ("kafka", "delta")}
+    found = {each.of: each for each in figures({"kafka": part})}
+    assert found["with a shuffle, Kafka to delta"].is_reached
+    assert (found["without one, Kafka to kafka"].value, found["without one, Kafka to kafka"].is_reached) == (0.5, False)
