@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LAKE: Final = f"s3a://{BUCKET}"
-EXCHANGE: Final = {"path": f"{LAKE}/exchange", "interval": 1, "lease": 15}
+EXCHANGE: Final = {"path": f"{LAKE}/exchange", "interval": 1, "lease": 30}
 """Where jobs meet; a visit to a slow store takes a second, and may take a tenth of a lease."""
 
 CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
