@@ -56,7 +56,7 @@ from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sinks.frame_payload import FramePayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import control_problem
+from spark_throttle.spark.start.executor_sight import control_problem, is_served
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import cluster_cores
 from spark_throttle.store.policy_location import PolicyLocation
@@ -243,11 +243,6 @@ def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | N
     try:
         return queue_bounds(policies.queue())
     except (ConfigurationError, StoreUnavailableError):
-        if _is_served(spark):
+        if is_served(spark):
             return None
         raise
-
-
-def _is_served(spark: SparkSession) -> bool:
-    """Return whether the session uses Spark Connect, whose server may see files that this process does not."""
-    return type(spark).__module__.startswith("pyspark.sql.connect.")

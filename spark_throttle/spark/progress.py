@@ -20,10 +20,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from spark_throttle.control.feedback import reports_of
-from spark_throttle.core.quota import Dimension
-from spark_throttle.core.usage import UsageReport
-from spark_throttle.files.storage import Directory
+from spark_throttle.spark.control_look import ControlLook
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ _OWN_OFFSET: Final = {"epoch", "file"}
 """The members of an offset of the control source, by which it is known: Spark describes all Python sources alike."""
 
 
-def with_user_rows(progress: Mapping[str, Any], reports: list[UsageReport]) -> dict[str, Any]:
+def with_user_rows(progress: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]:
     """Return Spark's progress of a batch with the user's rows in place of Spark's.
 
     ``numInputRows`` is what arrived, ``sink.numOutputRows`` what was admitted, and both rates follow. A member
@@ -46,16 +43,16 @@ def with_user_rows(progress: Mapping[str, Any], reports: list[UsageReport]) -> d
     ----------
     progress
         Spark's progress, as from its JSON.
-    reports
-        The shards' reports on the batch; none if it moved no row.
+    counts
+        What the batch moved in all (`batch_counts`).
 
     Examples
     --------
-    >>> found = with_user_rows({"batchId": 3, "numInputRows": 2, "inputRowsPerSecond": 4.0, "sink": {}}, [])
-    >>> found["numInputRows"], found["sink"]["numOutputRows"], found["throttle"]["admitted_messages"]
-    (0, 0, 0)
+    >>> counts = {"offered_messages": 8, "admitted_messages": 6}
+    >>> found = with_user_rows({"batchId": 3, "numInputRows": 2, "inputRowsPerSecond": 4.0, "sink": {}}, counts)
+    >>> found["numInputRows"], found["inputRowsPerSecond"], found["sink"]["numOutputRows"]
+    (8, 16.0, 6)
     """
-    counts = _counts(reports)
     spark_rows = int(progress.get("numInputRows", 0))
     told = {**progress, "numInputRows": counts["offered_messages"]}
     for rate in _RATES:
@@ -68,10 +65,10 @@ def with_user_rows(progress: Mapping[str, Any], reports: list[UsageReport]) -> d
     return told
 
 
-def read_progress(progress_json: str, control_path: str) -> dict[str, Any]:
+def read_progress(progress_json: str, look: ControlLook) -> dict[str, Any]:
     """Return the progress of a batch, whose reports are in a control directory, with the user's rows."""
     progress = json.loads(progress_json)
-    return with_user_rows(progress, reports_of(Directory(control_path), int(progress["batchId"])))
+    return with_user_rows(progress, look.counts(int(progress["batchId"])))
 
 
 def log_progress(progress: dict[str, Any]) -> None:
@@ -86,9 +83,9 @@ class ThrottleProgressListener(StreamingQueryListener):
     `publish` is logged by Spark, and stops no query.
     """
 
-    def __init__(self, control_paths: Mapping[str, str], publish: Publish) -> None:
+    def __init__(self, looks: Mapping[str, ControlLook], publish: Publish) -> None:
         super().__init__()
-        self._control_paths = control_paths
+        self._looks = looks
         self._publish = publish
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
@@ -96,9 +93,9 @@ class ThrottleProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Publish the progress, if its query is the throttle's."""
-        path = self._control_paths.get(str(event.progress.id))
-        if path is not None:
-            self._publish(read_progress(event.progress.json, path))
+        look = self._looks.get(str(event.progress.id))
+        if look is not None:
+            self._publish(read_progress(event.progress.json, look))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Do nothing."""
@@ -115,14 +112,3 @@ def _is_own(source: Mapping[str, Any]) -> bool:
         except json.JSONDecodeError:
             return False
     return isinstance(offset, Mapping) and set(offset) == _OWN_OFFSET
-
-
-def _counts(reports: list[UsageReport]) -> dict[str, int]:
-    invalid_messages = sum(report.invalid_messages for report in reports)
-    counts = {}
-    for count in ("offered", "admitted", "rejected", "waiting"):
-        for dimension in Dimension:
-            total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
-            is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
-            counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)
-    return counts

@@ -22,6 +22,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.metering.meter import ClockName
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.metered_query import MeteredQuery
@@ -34,7 +35,8 @@ from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
-from spark_throttle.status.status import Status, read_status
+from spark_throttle.status.explanation import Explanation
+from spark_throttle.status.status import Status
 from spark_throttle.store.policy_location import Policies, PolicyLocation
 
 
@@ -95,7 +97,7 @@ class Throttle:
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
         self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shards, shared)
-        self._control_paths: dict[str, str] = {}
+        self._looks: dict[str, ControlLook] = {}
         self._metered = MeteredQuery()
 
     @property
@@ -182,7 +184,17 @@ class Throttle:
 
     def status(self, query: StreamingQuery) -> Status:
         """Return the numbers of the last batch of a query that this throttle started."""
-        return read_status(self._control_path(query))
+        return self._look(query).status()
+
+    def explain(self, query: StreamingQuery, namespace: str) -> Explanation:
+        """Return why a namespace is held as it is in a query that this throttle started.
+
+        Raises
+        ------
+        ThrottleError
+            If no batch was planned yet, or the text is no namespace.
+        """
+        return self._look(query).explanation(namespace)
 
     def progress(self, query: StreamingQuery) -> dict[str, Any] | None:
         """Return the newest progress of a query that this throttle started, in Spark's form, with the user's rows.
@@ -190,8 +202,8 @@ class Throttle:
         ``numInputRows`` counts what arrived and ``sink.numOutputRows`` what was admitted, and ``throttle`` has all
         counts of the batch. `None` before the first batch.
         """
-        path, newest = self._control_path(query), query.lastProgress
-        return None if newest is None else read_progress(newest.json, path)
+        look, newest = self._look(query), query.lastProgress
+        return None if newest is None else read_progress(newest.json, look)
 
     def listener(self, publish: Publish = log_progress) -> StreamingQueryListener:
         """Return a listener, for ``spark.streams.addListener``, that publishes the progress of its queries.
@@ -201,17 +213,17 @@ class Throttle:
         publish
             Function that is called with each progress, as `progress` returns it. By default it is logged as JSON.
         """
-        return ThrottleProgressListener(self._control_paths, publish)
+        return ThrottleProgressListener(self._looks, publish)
 
-    def _control_path(self, query: StreamingQuery) -> str:
-        path = self._control_paths.get(str(query.id))
-        if path is None:
+    def _look(self, query: StreamingQuery) -> ControlLook:
+        look = self._looks.get(str(query.id))
+        if look is None:
             raise ConfigurationError(f"query {query.id} was not started by this throttle; ask the one that started it")
-        return path
+        return look
 
-    def _follow(self, query: StreamingQuery, control_path: str) -> None:
-        """Remember the query's control path for `status`."""
-        self._control_paths[str(query.id)] = control_path
+    def _follow(self, query: StreamingQuery, look: ControlLook) -> None:
+        """Remember where the query's numbers are."""
+        self._looks[str(query.id)] = look
 
 
 def _located(policies: Policies) -> PolicyLocation:

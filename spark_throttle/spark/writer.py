@@ -18,6 +18,7 @@ from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
+from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
@@ -79,14 +80,14 @@ class ThrottledStreamWriter:
     begins
         Function that is called once, before the query starts, with its control path.
     started
-        Function that is called once, after the query has started, with the query and its control path.
+        Function that is called once, after the query has started, with the query and a look at its control directory.
     """
 
     def __init__(
         self,
         pipeline: AnyPipeline,
         begins: Callable[[str], None],
-        started: Callable[[StreamingQuery, str], None],
+        started: Callable[[StreamingQuery, ControlLook], None],
     ) -> None:
         self._pipeline = pipeline
         self._begins = begins
@@ -320,7 +321,7 @@ class ThrottledStreamWriter:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
         if outlet is not None:
             outlet.kept.follow(lambda: query.isActive)
-        self._started(query, control_path)
+        self._started(query, ControlLook.of(self._events.sparkSession, control_path))
         return query
 
     def _refuse_beside_paced(self, place: str | None) -> None:

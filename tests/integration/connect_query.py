@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.client import DefaultChannelBuilder
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.policy.codec import parse_document
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued
+from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author
 from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, pin_interpreter, session_settings
 
 if TYPE_CHECKING:
@@ -83,6 +89,10 @@ def run(root: Path) -> dict[str, Any]:
     writer = writer.option("checkpointLocation", str(root / "third")).trigger(availableNow=True)
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
+    PolicyService(DeltaStore.create(str(root / "policies")), clock_ms=lambda: 0).apply(
+        parse_document(POLICIES), Author("ann")
+    )
+
     def ids(table: str) -> list[int]:
         return sorted(DeltaTable(root / table).to_pyarrow_table().column("id").to_pylist())
 
@@ -98,7 +108,20 @@ def run(root: Path) -> dict[str, Any]:
         "status": throttle.status(query).batch_id == max(row["batch_id"] for row in usage),
         "offered": sum(each["numInputRows"] for each in published if each["id"] == str(query.id)),
         "progress": throttle.progress(query),
+        "client": told_by_client(root),
     }
+
+
+def told_by_client(root: Path) -> dict[str, Any]:
+    """Run a client in a process that sees an empty directory in place of `root`, and return what it says."""
+    remote = f"sc://localhost:{DefaultChannelBuilder.default_port()}"
+    own = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    covered = ["sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(root)]
+    program = [sys.executable, "-m", "tests.integration.connect_client", str(root), remote]
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_TESTING"}
+    done = subprocess.run([*own, *covered, *program], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
 
 
 if __name__ == "__main__":

@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.sessions import ROOT
 
 
-def test_throttled_queries_run_on_spark_connect(tmp_path: Path) -> None:
+def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
+    tmp_path: Path,
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.integration.connect_query", str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     told = json.loads(ran.stdout.splitlines()[-1])
     slow, bad, shut, free = (list(range(tenant, 100, 4)) for tenant in range(4))
@@ -29,3 +32,24 @@ def test_throttled_queries_run_on_spark_connect(tmp_path: Path) -> None:
     assert told["offered"] == 100
     assert told["progress"]["throttle"]["waiting_messages"] == len(shut)
     assert len(told["progress"]["sources"]) == 1
+    check_client(told["client"], admitted=sorted(slow + free), rejected=bad, queued=shut)
+
+
+def check_client(told: dict[str, Any], *, admitted: list[int], rejected: list[int], queued: list[int]) -> None:
+    """Check what a client says that sees an empty directory in place of the server's."""
+    assert told["seen_at_first"] == told["seen_at_last"] == []
+    assert (told["admitted"], told["rejected"], told["queued"]) == (admitted, rejected, queued)
+    assert told["reasons"] == ["quota"]
+    assert told["usage"] == [len(admitted), len(rejected)]
+    assert told["status"] == [1, len(queued)]
+    assert told["explained"][:2] == ["defaults", len(queued)]
+    assert "a quota of 0 holds it" in told["explained"][2][-1]
+    assert (told["progress"], told["published"]) == (len(queued), 100)
+    refused = told["refused"]
+    assert "the namespace has 0 bytes" in refused["explain"]
+    assert "in the query: " in refused["columns"]
+    assert "rows that wait in the queue have the columns ['at'], which the stream no longer has" in refused["columns"]
+    assert "this checkpoint holds 2 shards, but 3 were requested" in refused["shards"]
+    for tool in ("drain", "reshard"):
+        assert "in a process that sees both: a client of Spark Connect may see neither" in refused[tool]
+    assert "there is no policy store" in refused["store"]

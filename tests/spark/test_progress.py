@@ -14,6 +14,7 @@ from spark_throttle.control.feedback import put_away, reports_of, write_reports
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.progress import ThrottleProgressListener, read_progress
 
 SPARKS = {
@@ -53,7 +54,7 @@ def written(root: Path) -> Directory:
 
 def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_it(tmp_path: Path) -> None:
     written(tmp_path)
-    told = read_progress(json.dumps(SPARKS), str(tmp_path))
+    told = read_progress(json.dumps(SPARKS), ControlLook(str(tmp_path)))
     assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (17, 11)
     assert (told["inputRowsPerSecond"], told["processedRowsPerSecond"]) == (34.0, 8.5)
     assert told["throttle"] == {
@@ -71,14 +72,14 @@ def test_reports_are_found_after_they_were_put_away_and_a_batch_without_any_move
     put_away(directory, before_batch=5)
     assert len(reports_of(directory, 4)) == 2
     assert reports_of(directory, 3) == []
-    told = read_progress(json.dumps({**SPARKS, "batchId": 3}), str(tmp_path))
+    told = read_progress(json.dumps({**SPARKS, "batchId": 3}), ControlLook(str(tmp_path)))
     assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (0, 0)
 
 
 def test_listener_publishes_the_progress_of_the_queries_of_its_throttle_alone(tmp_path: Path) -> None:
     written(tmp_path)
     published: list[dict[str, Any]] = []
-    listener = ThrottleProgressListener({"q1": str(tmp_path)}, published.append)
+    listener = ThrottleProgressListener({"q1": ControlLook(str(tmp_path))}, published.append)
     for query in ("q1", "other"):
         progress = SimpleNamespace(id=query, json=json.dumps({**SPARKS, "id": query}))
         listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]

@@ -75,7 +75,7 @@ def stopped_query(
         raise ConfigurationError(
             f"{checkpoint!r} is not the checkpoint of a throttled query that has committed a batch, or its control "
             f"directory is not {control_path!r}: give the checkpointLocation that the query was started with, and the "
-            f"control path if it was given one"
+            f"control path if it was given one, in a process that sees both: a client of Spark Connect may see neither"
         )
     has_ended = _has_ended(directory, clock, pause or threading.Event().wait)
     if log.uncommitted is not None:

@@ -1,4 +1,4 @@
 """The control source: a streaming source whose rows are grants, and the control plane that plans them.
 
-It may import `control` and every subpackage of `spark` except `sinks`. Start with `control_source`.
+It may import `status`, `control` and every subpackage of `spark` except `sinks`. Start with `control_source`.
 """

@@ -110,6 +110,11 @@ def is_one_machine(spark: SparkSession) -> bool:
     return master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")
 
 
+def is_served(spark: SparkSession) -> bool:
+    """Return whether the session uses Spark Connect, whose server may see files that this process does not."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def on_executors(
     spark: SparkSession, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> list[tuple[str, str]]:
