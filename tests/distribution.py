@@ -14,6 +14,7 @@ WITH_SESSION: Final = (
     "tests/crash/",
     "tests/docs/test_snippets.py",
     "tests/integration/",
+    "tests/jobs/test_wiring.py",
     "tests/notebooks/",
     "tests/recovery/",
     "tests/spark/references/test_row_condition.py",
