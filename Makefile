@@ -47,10 +47,9 @@ shares: setup jars ## run three jobs that share two quotas, and kill one: tables
 admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
-# A module of tests stays in one process, so that what it sets up once is set up once; the order is that of tests/conftest.py.
 .PHONY: test
 test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's and the widest, in four processes: two of them often wait for Spark
-	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
+	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8 $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 

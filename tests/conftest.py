@@ -10,12 +10,11 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.distribution import WITH_SESSION, FewSessions, needs_session
 from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, forked_python, open_session
 
 if TYPE_CHECKING:
@@ -56,21 +55,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Where several processes share the tests, a long one at the end would leave the others without work.
     """
     for item in items:
-        place = item.nodeid.partition("::")[0]
-        if "spark" in getattr(item, "fixturenames", ()) and not needs_session(place) and "kafka" not in place:
-            raise pytest.UsageError(f"{place} needs a session and is not in {WITH_SESSION} of tests/distribution.py")
-    for item in items:
         if TESTS in item.path.parents:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:
                 item.add_marker(mark)
     items.sort(key=_place)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewSessions | None:
-    """Say which process runs which tests in `make test`."""
-    return FewSessions(config, log) if config.getoption("dist") == "loadscope" else None
 
 
 def _place(item: pytest.Item) -> int:
