@@ -25,7 +25,7 @@ def draw_requests(calm: Calm, path: Path) -> Path:
         widths = [calm.counts.get(f"{place} {kind}", 0) / calm.batches for place in places]
         axes.barh(places, widths, left=left, label=kind)
         left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.set_xlabel(f"requests a batch (mean of {calm.batches}; the exchange is visited twice a second)")
+    axes.set_xlabel(f"requests a batch (mean of {calm.batches}; the exchange is visited as time goes by)")
     axes.legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)

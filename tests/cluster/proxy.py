@@ -26,7 +26,7 @@ _SLOW_DOWN: Final = (
     '<?xml version="1.0" encoding="UTF-8"?>'
     "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
-_OF_ONE_CONNECTION: Final = frozenset({"connection", "expect", "keep-alive", "te", "transfer-encoding", "upgrade"})
+_OF_ONE_CONNECTION: Final = frozenset({"connection", "expect", "keep-alive", "transfer-encoding", "upgrade"})
 _LARGEST_BYTES: Final = 1 << 30
 
 
