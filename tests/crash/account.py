@@ -15,6 +15,7 @@ from typing import Final
 
 import pandas as pd
 
+from tests.crash.destination import ADDRESS
 from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
 from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
 from tests.crash.job import SHARDS
@@ -97,6 +98,8 @@ class Evidence:
     contracts: Mapping[str, Contracts]
     is_partitioned: bool
     is_by_references: bool = False
+    is_pushed_back: bool = False
+    """Whether rates followed what destinations said, of which the contracts know nothing."""
 
     @classmethod
     def read(cls, root: Path) -> Evidence:
@@ -110,6 +113,7 @@ class Evidence:
             contracts_of(policies),
             is_partitioned(root),
             is_by_references=(root / "checkpoint" / "throttle" / "extents").exists(),
+            is_pushed_back=(root / ADDRESS).exists(),
         )
 
 
@@ -121,7 +125,8 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     distinct = found.reset_index(drop=True)[matches.to_numpy()]["id"].nunique()
     over_limit, wrong = list(excesses(evidence)), list(wrong_reasons(evidence))
     apart, starved = list[Apart](), list[Starvation]()
-    if (admitted[BATCH] >= 0).all():  # else the sink does not say in which batch a row came
+    # Else the sink does not say in which batch a row came.
+    if (admitted[BATCH] >= 0).all() and not evidence.is_pushed_back:
         flows = Flows.of(evidence.batches, offered, admitted, rejected)
         apart = compare(evidence.batches, flows, evidence.contracts)
         starved = starvation(evidence.batches, flows, evidence.contracts)

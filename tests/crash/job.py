@@ -19,7 +19,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
+from tests.crash.destination import ADDRESS, DRAINING, PACED
 from tests.crash.peer import exchange_of
 from tests.sessions import (
     FOR_FEW_ROWS,
@@ -135,6 +137,13 @@ def spend(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
+def start_paced(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+    """Admitted rows over HTTP, at a pace; until it is to drain, the query goes on for as long as it may."""
+    trigger: dict[str, Any] = {"availableNow": True} if (root / DRAINING).exists() else {"processingTime": "1 second"}
+    writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
+    return writer.trigger(**trigger).paced(HttpSender((root / ADDRESS).read_text())).start()
+
+
 def started(writer: ThrottledStreamWriter, root: Path) -> StreamingQuery:
     """Start a query that ends when all is drained."""
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
@@ -146,6 +155,7 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = 
     "file-sink": start_file_sink,
     "parquet": start_parquet,
     FUNCTION: start_function,
+    PACED: start_paced,
 }
 
 

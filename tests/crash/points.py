@@ -72,6 +72,9 @@ REJECTED_WRITTEN: Final = "rejected-written"
 """Admitted and rejected rows are committed; usage is not."""
 
 FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
+UNSENT_HALF_WRITTEN: Final = "unsent-half-written"
+"""The calls that a destination did not take are half written; only a job that sends at a pace keeps any."""
+
 REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
@@ -82,6 +85,7 @@ OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (
     EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN,
 )  # fmt: skip
+OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 
 _HALF_WRITTEN: Final = {
@@ -89,6 +93,7 @@ _HALF_WRITTEN: Final = {
     "/extents/": EXTENT_HALF_WRITTEN,
     "/feedback/": FEEDBACK_HALF_WRITTEN,
     "/queue/": QUEUE_HALF_WRITTEN,
+    "/unsent/": UNSENT_HALF_WRITTEN,
 }
 _INLINE_BYTES: Final = 500
 """Bytes of waiting rows that a shard keeps in its state: few, so that most batches write them to a file."""

@@ -20,8 +20,11 @@ PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "file-sink": ("copied",),
     "parquet": ("copied",),
     "function": ("copied", "control-ahead"),
+    "paced": (),
 }
-"""By sink: what is right, or refused with a remedy. Other files take rows again, so they are put back too."""
+"""By sink: what is right, or refused with a remedy. Other files take rows again, so they are put back too.
+
+A receiver cannot be put back: it would get rows again, under the keys of other batches."""
 
 _RESTORE: Final = re.compile(r"RESTORE TABLE delta\.`(?P<path>[^`]+)` TO VERSION AS OF (?P<version>\d+)")
 

@@ -19,16 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
+from tests.crash.destination import DRAINING, PACED, Destination, with_destination
 from tests.crash.job import MESSAGES, REFERENCES, SINKS, TIME, drain
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
     OF_A_BATCH_SINK,
+    OF_A_PACED_SINK,
     OF_EVERY_SINK,
     OF_THE_NATIVE_WRITER,
     QUEUE_HALF_WRITTEN,
     REJECTED_WRITTEN,
+    UNSENT_HALF_WRITTEN,
 )
 from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
@@ -45,6 +48,7 @@ POINTS: Final = {
     "file-sink": OF_EVERY_SINK,
     "parquet": OF_A_BATCH_SINK,
     "function": OF_EVERY_SINK,
+    PACED: OF_A_PACED_SINK,
 }
 _FILES_AHEAD: Final = 3
 _MOST_REFUSALS: Final = 12
@@ -65,7 +69,9 @@ class Lives:
         self.sink = sink
         self.source = source
         self._session = session
-        self._peer = None if seed % 2 else Peer(exchange_of(root))
+        self._destination = Destination(root, seed) if sink == PACED else None
+        # A job whose quotas follow what a destination says does not share them.
+        self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
         self._dice = random.Random(seed)
         self._job: Job | None = None
         self._copy: Copy | None = None
@@ -97,6 +103,9 @@ class Lives:
         """Run the job until it has drained everything."""
         self._stop()
         self._change(text_of(AMPLE), 0)
+        (self.root / DRAINING).touch()
+        if self._destination is not None:
+            self._destination.take_all()
         if self._session is not None:
             drain(
                 self._session,
@@ -108,12 +117,17 @@ class Lives:
             )
         else:
             self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
+        if self._destination is not None:
+            _say(f"the destination refused {self._destination.refused} calls")
+            self._destination.keep(self.root)
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
         self._stop()
         if self._peer is not None:
             self._peer.stop()
+        if self._destination is not None:
+            self._destination.stop()
 
     def _change(self, policies: str, peer_percent: int) -> None:
         """Put policies in force, in one step, for the job may be reading them; the account is told."""
@@ -121,6 +135,7 @@ class Lives:
         known = self.root / "policies" / f"{self._policies:04}.yaml"
         self._policies += 1
         policies = with_time(policies) if self.quotas == TIME else policies
+        policies = policies if self._destination is None else with_destination(policies)
         known.write_text(policies)
         shutil.copy(known, self.root / "policies.tmp")
         (self.root / "policies.tmp").rename(self.root / "policies.yaml")
@@ -173,9 +188,9 @@ class Lives:
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
             if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS) and (
-                kill.point != QUEUE_HALF_WRITTEN or job.ends_within(0)
+                kill.point not in (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN) or job.ends_within(0)
             ):
-                return False  # all that is left waits for tokens; a batch in which few rows join writes no such file
+                return False  # all that is left waits for tokens; not every batch writes such a file
         elif job.ends_within(kill.delay_ms / 1000):
             return False
         if kill.victim == "job":
