@@ -331,8 +331,9 @@ class ControlPlane:
         """Return when a row may leave or expire at the rates of `policy`: the epoch's, with or without its shares."""
         own = self.epochs.policy(epoch)
         settled = self._settling.settled(epoch, own, now_ms)
-        timed = PolicyInForce.of(policy, settled, self._settling.settled_time(epoch, own, settled))
-        return next_event_ms(self._settling.last_under(policy), timed.buckets, timed.policy)
+        reports = self._settling.last_under(policy)
+        timed = PolicyInForce.of(policy, settled, self._settling.settled_time(epoch, own, settled), reports)
+        return next_event_ms(reports, timed.buckets, timed.policy)
 
     def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
         """Warn, once per revision, that a batch takes longer than a bucket to fill: such a quota cannot be reached.
@@ -384,9 +385,9 @@ class ControlPlane:
             balance_ns = np.zeros(len(shares), dtype=np.int64) if time is None else time.shared.balance_ns
             balances = np.column_stack([buckets.balance_micro, balance_ns])
             self._shared.keep_until_repaid(policy, balances, shares, now_ms=now_ms)
-        claims = claims_of(reports, policy)
         outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
-        timed = PolicyInForce.of(in_force, replace(buckets, as_of_ms=now_ms), time)
+        timed = PolicyInForce.of(in_force, replace(buckets, as_of_ms=now_ms), time, reports)
+        claims = claims_of(reports, policy, timed.limits)
         advance_micro = left.advance_micro
         if advance_micro is not None and time is not None:
             advance_micro = np.where(timed.policy.shared.is_limited, advance_micro, 0)

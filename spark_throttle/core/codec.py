@@ -26,11 +26,11 @@ from spark_throttle.core.time_codec import (
 )
 from spark_throttle.core.usage import UsageReport
 
-STATE_VERSION = 8
+STATE_VERSION = 9
 """The newest version of a shard's state. Version 2 added the job's shares of shared quotas, 3 the paying time of the
 last epoch, 4 a bound for flows that are ahead, 5 leads in the common time, 6 rows that wait for their verdict, 7 files
-of waiting rows, 8 limits on messages by time quotas. Leads of versions before 5 are in another time, and are read as
-none.
+of waiting rows, 8 limits on messages by time quotas, 9 the prices of messages in time. Leads of versions before 5 are
+in another time, and are read as none.
 
 A block is written in the lowest version that has all of its content."""
 
@@ -39,14 +39,14 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 9
+EPOCH_VERSION = 10
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
 quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time, 9 the
-handover with which new shards begin."""
+handover with which new shards begin, 10 the prices by which scopes that are short of time are divided."""
 
-GRANT_VERSION = 6
-"""The newest version of a control row. Its versions are those of epochs; handovers travel in rows of their own."""
+GRANT_VERSION = 7
+"""The newest version of a control row. Up to 6 they are those of epochs; handovers travel in rows of their own."""
 
 _NO_AGE = -1
 _WITH_BOUND = 4
@@ -56,9 +56,11 @@ _EPOCH_WITH_TIME = 6
 _EPOCH_WITH_DESTINATIONS = 7
 _EPOCH_WITH_TIME_SHARES = 8
 _EPOCH_WITH_HANDOVER = 9
+_EPOCH_WITH_PRICES, _GRANT_WITH_PRICES = 10, 7
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _STATE_WITH_TIME = 8
+_STATE_WITH_PRICES = 9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +101,8 @@ def pack_shard(stored: StoredShard) -> bytes:
     if stored.files.written:
         version, more = _STATE_WITH_FILES, {**more, **stored.files.to_fields()}
     if grants.time is not None:
-        version, more = _STATE_WITH_TIME, {**more, **message_limit_fields(grants.time)}
+        version = _STATE_WITH_TIME if grants.time.prices is None else _STATE_WITH_PRICES
+        more |= message_limit_fields(grants.time)
     return pack("stat", version, {
         "advanced_to_ms": state.advanced_to_ms,
         "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
@@ -136,8 +139,8 @@ def _paying(f: BlockFields) -> PayingTime | None:
     return PayingTime(f.integer("paid_ms"), f.integer("wall_ms")) if f.has("paid_ms") else None
 
 
-def _ahead_bound(f: BlockFields) -> Int64s | None:
-    return f.pairs("ahead_bound") if f.has("ahead_bound") else None
+def _ahead_bound(f: BlockFields, shape: tuple[int, ...] = (-1, 2)) -> Int64s | None:
+    return f.integers("ahead_bound").reshape(shape) if f.has("ahead_bound") else None
 
 
 def _deferral_fields(deferral: Deferral) -> dict[str, Field]:
@@ -291,9 +294,7 @@ def pack_epoch(epoch: Epoch) -> bytes:
     more: dict[str, Field] = {}
     if reading is not None:
         paying = PayingTime(epoch.buckets.as_of_ms, reading.wall_ms)
-        more = {
-            "latest_wall_ms": reading.latest_wall_ms, "steady_ms": reading.steady_ms, "boot": reading.boot,
-        }  # fmt: skip
+        more = {"latest_wall_ms": reading.latest_wall_ms, "steady_ms": reading.steady_ms, "boot": reading.boot}
     bound_milli = epoch.lending.ahead_bound_milli
     if reading is not None or bound_milli is not None:
         more |= {"advance": epoch.lending.advance_micro, "credit": epoch.lending.credit_micro}
@@ -305,6 +306,7 @@ def pack_epoch(epoch: Epoch) -> bytes:
     if epoch.time is not None:
         is_shared = epoch.time.share_ns_per_ms is not None
         version = _EPOCH_WITH_TIME_SHARES if is_shared else _EPOCH_WITH_TIME
+        version = version if epoch.time.limits.prices is None else _EPOCH_WITH_PRICES
         more |= epoch_time_fields(epoch.time)
     if epoch.destinations is not None:
         version, more = max(version, _EPOCH_WITH_DESTINATIONS), {**more, **_destination_fields(epoch.destinations)}
@@ -326,9 +328,7 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     advance, credit = (
         f.integers(name).reshape(shape) if f.has(name) else np.zeros_like(lent) for name in ("advance", "credit")
     )
-    bound_milli = _ahead_bound(f)
-    bound_milli = None if bound_milli is None else bound_milli.reshape(shape)
-    lending = Lending(lent, headroom, advance, credit, bound_milli, _deferral(f, shape))
+    lending = Lending(lent, headroom, advance, credit, _ahead_bound(f, shape), _deferral(f, shape))
     buckets = Buckets(f.pairs("balance"), f.integer("as_of_ms"))
     paying, reading = _paying(f), None
     if paying is not None:
@@ -383,7 +383,8 @@ def pack_grant(grant: ShardGrant) -> bytes:
     if grant.deferral is not None:
         version, more = _EPOCH_WITH_DEFERRAL, {**more, **_deferral_fields(grant.deferral)}
     if grant.time is not None:
-        version, more = _EPOCH_WITH_TIME, {**more, **message_limit_fields(grant.time)}
+        version = _EPOCH_WITH_TIME if grant.time.prices is None else _GRANT_WITH_PRICES
+        more |= message_limit_fields(grant.time)
     return pack("grnt", version, {
         "epoch": grant.epoch, "policy": grant.policy or b"", "balance": grant.balance_micro,
         "headroom": grant.headroom_micro, **more,
@@ -393,8 +394,7 @@ def pack_grant(grant: ShardGrant) -> bytes:
 def unpack_grant(block: bytes, what: str) -> ShardGrant:
     """Return the control row that `pack_grant` stored."""
     f = unpack(block, "grnt", GRANT_VERSION, what)
-    policy = f.raw("policy") or None
     return ShardGrant(
-        f.integer("epoch"), policy, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f), _ahead_bound(f),
-        _deferral(f), message_limits_of(f),
+        f.integer("epoch"), f.raw("policy") or None, f.pairs("balance"), f.pairs("headroom"), _share(f), _paying(f),
+        _ahead_bound(f), _deferral(f), message_limits_of(f),
     )  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.packing import BlockFields, Field
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -32,8 +33,10 @@ class EpochTime:
 
     def of_shard(self, shard: int, shards: int) -> MessageLimits:
         """Return the limits that a shard needs."""
-        is_here = shard_of(self.limits.names, shards) == shard
-        return self.limits.in_shard(is_here & self.limits.own.is_limited)
+        is_here, is_told = shard_of(self.limits.names, shards) == shard, self.limits.own.is_limited
+        if self.limits.prices is not None:
+            is_told = is_told | (self.limits.prices.own_ns > 0)
+        return self.limits.in_shard(is_here & is_told)
 
     def messages_under(self, share_micro_per_ms: Int64s) -> Int64s:
         """Return a job's shares with those of messages as they are in force under its time, shape (scopes, 2)."""
@@ -48,12 +51,15 @@ class EpochTime:
 
 def message_limit_fields(limits: MessageLimits) -> dict[str, Field]:
     """Return limits on messages as fields."""
-    return {
+    fields: dict[str, Field] = {
         "time_shared_rate": limits.shared_rate_micro_per_ms, "time_shared_burst": limits.shared_burst_micro,
         "time_is_less": limits.is_by_time.astype(np.int64), "time_names": limits.names,
         "time_balance": limits.own.balance_micro, "time_rate": limits.own.rate_micro_per_ms,
         "time_burst": limits.own.burst_micro,
     }  # fmt: skip
+    if limits.prices is not None:
+        fields |= {"time_price": limits.prices.own_ns, "time_shared_price": limits.prices.shared_ns}
+    return fields
 
 
 def message_limits_of(f: BlockFields) -> MessageLimits | None:
@@ -61,9 +67,10 @@ def message_limits_of(f: BlockFields) -> MessageLimits | None:
     if not f.has("time_names"):
         return None
     own = MessageBuckets(f.integers("time_balance"), f.integers("time_rate"), f.integers("time_burst"))
+    prices = MessagePrices(f.integers("time_price"), f.integers("time_shared_price")) if f.has("time_price") else None
     return MessageLimits(
         f.integers("time_shared_rate"), f.integers("time_shared_burst"), f.integers("time_is_less").astype(np.bool_),
-        f.names("time_names"), own,
+        f.names("time_names"), own, prices,
     )  # fmt: skip
 
 

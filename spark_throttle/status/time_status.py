@@ -138,10 +138,12 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
     share = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms).shared
     shared = _rows(ledger.shared, quotas_of(share), used.shared_ns, share.on_excess, used.interval_ms)
-    own = _rows(ledger.own, quotas_of(rules), used.own_ns, rules.on_excess, used.interval_ms)
+    at = np.flatnonzero(quotas_of(rules).is_limited)  # the others are entered for their price
+    own_names, rules = ledger.names.take(pa.array(at)), rules.take(at)
+    own = _rows(ledger.own.take(at), quotas_of(rules), used.own_ns[at], rules.on_excess, used.interval_ms)
     rows = pa.concat_tables([
         _named(shared, levels, names, quotas_of(policy.shared)),
-        _named(own, ["namespace"] * len(ledger.names), shown(ledger.names), quotas_of(rules)),
+        _named(own, ["namespace"] * len(at), shown(own_names), quotas_of(rules)),
     ]).combine_chunks()  # fmt: skip
     job = JobTime(ledger.as_of_ms, used.interval_ms, used.exempt_ns, used.unattributed_ns)
     return TimeStatus(policy.revision, job, rows)

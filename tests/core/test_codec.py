@@ -247,10 +247,10 @@ def test_foreign_bytes_are_damaged() -> None:
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
     with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 9 .* up to 8: run the"
+        UnknownVersionError, match=r"the state of shard 3 has format version 10 .* up to 9: run the"
     ) as e:
-        unpack_shard(pack("stat", 9, {"what": "nobody knows"}), "the state of shard 3")
-    assert (e.value.found, e.value.known) == (9, STATE_VERSION)
+        unpack_shard(pack("stat", 10, {"what": "nobody knows"}), "the state of shard 3")
+    assert (e.value.found, e.value.known) == (10, STATE_VERSION)
 
 
 # What was stored once
@@ -270,6 +270,7 @@ def test_every_kind_has_a_stored_block_of_every_version() -> None:
         (blocks.shard(lead_vt=blocks.LEAD), 5),
         (blocks.shard(files=blocks.FILES), 7),
         (blocks.shard(time=blocks.TIME), 8),
+        (blocks.shard(time=blocks.PRICED), 9),
     ],
 )
 def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_order import FairOrder
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import SHARED_LEVELS
 from spark_throttle.core.quota import Bools, Dimension, Int64s
 from spark_throttle.core.state import NO_BOUND
@@ -32,16 +33,24 @@ class BarredFlows:
     scope: Int64s
 
     @classmethod
-    def of(cls, order: FairOrder, lead_vt: Int64s, bound_milli: Int64s) -> BarredFlows:
+    def of(
+        cls, order: FairOrder, lead_vt: Int64s, bound_milli: Int64s, prices: MessagePrices | None = None
+    ) -> BarredFlows:
         """Return the flows with the narrowest such scope of each; `bound_milli` is `Grants.ahead_bound_milli`."""
         ahead_milli = order.ahead_milli(lead_vt)
         # Weights are at least 1, so a flow that is ahead by less than the least bound is not barred.
-        flows = np.flatnonzero(by_row(np.maximum, ahead_milli) >= bound_milli.min())
+        least = bound_milli.min() if prices is None else min(bound_milli.min(), 1)
+        flows = np.flatnonzero(by_row(np.maximum, ahead_milli) >= least)
         enforcing = order.enforcing.take(flows, axis=0)
         is_wider = enforcing != order.domain[flows][:, None]
         weight = order.weight[flows][:, None] * np.where(is_wider, order.domain_weight[flows][:, None], 1)
         bound_milli = np.concatenate([bound_milli, np.full((1, 2), NO_BOUND)])
-        is_over = ahead_milli[flows][:, None, :] // weight[:, :, None] >= bound_milli[enforcing]
+        ahead_milli = ahead_milli[flows]
+        counted_milli = ahead_milli[:, None, :]
+        if prices is not None:
+            own = prices.take(flows)
+            counted_milli = np.stack([own.counted(ahead_milli, scope) for scope in enforcing.T], axis=1)
+        is_over = counted_milli // weight[:, :, None] >= bound_milli[enforcing]
         at, column = np.nonzero(is_over.any(axis=2))
         at, first = np.unique(at, return_index=True)
         column = column[first]

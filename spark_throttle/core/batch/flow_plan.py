@@ -6,7 +6,9 @@ from the sums of its flows, before any row is put in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -30,15 +32,7 @@ from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
-from spark_throttle.core.quota import (
-    Bools,
-    CompiledPolicy,
-    Dimension,
-    Int64s,
-    Level,
-    Limits,
-    OnExcess,
-)
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
 from spark_throttle.core.state import Flows, Grants
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
@@ -117,17 +111,18 @@ def plan_flows(
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
     room, scopes = room_of(grants, policy), limited_scopes(matches, policy)
-    own = OwnRoom.of(flows, limits)
-    counts = np.bincount(candidates.flow, minlength=len(flows))
-    order, barred, outcome, bound_milli = None, None, None, grants.ahead_bound_milli
+    own, counts = OwnRoom.of(flows, limits), np.bincount(candidates.flow, minlength=len(flows))
+    prices, bound_milli = None if grants.time is None else grants.time.prices_of(flows.names), grants.ahead_bound_milli
+    order_of = partial(FairOrder.of, limits, matches, policy, prices=prices)
+    order, barred, outcome = None, None, None
     if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
-        order = FairOrder.of(limits, matches, policy, grants.is_loose)
-        barred = BarredFlows.of(order, flows.lead_vt, bound_milli)
+        order = order_of(grants.is_loose)
+        barred = BarredFlows.of(order, flows.lead_vt, bound_milli, prices)
     if barred is None or not counts[barred.flow].any():
         may_hold = not is_overdrawn(room, policy).any()
         outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
     if outcome is not None:
-        leads = _leads_where_all_fits(flows.lead_vt, room, limits, matches, policy)
+        leads = _leads_where_all_fits(flows.lead_vt, room, matches, policy, order_of)
         taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
         return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
@@ -142,7 +137,7 @@ def plan_flows(
     if barred is not None or is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
-        order = order or FairOrder.of(limits, matches, policy, grants.is_loose)
+        order = order or order_of(grants.is_loose)
         order = order.entered(flows.lead_vt, short, policy)
         contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
         competing = eligible if barred is None else contest.competing(barred, eligible)
@@ -174,9 +169,9 @@ def plan_flows(
     leads = _Leads.none(len(flows))
     if contest is not None:
         leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
-    floors = DebtFloors.none()
-    if levels:
-        floors = DebtFloors.of(layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared)
+    floors = DebtFloors.none() if not levels else DebtFloors.of(
+        layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared
+    )  # fmt: skip
     return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=floors)
 
 
@@ -202,14 +197,14 @@ class _Leads:
 
 
 def _leads_where_all_fits(
-    lead_vt: Int64s, room: Room, limits: Limits, matches: Matches, policy: CompiledPolicy
+    lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy, order_of: Callable[[], FairOrder]
 ) -> _Leads:
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
     owes = is_overdrawn(room, policy)
     if not owes.any() or not lead_vt.any():
         return _Leads.none(len(lead_vt))
     is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
-    return _Leads.of(np.where(is_kept, lead_vt, 0), FairOrder.of(limits, matches, policy))
+    return _Leads.of(np.where(is_kept, lead_vt, 0), order_of())
 
 
 def _outcome_if_all_fits(

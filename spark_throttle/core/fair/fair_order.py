@@ -19,6 +19,7 @@ from spark_throttle.core.fair.fair_queue import (
     virtual_time,
 )
 from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import Matches, domains_of, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Dimension, Int64s, Limits
 
@@ -87,7 +88,14 @@ class FairOrder:
     """Shape (flows, 2): the service of a second of virtual time; 1 until `entered`."""
 
     @classmethod
-    def of(cls, limits: Limits, matches: Matches, policy: CompiledPolicy, is_loose: Bools | None = None) -> FairOrder:
+    def of(
+        cls,
+        limits: Limits,
+        matches: Matches,
+        policy: CompiledPolicy,
+        is_loose: Bools | None = None,
+        prices: MessagePrices | None = None,
+    ) -> FairOrder:
         """Find the domain of every flow, and the rates by which its service counts.
 
         Parameters
@@ -95,6 +103,8 @@ class FairOrder:
         is_loose
             Whether, for every scope, other scopes stop its flows before it does (`state.NO_CONTEST`). By default, none
             is loose.
+        prices
+            The prices of the flows' messages, where scopes are divided by time.
         """
         shared = policy.shared
         enforcing = enforcing_scopes(matches.shared_scope, policy)
@@ -102,18 +112,23 @@ class FairOrder:
         is_limited = limited_by(domain[:, None], shared.is_limited)
         has_clock = limited_by(enforcing, shared.is_limited)
         common = _in_common_time(shared.rate_micro_per_ms)
-        kept = common.take(domain, axis=0)
+
+        def rates_in(scope: Int64s) -> Int64s:
+            told = common.take(scope, axis=0)
+            return told if prices is None else prices.rates(told, scope)
+
+        kept = rates_in(domain)
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
             if adds.any():
-                kept = np.where(adds, common.take(wider, axis=0), kept)
+                kept = np.where(adds, rates_in(wider), kept)
         binding = enforcing if is_loose is None else _without(enforcing, is_loose)
         short = _widest_of(binding)
         counted, is_other = kept, short != domain
         if is_other.any():
             of_short = is_other[:, None] & limited_by(short[:, None], shared.is_limited)
-            counted = np.where(of_short, common.take(short, axis=0), kept)
+            counted = np.where(of_short, rates_in(short), kept)
         return cls(
             enforcing,
             domain,

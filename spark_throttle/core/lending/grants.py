@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
@@ -24,6 +25,7 @@ from spark_throttle.core.lending.deferrals import Outlook, deferrals
 from spark_throttle.core.lending.level_parts import Holding
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.lending.shard_parts import Claims, OneShard, divide_among_shards
+from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.size_bounds import bounded_floor
 from spark_throttle.core.limits.token_bucket import available_tokens, debit, full, observed_floor, refill
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
@@ -103,8 +105,8 @@ class Lending:
     (shards, scopes, 2)."""
 
 
-def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
-    """Return the claims of all flows in the reports."""
+def claims_of(reports: list[UsageReport], policy: CompiledPolicy, limits: MessageLimits | None = None) -> Claims:
+    """Return the claims of all flows in the reports; `limits` have the prices of their messages, if they count."""
     tenants = len(policy.tenant_names)
     pairs = np.zeros((0, 2), dtype=np.int64)
     scopes, shards, weights, demands, ahead = [np.zeros((0, 3), np.int64)], [], [], [pairs], [pairs]
@@ -114,10 +116,12 @@ def claims_of(reports: list[UsageReport], policy: CompiledPolicy) -> Claims:
         weights.append(report.weight)
         demands.append(report.demand)
         ahead.append(np.zeros_like(report.demand) if report.ahead_milli is None else report.ahead_milli)
-    empty = np.zeros(0, dtype=np.int64)
+    empty, prices = np.zeros(0, dtype=np.int64), None
+    if limits is not None:
+        prices = limits.prices_of(pa.concat_arrays([pa.array([], pa.string()), *(each.names for each in reports)]))
     return Claims(
         np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
-        np.concatenate(demands), np.concatenate(ahead),
+        np.concatenate(demands), np.concatenate(ahead), prices,
     )  # fmt: skip
 
 

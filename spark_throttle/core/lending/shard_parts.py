@@ -50,6 +50,7 @@ from spark_throttle.core.arithmetic.fixed_point import bit_length
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.level_parts import FINE_BITS, MOST_TOKENS_BITS, Holding, Level, LevelParts
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND
@@ -78,6 +79,9 @@ class Claims:
 
     ahead_milli: Int64s
     """Shape (n, 2): how far each flow is ahead, as in `UsageReport.ahead_milli`."""
+
+    prices: MessagePrices | None = None
+    """The prices of the flows' messages; `None` if no scope is divided by time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,8 +226,12 @@ class _Pass:
             # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
             is_stopped = by_row(np.logical_and, demand[rows] == 0) & by_row(np.logical_or, claims.demand[rows] > 0)
             ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli[rows])
+            prices = None if claims.prices is None else claims.prices.take(rows)
+            counted_milli = ahead_milli if prices is None else prices.counted(ahead_milli, at.scope)
+            by_weight_milli = counted_milli // weight[:, None]
+            weight = weight if prices is None else prices.weights(weight, at.scope)
             parts = Level(
-                demand[rows], ahead_milli // weight[:, None], ahead_milli,
+                demand[rows], by_weight_milli, ahead_milli,
                 _scaled(weight, at.scope, len(policy.shared)), at.scope, at.seat, holding, advance_micro.reshape(-1, 2),
             ).divided()  # fmt: skip
             demand[rows] = np.where(observes[at.scope][:, None], demand[rows], parts.granted)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.token_bucket import debit, refill, throttle_time_ms
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 
@@ -113,10 +114,14 @@ class MessageLimits:
     """Shape (scopes,): whether the time lets less through than the scope's own limit on messages."""
 
     names: pa.StringArray
-    """The namespaces whose own time is limited, and whose price is known or that are in debt."""
+    """The namespaces whose own time is limited, and whose price is known or that are in debt; and those whose price
+    divides the time of a shared scope."""
 
     own: MessageBuckets
     """What their time lets through; their own limits on messages are not in it."""
+
+    prices: MessagePrices | None = None
+    """The prices by which shared scopes are divided, of the same namespaces; `None` if none is divided by time."""
 
     @property
     def limits_shared(self) -> bool:
@@ -131,7 +136,12 @@ class MessageLimits:
     def in_shard(self, is_here: Bools) -> MessageLimits:
         """Return these limits with the namespaces of one shard."""
         at = np.flatnonzero(is_here)
-        return replace(self, names=self.names.take(pa.array(at)), own=self.own.take(at))
+        prices = None if self.prices is None else MessagePrices.of(self.prices.own_ns[at], self.prices.shared_ns)
+        return replace(self, names=self.names.take(pa.array(at)), own=self.own.take(at), prices=prices)
+
+    def prices_of(self, names: pa.StringArray) -> MessagePrices | None:
+        """Return the prices of namespaces, in that order; `None` if no shared scope is divided by time."""
+        return None if self.prices is None else self.prices.of_names(names, self.names)
 
     def grown(self, elapsed_ms: int) -> MessageLimits:
         """Return these limits `elapsed_ms` later; shared scopes grow with their grants."""

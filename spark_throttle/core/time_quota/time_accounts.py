@@ -30,8 +30,9 @@ _BALANCE_BITS = 59
 _TIME_BITS = 57
 """A batch counts for at most twice `MOST_NS`."""
 
-_NO_WINDOW_MS = 10_000
-"""The time in which the price of a scope without a quota falls by half: the window of a quota that gives none."""
+_NO_WINDOW_MS = 1_000
+"""The time in which the price of a scope without a quota falls by half: less than a window usually is, as such a price
+is to hold up that of no wider scope."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +108,12 @@ class TimeAccounts:
     def throttle_ms(self, quotas: TimeQuotas) -> Int64s:
         """Return how long each scope is in debt, 0 where it is not, by KIP-124's formula."""
         return throttle_time_ms(self.balance_ns, quotas.rate_ns_per_ms)
+
+    @property
+    def price_ns(self) -> Int64s:
+        """The price of a message, at least 1; 0 where it is not known."""
+        price_ns = proportional(self.time_ns, np.full_like(self.time_ns, MICRO), self.messages_micro)
+        return np.where(self.has_price, np.maximum(price_ns, 1), 0)
 
     @property
     def has_price(self) -> np.ndarray:

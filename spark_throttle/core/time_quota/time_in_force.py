@@ -1,20 +1,36 @@
 """What an epoch lends where time is limited: each scope's tokens, and the messages that its time still lets through.
 
 A shared scope is lent the messages that both its own limit and its time let through. So all that is done with limits on
-messages is done with time: the division among shards and flows, the wait for the end of a debt, verdicts that wait. The
+messages is done with time: the division among shards and flows, the wait for the end of a debt, verdicts that wait.
+Where the time lets less through, it is divided by the prices of the namespaces' messages (`message_prices`). The
 scope's own buckets are not changed by that: they are settled under the policy itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
-from spark_throttle.core.lending.grants import Buckets
-from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits, is_stricter, stricter, under_time
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension
+from spark_throttle.core.lending.allocation import PLENTY
+from spark_throttle.core.lending.grants import Buckets, claims_of
+from spark_throttle.core.limits.message_limits import (
+    MessageBuckets,
+    MessageLimits,
+    enforced_time,
+    is_stricter,
+    stricter,
+    under_time,
+)
+from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.core.time_quota.time_mix import priced_by_demand
+from spark_throttle.core.usage import UsageReport
 
 _MESSAGES = Dimension.MESSAGES
 
@@ -29,7 +45,13 @@ class PolicyInForce:
     """The limits on messages that the shards need; `None` if the policy has no time quota."""
 
     @classmethod
-    def of(cls, policy: CompiledPolicy, buckets: Buckets, ledger: TimeLedger | None) -> PolicyInForce:
+    def of(
+        cls,
+        policy: CompiledPolicy,
+        buckets: Buckets,
+        ledger: TimeLedger | None,
+        reports: Sequence[UsageReport] = (),
+    ) -> PolicyInForce:
         """Return what is in force of a policy.
 
         Parameters
@@ -38,18 +60,42 @@ class PolicyInForce:
             The policy, with the job's shares as its rates if it has any.
         ledger
             What is left of the policy's time quotas, at the time of `buckets`; `None` if it has none.
+        reports
+            The last report of every shard, which says whose messages the time of shared scopes is for.
         """
         if ledger is None:
             return cls(policy, buckets, None)
         shared, balance = policy.shared, buckets.balance_micro.copy()
-        time = ledger.shared_as_messages(policy)
         own = MessageBuckets(
             balance[:, _MESSAGES], shared.rate_micro_per_ms[:, _MESSAGES], shared.burst_micro[:, _MESSAGES]
         )
-        both, is_timed = stricter(time, own), time.is_limited
+        accounts = _by_demand(ledger, own, policy, reports)
+        time = replace(ledger, shared=accounts).shared_as_messages(policy)
+        both, is_timed, is_by_time = stricter(time, own), time.is_limited, is_stricter(time, own)
         limits = MessageLimits(
             np.where(is_timed, both.rate_micro_per_ms, UNLIMITED), np.where(is_timed, both.burst_micro, 0),
-            is_stricter(time, own), ledger.names, ledger.own_as_messages(policy),
+            is_by_time, ledger.names, ledger.own_as_messages(policy), _prices(ledger, accounts, is_by_time, policy),
         )  # fmt: skip
         balance[is_timed, _MESSAGES] = both.balance_micro[is_timed]
         return cls(under_time(policy, limits), Buckets(balance, buckets.as_of_ms), limits)
+
+
+def _prices(
+    ledger: TimeLedger, accounts: TimeAccounts, is_by_time: Bools, policy: CompiledPolicy
+) -> MessagePrices | None:
+    """Return the prices that divide the shared scopes; those that limit bytes too are not divided by time."""
+    is_divided = is_by_time & ~policy.shared.is_limited[:, Dimension.BYTES]
+    return MessagePrices.of(ledger.own.price_ns, np.where(is_divided, accounts.price_ns, 0))
+
+
+def _by_demand(
+    ledger: TimeLedger, own: MessageBuckets, policy: CompiledPolicy, reports: Sequence[UsageReport]
+) -> TimeAccounts:
+    """Return the accounts of the shared scopes with the prices at which their time is told (`time_mix`)."""
+    prices = _prices(ledger, ledger.shared, enforced_time(policy.shared) != UNLIMITED, policy)
+    claims = claims_of(list(reports), policy)
+    if prices is None or not len(claims.weight):
+        return ledger.shared
+    names = pa.concat_arrays([report.names for report in reports])
+    held = np.where(own.is_limited, admissible_messages(own.balance_micro), PLENTY)
+    return priced_by_demand(ledger.shared, claims, prices.of_names(names, ledger.names), held, policy)

@@ -6,7 +6,9 @@ namespace, its tenant, its group and the job. What is left is told in messages, 
 (`message_limits`).
 
 The time of exempt namespaces, and that which belongs to no namespace, is counted and charged to no scope. A namespace
-is entered when it is charged first, and struck out when it has been full and idle for `REMEMBERED_MS`.
+is entered when it is charged first, if it has a quota of its own, or if a shared scope has one whose time is divided
+by what the namespaces' messages cost (`message_prices`). It is struck out when it has been full and idle for
+`REMEMBERED_MS`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, former_scopes
@@ -68,9 +71,12 @@ class TimeLedger:
     """The accounts of all shared scopes; those without a quota have a price alone."""
 
     names: pa.StringArray
-    """The namespaces with a quota of their own that were charged, in the order of their bytes."""
+    """The namespaces that were charged and have a quota of their own, or in a shared scope; in the order of their
+    bytes."""
 
     own: TimeAccounts
+    """Their accounts; those without a quota of their own have a price alone."""
+
     active_ms: Int64s
     """When each namespace was last charged, or sent a message."""
 
@@ -170,7 +176,7 @@ class TimeLedger:
             getattr(shared, name)[kept] = getattr(carried, name)
         shared_ns = np.where(former >= 0, self.used.shared_ns[former], 0)
         old, new = (self.own_limits(policy) for policy in (before, after))
-        own = replace(self, own=_carried(self.own, old, new)).taken(np.flatnonzero(quotas_of(new).is_limited))
+        own = replace(self, own=_carried(self.own, old, new)).taken(np.flatnonzero(_is_entered(self.names, after)))
         return replace(own, shared=shared, used=replace(own.used, shared_ns=shared_ns))
 
     def without_idle(self, policy: CompiledPolicy) -> TimeLedger:
@@ -200,15 +206,14 @@ class TimeLedger:
         return policy.namespace_limits.take(match(self.names, policy).rule)
 
     def entered(self, charges: TimeCharges, policy: CompiledPolicy) -> TimeLedger:
-        """Return the ledger with those of the charged namespaces that have a quota of their own."""
+        """Return the ledger with those of the charged namespaces that have a quota, their own or a shared scope's."""
         is_new = pc.invert(pc.is_in(charges.names, value_set=self.names)).to_numpy(zero_copy_only=False)
         names = charges.names.filter(pa.array(is_new & (charges.time_ns > 0)))
-        quotas = quotas_of(policy.namespace_limits.take(match(names, policy).rule))
-        new = np.flatnonzero(quotas.is_limited)
-        if not len(new):
+        names = names.filter(pa.array(_is_entered(names, policy)))
+        if not len(names):
             return self
-        every = pa.concat_arrays([self.names, names.take(pa.array(new))])
-        begins, zeros = TimeAccounts.opened(quotas.take(new)), np.zeros(len(new), dtype=np.int64)
+        every, zeros = pa.concat_arrays([self.names, names]), np.zeros(len(names), dtype=np.int64)
+        begins = TimeAccounts.opened(quotas_of(policy.namespace_limits.take(match(names, policy).rule)))
         own = TimeAccounts(
             *(np.concatenate([getattr(each, name) for each in (self.own, begins)]) for name in TimeAccounts.__slots__)
         )
@@ -237,6 +242,13 @@ def time_by_scope(names: pa.StringArray, amount: Int64s, policy: CompiledPolicy)
         total += sums_of_time(scope % len(total), amount, len(total))
     is_exempt = matches.is_exempt.astype(np.int64)
     return total[:-1], int(sums_of_time(is_exempt, amount, 2)[1])
+
+
+def _is_entered(names: pa.StringArray, policy: CompiledPolicy) -> Bools:
+    """Return which namespaces have a quota of their own, or pass a shared scope with one that holds rows back."""
+    matches, is_timed = match(names, policy), np.append(enforced_time(policy.shared) != UNLIMITED, False)
+    is_under = by_row(np.logical_or, is_timed[matches.shared_scope])
+    return is_under | quotas_of(policy.namespace_limits.take(matches.rule)).is_limited
 
 
 def _enforced(limits: Limits) -> TimeQuotas:

@@ -25,6 +25,7 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.quota import (
     NEVER_MS,
+    UNLIMITED,
     CompiledPolicy,
     Dimension,
     Level,
@@ -138,15 +139,18 @@ class _Batch:
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
             elapsed_ms = self.now_ms - self.old.advanced_to_ms
-            self.flows[name] = Flow.remembered(
+            flow = self.flows[name] = Flow.remembered(
                 self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms, time=self.time_of(name)
             )
+            memory = (self.old.time or {}).get(name)
+            flow.price_ns = 0 if memory is None else memory.price_ns
+            flow.shared_price_ns = {index: grant.price_ns for index, grant in enumerate(self.old.grants)}
         return self.flows[name]
 
     def time_of(self, name: str) -> TokenBucket | None:
         """Return what the time of a namespace lets through at the batch time."""
         memory = (self.old.time or {}).get(name)
-        if memory is None:
+        if memory is None or memory.rate_micro_per_ms == UNLIMITED:
             return None
         bucket = TokenBucket(memory.rate_micro_per_ms, memory.burst_micro, memory.balance_micro)
         bucket.refill(self.now_ms - self.old.granted_as_of_ms)
@@ -397,6 +401,7 @@ class _Batch:
                 pair(scope.flow_micro),
                 scope.share_micro_per_ms,
                 self.old.grants[index].time,
+                self.old.grants[index].price_ns,
             )
             for index, scope in self.scopes.items()
         ]
@@ -406,12 +411,12 @@ class _Batch:
         """Return what the time of namespaces lets through after the batch."""
         if self.old.time is None:
             return None
-        left = {}
-        for name in self.old.time:
+        left = dict(self.old.time)
+        for name, memory in self.old.time.items():
             bucket = self.time_of(name)
-            assert bucket is not None
-            bucket.debit(self.flows[name].admitted if name in self.flows else 0)
-            left[name] = TimeMemory(bucket.balance_micro, bucket.rate_micro_per_ms, bucket.burst_micro)
+            if bucket is not None:
+                bucket.debit(self.flows[name].admitted if name in self.flows else 0)
+                left[name] = replace(memory, balance_micro=bucket.balance_micro)
         return left
 
     def usage(self) -> dict[str, FlowUsage]:

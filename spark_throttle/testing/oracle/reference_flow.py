@@ -19,6 +19,7 @@ from spark_throttle.testing.oracle.reference_rules import (
     NamespaceRules,
     Pair,
     ScopeLimits,
+    common_rates,
     pair,
     proportional,
     rules_of,
@@ -150,6 +151,9 @@ class Scope:
         if not self.limits.is_enforced:
             return None
         ahead_milli = flow.ahead_milli()
+        price_ns, shared_ns = flow.prices_in(self.limits)
+        if price_ns:
+            ahead_milli[0] = proportional(ahead_milli[0], price_ns, shared_ns, 50)
         weight = flow.limits.weight * (1 if self.limits == flow.rules.domain else flow.rules.domain_weight)
         return next((d for d in DIMENSIONS if ahead_milli[d] // weight >= self.ahead_bound_milli[d]), None)
 
@@ -243,6 +247,12 @@ class Flow:
     is_by_time: bool = False
     """Whether the time lets less through than the namespace's own limit on messages when the batch begins."""
 
+    price_ns: int = 0
+    """What a message costs in processing time; 0 if nobody knows."""
+
+    shared_price_ns: dict[int, int] = field(default_factory=dict)
+    """The same on average for the shared scopes that are divided by time, by index."""
+
     barred_by: Scope | None = None
     """The narrowest shared scope that the flow's lead bars it from."""
 
@@ -324,7 +334,7 @@ class Flow:
         if domain is None:
             return [0, 0]
         most = (1000, MAX_SIZE_BYTES * 1000)
-        rates = self.rules.turn_rates
+        rates = self.turn_rates
         return [
             min(milli_tokens_in(self.lead_vt[d] - 2, rates[d], self.limits.weight), most[d])
             if d in self.rules.clocked_dimensions
@@ -332,10 +342,33 @@ class Flow:
             for d in DIMENSIONS
         ]
 
+    def prices_in(self, scope: ScopeLimits) -> tuple[int, int]:
+        """Return what a message of the flow costs, and one of the scope; zeros where that is not divided by time."""
+        shared_ns = self.shared_price_ns.get(scope.index, 0)
+        return (self.price_ns, shared_ns) if self.price_ns and shared_ns else (0, 0)
+
+    def _rate_in(self, scope: ScopeLimits, dimension: Dimension) -> int:
+        """Return a rate of a scope, in common time; that of messages is as many as take the time of the scope's own."""
+        rate = common_rates(scope)[dimension]
+        price_ns, shared_ns = self.prices_in(scope)
+        if dimension == Dimension.BYTES or rate <= 0 or not price_ns:
+            return rate
+        return max(proportional(rate, shared_ns, price_ns, 50), 1)
+
+    @property
+    def turn_rates(self) -> Pair:
+        """The rates in which the lead is kept."""
+        return pair([self._rate_in(self.rules.turn_scope(d), d) for d in DIMENSIONS])
+
+    @property
+    def counted_rates(self) -> Pair:
+        """The rates in which service is counted."""
+        return pair([self._rate_in(self.rules.counted_scope(d, self.loose), d) for d in DIMENSIONS])
+
     @property
     def counted_lead(self) -> list[int]:
         """The lead, in the virtual time in which service is counted."""
-        rates = zip(self.lead_vt, self.rules.turn_rates, self.rules.counted_rates(self.loose), strict=True)
+        rates = zip(self.lead_vt, self.turn_rates, self.counted_rates, strict=True)
         return [told_in(lead_vt, kept, counted) for lead_vt, kept, counted in rates]
 
     def find_eligible(self, now_ms: int) -> None:
@@ -370,7 +403,7 @@ class Flow:
         base = {d: max(lead_vt[d], -memory) for d in counted}
         behind = max(0, -max(base.values()))
         self.base = {d: base[d] + behind for d in base}
-        before, rates = [0, 0], self.rules.counted_rates(self.loose)
+        before, rates = [0, 0], self.counted_rates
         for row in self.rows[: self.eligible]:
             tags = [self.base[d] + virtual_time(before[d], rates[d], self.limits.weight) for d in base]
             self.start_tags.append(max(tags))
@@ -383,7 +416,7 @@ class Flow:
         """
         served = total_tokens(self.rows[: self.admitted])
         memory = self.rules.memory(self.loose)
-        counted, kept_rates = self.rules.counted_rates(self.loose), self.rules.turn_rates
+        counted, kept_rates = self.counted_rates, self.turn_rates
         lead_vt = {}
         for d in DIMENSIONS:
             if not any(limits.limits(d) for limits in kept):

@@ -156,18 +156,20 @@ class NamespaceRules:
         """The dimensions limited by a scope that can hold a row back."""
         return [d for d in DIMENSIONS if any(scope.limits(d) for scope in self.enforced)]
 
+    def turn_scope(self, dimension: Dimension) -> ScopeLimits:
+        """Return the scope in whose rate leads of a dimension are kept: the domain, or a wider one that limits it."""
+        found = self.domain
+        assert found is not None
+        if found.limits(dimension):
+            return found
+        for level in (Level.TENANT, Level.JOB):
+            found = next((each for each in self.enforced if each.level == level and each.limits(dimension)), found)
+        return found
+
     @property
     def turn_rates(self) -> Pair:
-        """The rates of the clocked dimensions, in common time: the domain's, otherwise those of a wider scope."""
-        domain = self.domain
-        assert domain is not None
-        told = list(common_rates(domain))
-        for level in (Level.TENANT, Level.JOB):
-            for scope in self.enforced:
-                for d in DIMENSIONS:
-                    if scope.level == level and scope.limits(d) and not domain.limits(d):
-                        told[d] = common_rates(scope)[d]
-        return pair(told)
+        """The rates of the clocked dimensions, in common time."""
+        return pair([common_rates(self.turn_scope(d))[d] for d in DIMENSIONS])
 
     def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
         """Return the enforced scopes for which flows compete: those that are not loose, or all if all are."""
@@ -178,10 +180,10 @@ class NamespaceRules:
         by_level = {scope.level: scope for scope in self.binding(loose)}
         return next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
 
-    def counted_rates(self, loose: list[ScopeLimits]) -> Pair:
-        """Return the rates in which service is counted: those of the widest binding scope, in common time."""
+    def counted_scope(self, dimension: Dimension, loose: list[ScopeLimits]) -> ScopeLimits:
+        """Return the scope in whose rate service is counted: the widest binding one, if it limits the dimension."""
         short = self.widest_binding(loose)
-        return pair([common_rates(short)[d] if short.limits(d) else self.turn_rates[d] for d in DIMENSIONS])
+        return short if short.limits(dimension) else self.turn_scope(dimension)
 
     def memory(self, loose: list[ScopeLimits]) -> int:
         """Return the largest remembered lag behind virtual time: 2 s at the widest binding scope's own rates."""

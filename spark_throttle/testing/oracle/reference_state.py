@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Level
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.testing.oracle.reference_rules import NamespaceRules, Pair, ScopeLimits, pair, rules_of
@@ -60,6 +61,9 @@ class GrantMemory:
     time: tuple[int, int, bool] | None = None
     """The rate and the burst in messages that a quota on time puts in force, and whether it is the stricter."""
 
+    price_ns: int = 0
+    """The price of a message, if the scope is divided by time."""
+
 
 @dataclass(frozen=True, slots=True)
 class TimeMemory:
@@ -68,6 +72,8 @@ class TimeMemory:
     balance_micro: int
     rate_micro_per_ms: int
     burst_micro: int
+    price_ns: int = 0
+    """The price of a message, if the time of shared scopes is divided; 0 if nobody knows."""
 
 
 def in_force(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPolicy:
@@ -135,12 +141,14 @@ class ReferenceState:
                         int(time.shared_rate_micro_per_ms[scope]), int(time.shared_burst_micro[scope]),
                         bool(time.is_by_time[scope]),
                     ),
+                    0 if time is None or time.prices is None else int(time.prices.shared_ns[scope]),
                 )
             )  # fmt: skip
-        own = None if time is None else {
-            name: TimeMemory(*(int(getattr(time.own, field.name)[i]) for field in fields(TimeMemory)))
-            for i, name in enumerate(time.names.to_pylist())
-        }  # fmt: skip
+        own = None
+        if time is not None:
+            prices = [0] * len(time.names) if time.prices is None else time.prices.own_ns.tolist()
+            buckets = zip(*(getattr(time.own, name).tolist() for name in MessageBuckets.__slots__), prices, strict=True)
+            own = {name: TimeMemory(*each) for name, each in zip(time.names.to_pylist(), buckets, strict=True)}
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants, own)
 
     def to_arrays(self) -> ShardState:
@@ -183,9 +191,14 @@ class ReferenceState:
         rate, burst, is_by_time = np.array(shared, dtype=np.int64).reshape(-1, 3).T
         own = [(each.balance_micro, each.rate_micro_per_ms, each.burst_micro) for each in self.time.values()]
         columns = np.array(own, dtype=np.int64).reshape(-1, 3).T
-        return MessageLimits(
-            rate, burst, is_by_time.astype(np.bool_), pa.array(list(self.time), pa.string()), MessageBuckets(*columns)
+        prices = MessagePrices.of(
+            np.array([each.price_ns for each in self.time.values()], dtype=np.int64),
+            np.array([grant.price_ns for grant in self.grants], dtype=np.int64),
         )
+        return MessageLimits(
+            rate, burst, is_by_time.astype(np.bool_), pa.array(list(self.time), pa.string()), MessageBuckets(*columns),
+            prices,
+        )  # fmt: skip
 
 
 def _pairs(rows: Sequence[Sequence[int]]) -> Int64s:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
@@ -75,6 +76,9 @@ TIME_QUOTAS = st.one_of(
 )
 """Rates and bursts of quotas on processing time."""
 
+
+PRICES_NS = st.sampled_from((0, 1, 999, 1_000_000, 1_000_000, 10_000_000, 2**40))
+"""What a message takes of processing time; 0 where nobody knows."""
 
 GRANTS_MICRO = st.one_of(
     st.integers(-3 * MICRO, 12 * MICRO),
@@ -201,10 +205,17 @@ def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
              if policy.namespace_limits.on_excess[at] != OnExcess.OBSERVE]  # fmt: skip
     own = [(draw(GRANTS_MICRO), draw(st.sampled_from((0, 1, 200, 1_000, 10_000))), draw(BURSTS_MICRO)) for _ in names]
     own = [(-1, 0, 0) if rate == 0 else (min(balance, burst), rate, burst) for balance, rate, burst in own]
+    own = [(0, UNLIMITED, 0) if draw(st.integers(0, 3)) == 0 else each for each in own]  # entered for its price alone
+    prices = None
+    if draw(st.booleans()):
+        prices = MessagePrices.of(
+            np.array([draw(PRICES_NS) for _ in names], dtype=np.int64),
+            np.array([0 if rate == UNLIMITED else draw(PRICES_NS) for rate in rates], dtype=np.int64),
+        )
     return MessageLimits(
         np.array(rates, dtype=np.int64), np.array(bursts, dtype=np.int64),
         np.array([rate != UNLIMITED and draw(st.booleans()) for rate in rates]), pa.array(names, pa.string()),
-        MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T),
+        MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T), prices,
     )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch
 from spark_throttle.core.lending.destinations import DestinationRates, Told
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
@@ -114,6 +115,9 @@ TIME = MessageLimits(
     MessageBuckets(np.array([-(2**59), 5]), np.array([0, 1_000]), np.array([0, 2**59])),
 )
 """Limits on messages by quotas on processing time, which shards of version 8 and epochs of version 6 have."""
+
+PRICED = replace(TIME, prices=MessagePrices(np.array([0, 2**50]), np.array([7, 0])))
+"""The same with the prices of messages: shards of version 9, epochs of version 10 and grants of version 7 have them."""
 
 EPOCH_TIME = EpochTime(
     TimeLedger(
@@ -257,6 +261,9 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v6": lambda: grant(SHARE, PAYING, None, DEFERRAL, TIME),
     "epoch_v9": lambda: epoch(SHARE, READING, None, OF_SHARDS, EPOCH_TIME, handover="000000000008-5eed"),
     "epoch_v8": lambda: epoch(SHARE, READING, None, OF_SHARDS, SHARED_TIME),
+    "shard_v9": lambda: shard(None, PAYING, AHEAD_MILLI, LEAD, DEFERRAL, FILES, PRICED),
+    "epoch_v10": lambda: epoch(SHARE, READING, None, OF_SHARDS, replace(SHARED_TIME, limits=PRICED)),
+    "grant_v7": lambda: grant(SHARE, PAYING, None, DEFERRAL, PRICED),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),

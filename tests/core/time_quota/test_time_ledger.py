@@ -53,10 +53,11 @@ def test_batch_is_charged_to_the_namespace_its_tenant_its_group_and_the_job() ->
     ledger = TimeLedger.opened(policy, now_ms=0)
     ledger = ledger.settled(charges(acme_x=1_500, blue_y=100), [report(acme_x=10, blue_y=1)], policy, at_ms=0)
     assert ledger.shared.balance_ns.tolist() == [-600 * MS, -500 * MS, -500 * MS]
-    assert ledger.names.to_pylist() == ["acme/x"]
-    assert ledger.own.balance_ns.tolist() == [-500 * MS]
+    assert ledger.names.to_pylist() == ["acme/x", "blue/y"]  # the second for its price alone
+    assert ledger.own.balance_ns.tolist() == [-500 * MS, 0]
+    assert ledger.own.price_ns.tolist() == [150 * MS, 100 * MS]
     assert ledger.used.shared_ns.tolist() == [1_600 * MS, 1_500 * MS, 1_500 * MS]
-    assert ledger.used.own_ns.tolist() == [1_500 * MS]
+    assert ledger.used.own_ns.tolist() == [1_500 * MS, 100 * MS]
     assert ledger.shared.throttle_ms(quotas(policy)).tolist() == [1_200, 1_000, 1_000]
 
 
@@ -248,7 +249,7 @@ class SlowAccount:
         if not messages:
             self.time = max(self.time, time_ns)
             return
-        window_ms = max(self.burst // self.rate, 1) if self.rate > 0 else 10_000
+        window_ms = max(self.burst // self.rate, 1) if self.rate > 0 else 1_000
         part = 1 - Fraction(min(self.passed_ms, window_ms), 2 * window_ms)
         price = Fraction(self.time, self.messages_micro) if self.messages_micro else Fraction(0)
         self.time = max(time_ns, int(min(price * messages * MICRO, Fraction(2**57)) * part))
@@ -381,3 +382,30 @@ def test_leased_scope_earns_as_long_as_the_lease_lasts_and_others_go_on() -> Non
         later = ledger.refilled(policy, now_ms=1_000, lease=lease)
         assert later.shared.balance_ns.tolist() == [-400 * MS, (-900 + earned_ms) * MS]
         assert later.as_of_ms == later.used.interval_ms == 1_000
+
+
+# Whose messages the time is for
+
+
+def test_time_of_a_shared_scope_is_told_at_the_price_of_what_its_namespaces_want() -> None:
+    """A second, of messages of 100 ms and of 1 ms: half a second each are 5 and 500 of them, if both want more."""
+    policy = make_policy(job=limit(request_percentage=100, burst_seconds=1))
+    ledger = TimeLedger.opened(policy, now_ms=0)
+    for names in ({"acme_x": 1_000}, {"acme_y": 10}, {}):
+        ledger = ledger.settled(charges(**names), [report(**dict.fromkeys(names, 10))], policy, at_ms=ledger.as_of_ms)
+    cheap = dataclasses.replace(ledger.shared, time_ns=np.array([MS]), messages_micro=np.array([MICRO]))
+    ledger = dataclasses.replace(ledger, shared=cheap).refilled(policy, now_ms=9_000)
+
+    def messages(**wanted: int) -> int:
+        claimed = dataclasses.replace(
+            report(**wanted), demand=np.array([[each, 0] for each in wanted.values()]),
+            tenant=np.full(len(wanted), -1), group=np.full(len(wanted), -1),
+        )  # fmt: skip
+        timed = PolicyInForce.of(policy, Buckets.full(policy, now_ms=9_000), ledger, [claimed])
+        return int(timed.buckets.balance_micro[0, 0]) // MICRO
+
+    assert messages(acme_x=1_000, acme_y=100_000) == pytest.approx(505, abs=1)
+    assert messages(acme_x=1_000, acme_y=100) == pytest.approx(109, abs=1)  # 100 ms are wanted, the rest are dear
+    assert messages(acme_x=3, acme_y=100) == pytest.approx(703, abs=1)  # 600 ms are left, at the last messages' price
+    assert messages(acme_y=100_000) == pytest.approx(1_000, abs=1)
+    assert messages(acme_x=1_000) == pytest.approx(10, abs=1)

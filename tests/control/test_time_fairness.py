@@ -1,0 +1,138 @@
+"""How the processing time of a shared scope is divided: by time, whatever its namespaces' messages cost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.query import Costs
+from spark_throttle.testing.simulation.rows import Row
+from tests.effort import crossed
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+HALF = {"request_percentage": 50, "burst_seconds": 2}
+PLACES: dict[str, dict[str, Any]] = {
+    "group of two tenants": {"resource_groups": {"gold": {"publish": HALF}}, "defaults": {"resource_group": "gold"}},
+    "job": {"job": {"publish": HALF}},
+    "tenant": {"tenants": {"acme": {"publish": HALF}}},
+}
+
+
+def costs(each_ms: Mapping[str, int]) -> Costs:
+    """Return the cost of rows that take so many milliseconds each, by namespace."""
+
+    def cost_ns(rows: Sequence[Row]) -> Mapping[str, int]:
+        messages = Counter(str(row.namespace) for row in rows)
+        return {name: count * each_ms[name] * MS for name, count in messages.items()}
+
+    return cost_ns
+
+
+def played(job: SimulatedJob, seconds: int, per_second: Mapping[str, int]) -> list[SimulatedBatch]:
+    """Return the batches of some seconds in which namespaces offer so many rows each."""
+    batches = []
+    for _ in range(seconds):
+        job.offer([(name, 100) for name, count in per_second.items() for _ in range(count)])
+        batch = job.trigger(after_ms=1_000)
+        batches += [batch] if batch is not None else []
+    return batches
+
+
+def used_ms(batches: Sequence[SimulatedBatch], each_ms: Mapping[str, int]) -> dict[str, int]:
+    """Return the processing time that the rows of every namespace took."""
+    messages = Counter(str(row.namespace) for batch in batches for row in batch.admitted)
+    return {name: messages[name] * cost_ms for name, cost_ms in each_ms.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "shards"), crossed(PLACES, [1, 2, 5], of=2))
+def test_two_of_whom_one_is_ten_times_as_dear_get_half_of_the_time_each(place: str, shards: int) -> None:
+    each_ms = {"acme/x": 10, "acme/y" if place == "tenant" else "blue/x": 1}
+    job = SimulatedJob(PLACES[place], shards=shards, cost_ns=costs(each_ms))
+    per_second = dict.fromkeys(each_ms, 300)
+    played(job, 10, per_second)
+    found = used_ms(played(job, 20, per_second), each_ms)
+    assert list(found.values()) == pytest.approx([5_000, 5_000], rel=0.1)
+
+
+@pytest.mark.slow
+def test_time_that_the_cheap_one_does_not_want_is_the_dear_ones() -> None:
+    each_ms = {"acme/x": 10, "blue/x": 1}
+    job = SimulatedJob(PLACES["group of two tenants"], shards=2, cost_ns=costs(each_ms))
+    played(job, 10, {"acme/x": 60, "blue/x": 100})
+    found = used_ms(played(job, 20, {"acme/x": 60, "blue/x": 100}), each_ms)
+    assert found["blue/x"] == pytest.approx(20 * 100, rel=0.1)  # some waited from before
+    assert found["acme/x"] == pytest.approx(20 * 400, rel=0.1)
+
+
+def fair_ms(quota_ms: int, wanted_ms: Mapping[str, int], weight: Mapping[str, int]) -> dict[str, Fraction]:
+    """Return the weighted max-min parts of a quota: nobody gets more than wanted, the others as their weights say."""
+    parts: dict[str, Fraction] = {}
+    while len(parts) < len(wanted_ms):
+        rest = [name for name in wanted_ms if name not in parts]
+        level = (quota_ms - sum(parts.values())) / Fraction(sum(weight[name] for name in rest))
+        sated = [name for name in rest if wanted_ms[name] <= level * weight[name]]
+        parts |= {name: Fraction(wanted_ms[name]) for name in sated} or {name: level * weight[name] for name in rest}
+    return parts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_time_is_divided_as_a_slow_division_of_time_says(seed: int) -> None:
+    """A part may be off by a tenth and a few messages: prices are those of the batch before."""
+    rng, seconds = random.Random(seed), 30
+    names = [f"t{at}/n" for at in range(rng.randint(2, 5))]
+    each_ms = {name: rng.choice((1, 2, 5, 20, 40)) for name in names}
+    weight = {name: rng.choice((1, 1, 2, 5)) for name in names}
+    wanted_ms = {name: rng.choice((40, 600, 600, 600)) for name in names}
+    document = PLACES["group of two tenants"] | {
+        "namespaces": {name: {"resource_group": "gold", "publish": {"weight": weight[name]}} for name in names}
+    }
+    job = SimulatedJob(document, shards=rng.choice((1, 2, 5)), cost_ns=costs(each_ms))
+    per_second = {name: wanted_ms[name] // each_ms[name] for name in names}
+    played(job, 12, per_second)
+    found = used_ms(played(job, seconds, per_second), each_ms)
+    asked_ms = {name: per_second[name] * each_ms[name] for name in names}
+    for name, part_ms in fair_ms(500, asked_ms, weight).items():
+        assert abs(found[name] - part_ms * seconds) <= part_ms * seconds / 10 + 5 * each_ms[name], (name, found)
+
+
+@pytest.mark.slow
+def test_scope_that_runs_short_of_messages_first_is_divided_by_messages() -> None:
+    gold = {"publish": {"messages_per_second": 20, "request_percentage": 50, "burst_seconds": 2}}
+    document = {"resource_groups": {"gold": gold}, "defaults": {"resource_group": "gold"}}
+    each_ms = {"acme/x": 10, "blue/x": 1}
+    job = SimulatedJob(document, shards=2, cost_ns=costs(each_ms))
+    played(job, 5, dict.fromkeys(each_ms, 40))
+    found = used_ms(played(job, 20, dict.fromkeys(each_ms, 40)), each_ms)
+    assert found == {"acme/x": pytest.approx(20 * 100, rel=0.05), "blue/x": pytest.approx(20 * 10, rel=0.05)}
+
+
+def test_prices_are_pinned_only_where_the_time_of_a_shared_scope_is_short() -> None:
+    each_ms = {"acme/x": 10, "blue/x": 1}
+    for document, has_prices in (
+        (PLACES["job"], True),
+        ({"namespaces": {"acme/*": {"publish": HALF}}}, False),
+        ({"job": {"publish": HALF | {"bytes_per_second": 10**6}}}, False),
+        ({"job": {"publish": HALF | {"on_excess": "observe"}}}, False),
+    ):
+        job = SimulatedJob(document, shards=2, cost_ns=costs(each_ms))
+        played(job, 3, dict.fromkeys(each_ms, 60))
+        path = max(path for path in job.checkpoint.control if path.startswith("epochs/"))
+        block = job.checkpoint.control[path]
+        time = unpack_epoch(block, path).time
+        assert time is not None
+        assert (time.limits.prices is not None) == has_prices == (block[8] == 10)
+        if time.limits.prices is not None:
+            assert time.limits.names.to_pylist() == ["acme/x", "blue/x"]
+            assert time.limits.prices.own_ns.tolist() == [10 * MS, MS]
