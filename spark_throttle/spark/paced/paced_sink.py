@@ -41,11 +41,10 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.paced.batch_sending import BatchSending
-from spark_throttle.spark.paced.given_up import given_up_rows
 from spark_throttle.spark.paced.kept_sender import KeptSender, Sending, SentMeanwhile
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send, Stop
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, tables_of
+from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, given_up_rows, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
 _NS_PER_MS = 1_000_000

@@ -24,7 +24,6 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.calls import HASTE, calls_of
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.given_up import given_up_tables
 from spark_throttle.spark.paced.row_costs import RowCost
 from spark_throttle.spark.paced.sending import (
     BatchName,
@@ -37,7 +36,7 @@ from spark_throttle.spark.paced.sending import (
     parcels_of,
     send_flows,
 )
-from spark_throttle.spark.paced.unsent_calls import parcels_of_table, tables_of
+from spark_throttle.spark.paced.unsent_calls import given_up_tables, parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 

@@ -3,20 +3,31 @@
 A call keeps its rows and its key, so a receiver that honours keys has every row once. Calls whose rows have the same
 columns share a table; others have tables of their own, so that columns that a stream gets later change no bytes of a
 call that is kept.
+
+If the policy says so, rows are given up while their destination is unavailable. They were admitted, and count as such.
+In the dead letters they look like rows that their resource group rejected, for the reason `DESTINATION_UNAVAILABLE`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
+from spark_throttle.core.quota import Level, Verdict
+from spark_throttle.spark.columns.payload_columns import from_carried
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import Parcel
+from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
+
+DESTINATION_UNAVAILABLE: Final = "destination_unavailable"
 
 _KEY = "__throttle_key"
 _KEY_TYPE = pa.struct([
@@ -80,6 +91,26 @@ def by_namespace(contents: Sequence[bytes]) -> dict[str, list[bytes]]:
 def count_rows(contents: Sequence[bytes]) -> int:
     """Return the number of rows in tables."""
     return sum(table_in(content).num_rows for content in contents)
+
+
+def given_up_tables(parcels: Sequence[Parcel], destination_of: Mapping[str, str]) -> list[bytes]:
+    """Return the rows of calls with the ``throttle`` column, as tables of rows with the same columns."""
+    return tables_with(parcels, THROTTLE, VERDICT_TYPE, lambda parcel: {
+        "verdict": Verdict.REJECT.name,
+        "reason": DESTINATION_UNAVAILABLE,
+        "level": Level.RESOURCE_GROUP.name.lower(),
+        "scope": destination_of[parcel.key.namespace],
+    })  # fmt: skip
+
+
+def given_up_rows(tables: Sequence[bytes], schema: StructType) -> DataFrame | None:
+    """Return the rows in tables, in the user's types; `None` if there are none."""
+    if not tables:
+        return None
+    spark = SparkSession.active()
+    frames = [spark.createDataFrame(table_in(table)) for table in tables]
+    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    return from_carried(together, schema)
 
 
 def _runs(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
