@@ -70,8 +70,8 @@ MENDS: Final = (
             ("core/batch/flow_plan.py", "if bound_milli is not None and", "if grants is None and"),
             (
                 "core/batch/flow_plan.py",
-                "order = order or FairOrder.of(limits, matches, policy, grants.is_loose)",
-                "order = order or FairOrder.of(limits, matches, policy)",
+                "order = order or order_of(grants.is_loose)",
+                "order = order or order_of()",
             ),
         ),
     ),
