@@ -93,8 +93,10 @@ def _by_demand(
 ) -> TimeAccounts:
     """Return the accounts of the shared scopes with the prices at which their time is told (`time_mix`)."""
     prices = _prices(ledger, ledger.shared, enforced_time(policy.shared) != UNLIMITED, policy)
+    if prices is None:
+        return ledger.shared
     claims = claims_of(list(reports), policy)
-    if prices is None or not len(claims.weight):
+    if not len(claims.weight):
         return ledger.shared
     names = pa.concat_arrays([report.names for report in reports])
     held = np.where(own.is_limited, admissible_messages(own.balance_micro), PLENTY)

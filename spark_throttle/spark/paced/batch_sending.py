@@ -6,7 +6,7 @@ Both by its epoch, and for destinations by what they have said since.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -21,7 +21,7 @@ from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.spark.paced.calls import HASTE
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.kept_sender import SentMeanwhile
@@ -152,7 +152,8 @@ class BatchSending:
         kept: Sequence[bytes],
     ) -> BatchSending:
         """Return what a batch has to send, with the calls that earlier ones left unsent."""
-        moved = {name: int(count) for report in reports for name, count in _admitted(report)}
+        names, admitted = admitted_messages(reports)
+        moved = {name: count for name, count in zip(shown(names).to_pylist(), admitted.tolist(), strict=True) if count}
         messages = Counter(moved) + _counts(kept)
         known, destination_of = destinations_of(epoch, policy, messages)
         costs = costs_of(epoch, policy, reports)
@@ -241,10 +242,3 @@ def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], des
 def _counts(kept: Sequence[bytes]) -> Counter[str]:
     """Return how many rows are unsent, by namespace."""
     return Counter({name: count_rows(tables) for name, tables in by_namespace(kept).items()})
-
-
-def _admitted(report: UsageReport) -> Iterator[tuple[str, int]]:
-    counts = report.admitted[:, Dimension.MESSAGES]
-    yield from (
-        (name, count) for name, count in zip(shown(report.names).to_pylist(), counts.tolist(), strict=True) if count
-    )
