@@ -20,6 +20,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from spark_throttle.checkpoint.offered import OFFERED_FOLDER
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.errors import UnsentCallsError
@@ -98,7 +99,7 @@ def forget_unsent(control: Directory, *, batch: int, batches_kept: int) -> None:
     """Delete, now and then, the files of batches to which no checkpoint is put back any more."""
     if batch % _PRUNED_EVERY:
         return
-    for folder in (_FOLDER, _GIVEN_UP):
+    for folder in (_FOLDER, _GIVEN_UP, OFFERED_FOLDER):
         for name in control.names(folder):
             number = name.partition("-")[0]
             if number.isdecimal() and int(number) < batch - batches_kept:

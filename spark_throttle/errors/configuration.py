@@ -152,8 +152,8 @@ class UnsentCallsError(ConfigurationError):
         does = "does not send" if now is None else f"sends by {now}"
         super().__init__(
             f"{messages} messages that {before} did not take until batch {batch} are still to be sent, and this query "
-            f"{does}: start it with paced(…) as it was, until nothing is unsent; or send them to where paced(…) sends "
-            f"now, with option('throttle.unsent', 'redirect'). They are in {file}"
+            f"{does}: start it with the paced(…) or foreachBatch(…) that it had, until nothing is unsent; or send them "
+            f"to where this query sends, with option('throttle.unsent', 'redirect'). They are in {file}"
         )
 
     def __reduce__(self) -> tuple[type[UnsentCallsError], tuple[int, int, str, str | None, str]]:

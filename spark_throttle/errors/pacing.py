@@ -75,9 +75,11 @@ destination and start the query again, which sends the batch again with the same
 
 
 class Backpressure(ThrottleError):  # noqa: N818 - the destination's word, which the caller passes on
-    """A destination says "not now": what raises it is called again with the same rows and the same key.
+    """A destination says "not now": what raises it is called again, if by `paced` with the same rows and the same key.
 
-    Functions that send for `ThrottledStreamWriter.paced` raise it; `HttpSender` does for HTTP 429 and 503.
+    Functions that send for `ThrottledStreamWriter.paced` raise it; `HttpSender` does for HTTP 429 and 503. A function
+    for `foreachBatch` may raise it if it has taken no row of its call: it is called again with the batch's number, and
+    without the rows for the destination if the policy names it.
 
     Parameters
     ----------

@@ -17,9 +17,10 @@ from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.batch_functions.function_sink import FunctionSink
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.control_look import ControlLook
-from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, send_options
+from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, patience, send_options
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.send_target import words_of
@@ -60,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpointLocation"
 _UNSENT_OPTION = "throttle.unsent"
+_PATIENCE_OPTION = "throttle.patience_seconds"
 _REFUSE, _REDIRECT = _UNSENT = ("refuse", "redirect")
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
@@ -160,6 +162,11 @@ class ThrottledStreamWriter:
 
         The function is called on the driver once per batch, and again with the same rows and number if the batch was
         not committed before a crash. To be exactly once, it must write idempotently by that number.
+
+        It may raise `Backpressure` if it has taken no row of the call: then it is called again, without the rows for
+        the destinations of the policy that it names, or for all of them if it names none. Where there are none, it is
+        called again with the same rows until it takes them, for at most ``option("throttle.patience_seconds", …)``,
+        by default 60.
         """
         self._function = func
         return self
@@ -252,7 +259,7 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION)
+        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION, _PATIENCE_OPTION)
         return {key: value for key, value in self._options.items() if key.lower() not in own}
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
@@ -288,7 +295,7 @@ class ThrottledStreamWriter:
         )  # fmt: skip
         choice = self._choice(source, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
-        outlet = self._outlet(pipeline, options, control_path) if target.format == PACED else None
+        outlet = self._outlet(pipeline, target, options, control_path)
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
@@ -319,7 +326,7 @@ class ThrottledStreamWriter:
             query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
-        if outlet is not None:
+        if isinstance(outlet, PacedSink):
             outlet.kept.follow(lambda: query.isActive)
         self._started(query, ControlLook.of(self._events.sparkSession, control_path))
         return query
@@ -343,11 +350,21 @@ class ThrottledStreamWriter:
         logger.info("throttled query %s: %s writer (%s)", self._name or "", writer, choice.why)
         logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
 
-    def _outlet(self, pipeline: AnyPipeline, options: dict[str, str], control_path: str) -> PacedSink:
+    def _outlet(
+        self, pipeline: AnyPipeline, target: Target, options: dict[str, str], control_path: str
+    ) -> PacedSink | FunctionSink | None:
+        """Return what takes the admitted rows, if Spark's writers do not."""
+        if self._function is None and target.format != PACED:
+            return None
         spark = self._events.sparkSession
-        send, how = http_sender(options) if self._paced is None else self._paced
         namespace, size = pipeline.measured()
         epochs = Epochs(Directory(control_path), batches_retained=batches_retained(spark))
+        if self._function is not None:
+            patience_seconds = patience(self._asked(_PATIENCE_OPTION))
+            return FunctionSink(
+                self._function, words_of(self._function), self._events.schema, namespace, epochs, patience_seconds
+            )
+        send, how = http_sender(options) if self._paced is None else self._paced
         return PacedSink(
             send, words_of(send), how, self._events.schema, namespace, size, interval_ms(spark, self._trigger),
             task_slots(spark), epochs,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.checkpoint.offered import unpack_offered
 from spark_throttle.checkpoint.told import unpack_told
 from spark_throttle.checkpoint.unsent import unpack_given_up, unpack_unsent
 from spark_throttle.core.arithmetic.packing import pack, unpack
@@ -60,6 +61,7 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "told": unpack_told,
     "unsent": unpack_unsent,
     "givenup": unpack_given_up,
+    "offered": unpack_offered,
 }
 FILES = sorted(STORED.glob("*.bin"))
 

@@ -103,7 +103,7 @@ def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_ca
     taken = sum(len(arrival.rows) for arrival in answer.taken)
     assert 450 < taken < 900
     for writer, problem in (
-        (lake.writer(throttle).foreachBatch(lambda *_: None), "this query does not send"),
+        (lake.writer(throttle).foreachBatch(lambda *_: None), "this query sends by the function"),
         (lake.writer(throttle).format("parquet").option("path", lake.path("out")), "this query does not send"),
         (lake.writer(throttle).paced(HttpSender(record.url + "2")), "this query sends by http"),
         (lake.writer(throttle).paced(sent_elsewhere), "this query sends by the function"),
@@ -111,7 +111,7 @@ def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_ca
         with pytest.raises(StreamingQueryException, match=problem) as error:
             finish(writer.start())
         assert f"{900 - taken} messages that {record.url} did not take" in str(error.value)
-        assert "start it with paced(…) as it was" in str(error.value)
+        assert "start it with the paced(…) or foreachBatch(…) that it had" in str(error.value)
     assert len(record.arrivals) == asked
     checkpoint, backup = Path(lake.checkpoint), lake.root / "backup"
     shutil.copytree(checkpoint, backup)

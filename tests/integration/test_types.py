@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, VariantType
 
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.columns.payload_columns import with_helpers
 from spark_throttle.spark.rows.frames import TIE
@@ -177,6 +177,44 @@ def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     assert exact(found.select(offered.columns)) == sorted([*passing(before), *texts(before, "t/never")], key=repr)
     verdicts = found.groupBy("ns", "throttle.verdict").count().collect()
     assert sorted(map(tuple, verdicts)) == [("t/late", "ADMIT", 3), ("t/never", "REJECT", 3), ("t/now", "ADMIT", 3)]
+
+
+def test_all_types_wait_for_a_destination_unharmed(lake: Lake, every_type: str) -> None:
+    """A function refuses a whole batch, which it gets back from the checkpoint, or from the dead letters."""
+    limits = {
+        "resource_groups": {
+            "api": {**publish(messages_per_second=1000), "destination": {"open_after_seconds": 0.001}},
+            "dead": {
+                **publish(messages_per_second=1000),
+                "destination": {"open_after_seconds": 0.001, "on_unavailable": "dead_letters"},
+            },
+        },
+        "tenants": {"t": {"resource_group": "api"}},
+    }
+    offered = lake.spark.read.parquet(every_type)
+    refusals, taken = [Backpressure()] * 2, []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        if refusals and not rows.isEmpty():
+            raise refusals.pop()
+        taken.extend(exact(rows.select(offered.columns)))
+
+    for _ in range(4):
+        events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
+        writer = lake.throttle(policies(**limits), size=None).write_stream(events).foreachBatch(write)
+        finish(writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True).start())
+    assert sorted(taken, key=repr) == exact(offered)
+    refusals += [Backpressure()] * 100
+    limits["tenants"]["t"]["resource_group"] = "dead"
+    for _ in range(4):
+        events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
+        writer = lake.throttle(policies(**limits), size=None).write_stream(events).foreachBatch(write)
+        writer = writer.rejected("parquet", path=lake.path("dead")).option(
+            "checkpointLocation", lake.path("checkpoint2")
+        )
+        finish(writer.trigger(availableNow=True).start())
+    dead = lake.spark.read.parquet(lake.path("dead"))
+    assert exact(dead.select(offered.columns)) == exact(offered)
 
 
 def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) -> None:

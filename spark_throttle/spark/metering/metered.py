@@ -17,6 +17,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -28,7 +29,7 @@ from pyspark.sql import DataFrame, Row
 from spark_throttle.control.feedback import read_reports
 from spark_throttle.core.time_charges import Lot
 from spark_throttle.core.usage import UsageReport, admitted_messages
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.call_clock import CallClock
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
@@ -36,6 +37,7 @@ from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
 from spark_throttle.spark.metering.metered_query import MeteredQuery
 from spark_throttle.spark.metering.running_task import RunningTask
 from spark_throttle.spark.metering.task_meter import DRIVER, Tally, charge_driver, charge_task
+from spark_throttle.spark.metering.task_refusal import note_refusal
 
 Function = Callable[..., Any]
 
@@ -117,15 +119,26 @@ class Metered:
         meter = Meter(self._clock)
         call = _TaskCall(meter, self._namespace)
         function = functools.partial(_each, self._function) if self._is_called_per_batch else self._function
-        results = call.begin(functools.partial(function, call.taking(rows), **self._keywords(meter)))
+        with self._noting_refusal(task):
+            results = call.begin(functools.partial(function, call.taking(rows), **self._keywords(meter)))
         if isinstance(results, Iterator):
             return self._results(results, call, task)
         self._end(call, task)
         return results
 
     def _results(self, results: Iterator[Any], call: _TaskCall, task: RunningTask) -> Iterator[Any]:
-        yield from call.returning(results)
+        with self._noting_refusal(task):
+            yield from call.returning(results)
         self._end(call, task)
+
+    @contextmanager
+    def _noting_refusal(self, task: RunningTask) -> Iterator[None]:
+        """Let the driver know if the function says that a destination does not take rows now."""
+        try:
+            yield
+        except Backpressure as refusal:
+            note_refusal(Directory(self._query.control_path), task.batch, refusal)
+            raise
 
     def _end(self, call: _TaskCall, task: RunningTask) -> None:
         said_ns = call.meter.end()

@@ -27,8 +27,7 @@ def send_options(concurrency: int, rows_per_call: int, *, in_order: bool, patien
     for name, value in (("concurrency", concurrency), ("rows_per_call", rows_per_call)):
         if value < 1:
             raise ConfigurationError(f"{name} is {value}; give a number from 1 on")
-    if not patience_seconds >= 0:
-        raise ConfigurationError(f"patience_seconds is {patience_seconds}; give a number from 0 on")
+    _check_patience(patience_seconds)
     return SendOptions(concurrency, rows_per_call, in_order, patience_seconds)
 
 
@@ -70,6 +69,24 @@ def http_sender(options: Mapping[str, str]) -> tuple[HttpSender, SendOptions]:
         in_order=in_order == "true",
         patience_seconds=patience_seconds,
     )
+
+
+def patience(text: str | None) -> float:
+    """Return for how many seconds a function for `foreachBatch` may refuse a batch, by the option's text.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number, or below 0.
+    """
+    found = SendOptions().patience_seconds if text is None else float(_number(float, "throttle.patience_seconds", text))
+    _check_patience(found)
+    return found
+
+
+def _check_patience(patience_seconds: float) -> None:
+    if not patience_seconds >= 0:
+        raise ConfigurationError(f"patience_seconds is {patience_seconds}; give a number from 0 on")
 
 
 def _number(kind: type, name: str, text: str) -> Any:  # noqa: ANN401 - of the kind

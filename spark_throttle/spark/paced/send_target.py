@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from spark_throttle.checkpoint.definition import digest
 from spark_throttle.spark.paced.http_sender import HttpSender
-from spark_throttle.spark.paced.sending import OpenedPerTask, Send
+from spark_throttle.spark.paced.sending import OpenedPerTask
 
 
-def words_of(send: Send | OpenedPerTask) -> str:
+def words_of(send: Callable[..., Any] | OpenedPerTask) -> str:
     """Return what a sender sends to: an `HttpSender`'s URL, without its secrets, or the name of a function or a class.
 
     Functions of one name are taken to be the same.

@@ -11,7 +11,6 @@ In the dead letters they look like rows that their resource group rejected, for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
 from itertools import groupby
 from typing import Any, Final
 
@@ -19,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.core.quota import Level, Verdict
-from spark_throttle.spark.columns.payload_columns import from_carried
+from spark_throttle.spark.columns.payload_columns import from_carried, leaving_schema
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import Parcel
+from spark_throttle.spark.rows.frames import FrameUnpacker, encode
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 
 DESTINATION_UNAVAILABLE: Final = "destination_unavailable"
@@ -104,13 +105,24 @@ def given_up_tables(parcels: Sequence[Parcel], destination_of: Mapping[str, str]
 
 
 def given_up_rows(tables: Sequence[bytes], schema: StructType) -> DataFrame | None:
-    """Return the rows in tables, in the user's types; `None` if there are none."""
+    """Return the rows in tables, with the ``throttle`` column and in the user's types; `None` if there are none."""
     if not tables:
         return None
-    spark = SparkSession.active()
-    frames = [spark.createDataFrame(table_in(table)) for table in tables]
-    together = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    return from_carried(together, schema)
+    verdict = from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))
+    carried = StructType([*leaving_schema(schema), *verdict])
+    return from_carried(_frame(SparkSession.active(), tables, carried), schema)
+
+
+def rows_of(parcels: Sequence[Parcel], schema: StructType, spark: SparkSession) -> DataFrame:
+    """Return the rows of calls in the form that travels (`leaving_schema`)."""
+    alike = groupby(parcels, key=lambda parcel: parcel.rows.schema)
+    tables = [pa.concat_tables([parcel.rows for parcel in together]) for _, together in alike]
+    return _frame(spark, [frame for table in tables for frame in encode(table)], leaving_schema(schema))
+
+
+def _frame(spark: SparkSession, tables: Sequence[bytes], schema: StructType) -> DataFrame:
+    frames = spark.createDataFrame(pa.table({"frame": pa.array(tables, pa.binary())}))
+    return frames.coalesce(1).mapInArrow(FrameUnpacker(to_arrow_schema(schema, timezone="UTC")), schema)
 
 
 def _runs(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:

@@ -10,8 +10,7 @@ Delta skips a batch silently, even a different batch of the same number (`checkp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -24,9 +23,7 @@ from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.sink_meter import metered_write
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
@@ -164,7 +161,9 @@ class Outlet(Protocol):
         mark: BatchMark,
         reports: Sequence[UsageReport],
     ) -> DataFrame | None:
-        """Take the rows, `None` if there are none, and return those that it gives up, with the ``throttle`` column.
+        """Take the rows, and return those that it gives up, with the ``throttle`` column.
+
+        Without rows, `None` is given for a target, and no row for a function, which is called for every batch.
 
         Called again with the same rows if the batch is run again.
         """
@@ -186,7 +185,7 @@ class BatchSink:
     """The query's definition, as JSON."""
 
     outlet: Outlet | None = None
-    """What takes the admitted rows in place of Spark's writer; then `admitted` says how they are arranged."""
+    """What takes the admitted rows in place of Spark's writer, a function's always; `admitted` says how they come."""
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Write one batch."""
@@ -202,15 +201,12 @@ class BatchSink:
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             given_up = None
             if self.outlet is not None:
-                given = partial(rows.admitted, self.admitted) if has_admitted else None
+                is_given = has_admitted or not isinstance(self.admitted, Target)
+                given = partial(rows.admitted, self.admitted) if is_given else None
                 given_up = self.outlet.write(given, directory, mark, reports)
-            elif isinstance(self.admitted, Metered):
-                with _no_backpressure():
-                    self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
-            elif not isinstance(self.admitted, Target):
-                with _no_backpressure():
-                    self.admitted(rows.admitted(self.admitted), batch)
-            elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
+            elif isinstance(self.admitted, Target) and (
+                has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta)
+            ):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
                     self.admitted.write(rows.admitted(self.admitted), mark)
@@ -238,21 +234,3 @@ class BatchSink:
             self.rejected.write_batch_folder(rows, mark.batch)
         else:
             self.rejected.write(rows, mark)
-
-
-@contextmanager
-def _no_backpressure() -> Iterator[None]:
-    """Say what is wrong if a function for `foreachBatch` says `Backpressure`: nobody knows which rows it has taken.
-
-    Raises
-    ------
-    ConfigurationError
-        If it does.
-    """
-    try:
-        yield
-    except Backpressure as error:
-        raise ConfigurationError(
-            f"a function for foreachBatch raised Backpressure ({error.problem}), which only a function for paced(send) "
-            f"can say: it is called for some rows at a time, and again for those that were not taken"
-        ) from error

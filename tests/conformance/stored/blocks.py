@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.checkpoint.offered import pack_offered
 from spark_throttle.checkpoint.told import pack_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, pack_given_up, pack_unsent
 from spark_throttle.core.charges_codec import pack_charges
@@ -270,6 +271,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "charges_v1": charges,
     "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
     "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),
+    "offered_v1": lambda: {"gold": 2**40, "zoë": -1},
     "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
@@ -277,7 +279,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
     "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
-    "givenup": pack_given_up,
+    "givenup": pack_given_up, "offered": pack_offered,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType
 from pyspark.util import PythonEvalType
 
 from spark_throttle.control.charges import read_charges
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.metering import meter as meters
@@ -28,6 +28,7 @@ from spark_throttle.spark.metering.meter import Meter
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.metered_query import MeteredQuery
 from spark_throttle.spark.metering.running_task import RunningTask
+from spark_throttle.spark.metering.task_refusal import take_refusal
 
 PANDAS_UDF: Any = functions.pandas_udf
 ARROW_UDF: Any = functions.arrow_udf  # their overloads know no wrapper of a function
@@ -440,3 +441,24 @@ def test_namespace_of_a_throttle_is_that_of_its_rows_if_it_is_a_column() -> None
 def test_unknown_clock_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="clock is 'gpu'; give 'cpu' or 'wall'"):
         throttle().metered(len, clock="gpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_generator", [False, True])
+def test_what_a_function_says_of_a_destination_in_a_task_reaches_the_driver_once(
+    world: World, is_generator: bool
+) -> None:
+    def refuse(rows: Iterator[Any]) -> None:
+        list(rows)
+        raise Backpressure(2.5, "api", "it is locked")
+
+    def refuse_later(rows: Iterator[Any]) -> Iterator[Any]:
+        yield from rows
+        raise Backpressure(2.5, "api", "it is locked")
+
+    metered = world.metered(refuse_later if is_generator else refuse)
+    with pytest.raises(Backpressure):
+        list(metered(given_to("arrow", ("a",))))
+    found = take_refusal(world.directory, 3)
+    assert found is not None
+    assert (found.retry_after_seconds, found.scope, found.problem) == (2.5, "api", "it is locked")
+    assert take_refusal(world.directory, 3) is None
