@@ -15,8 +15,11 @@ from spark_throttle.core.lending.destinations import Told
 from spark_throttle.files.storage import Directory
 
 _FOLDER = "told"
-_KIND, _VERSION = "told", 1
+_KIND, _VERSION = "told", 2
+"""Version 2 added until when destinations asked not to be called; it is written where one did."""
+
 _NUMBERS = ("accepted", "refused", "part", "quiet_ms", "refused_for_ms", "unsent_messages")
+_CLOSED = "closed_until_ms"
 
 
 def write_told(directory: Directory, batch: int, told: dict[str, Told]) -> None:
@@ -29,14 +32,17 @@ def write_told(directory: Directory, batch: int, told: dict[str, Told]) -> None:
 
 def pack_told(told: dict[str, Told]) -> bytes:
     """Return what destinations said as a block."""
-    numbers = {name: np.array([getattr(each, name) for each in told.values()], dtype=np.int64) for name in _NUMBERS}
-    return pack(_KIND, _VERSION, {"names": pa.array(told, pa.string()), **numbers})
+    is_closed = any(each.closed_until_ms for each in told.values())
+    names = (*_NUMBERS, _CLOSED) if is_closed else _NUMBERS
+    numbers = {name: np.array([getattr(each, name) for each in told.values()], dtype=np.int64) for name in names}
+    return pack(_KIND, _VERSION if is_closed else 1, {"names": pa.array(told, pa.string()), **numbers})
 
 
 def unpack_told(block: bytes, what: str) -> dict[str, Told]:
     """Return what `pack_told` packed."""
     f = unpack(block, _KIND, _VERSION, what)
-    rows = zip(*(f.integers(name).tolist() for name in _NUMBERS), strict=True)
+    names = (*_NUMBERS, _CLOSED) if f.has(_CLOSED) else _NUMBERS
+    rows = zip(*(f.integers(name).tolist() for name in names), strict=True)
     return {name: Told(*row) for name, row in zip(f.names("names").to_pylist(), rows, strict=True)}
 
 

@@ -14,23 +14,35 @@ dead letters are written. Later attempts give up the same calls, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.offered import OFFERED_FOLDER
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms
-from spark_throttle.core.arithmetic.packing import pack, unpack
+from spark_throttle.core.arithmetic.packing import Field, pack, unpack
 from spark_throttle.errors import UnsentCallsError
 from spark_throttle.files.storage import Directory
 
 _FOLDER: Final = "unsent"
-_KIND, _VERSION = "unst", 1
+_KIND, _VERSION = "unst", 2
+"""Version 2 added in whose names calls were refused; it is written where one was in another than its destination's."""
+
 _GIVEN_UP: Final = "given_up"
 _GIVEN_UP_KIND, _GIVEN_UP_VERSION = "gvup", 1
 _PRUNED_EVERY: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """In whose name the calls of a namespace are refused, where it is not their destination's."""
+
+    scope: str
+    until_ms: int = 0
+    """The wall-clock time before which the scope asks not to be called; 0 if it does not ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +55,9 @@ class UnsentCalls:
     messages: int
     tables: list[bytes]
     """The calls, as `spark.paced.unsent_calls` writes them."""
+
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """By namespace."""
 
 
 def write_unsent(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:
@@ -63,13 +78,27 @@ def read_unsent(control: Directory, batch: int, batch_ms: int | None) -> UnsentC
 
 def pack_unsent(calls: UnsentCalls) -> bytes:
     """Return calls as a block."""
-    return pack(_KIND, _VERSION, {"target": calls.target, "messages": calls.messages, "tables": calls.tables})
+    version, more = 1, dict[str, Field]()
+    if calls.held:
+        version, more = _VERSION, {
+            "held_names": pa.array(list(calls.held), pa.string()),
+            "held_scopes": pa.array([each.scope for each in calls.held.values()], pa.string()),
+            "held_until_ms": np.array([each.until_ms for each in calls.held.values()], dtype=np.int64),
+        }  # fmt: skip
+    return pack(_KIND, version, {
+        "target": calls.target, "messages": calls.messages, "tables": calls.tables, **more,
+    })  # fmt: skip
 
 
 def unpack_unsent(block: bytes, what: str) -> UnsentCalls:
     """Return what `pack_unsent` packed."""
     f = unpack(block, _KIND, _VERSION, what)
-    return UnsentCalls(f.text("target"), f.integer("messages"), f.blobs("tables"))
+    held = dict[str, Held]()
+    if f.has("held_names"):
+        names, scopes = (f.names(name).to_pylist() for name in ("held_names", "held_scopes"))
+        times_ms = f.integers("held_until_ms").tolist()
+        held = {name: Held(*each) for name, *each in zip(names, scopes, times_ms, strict=True)}
+    return UnsentCalls(f.text("target"), f.integer("messages"), f.blobs("tables"), held)
 
 
 def note_given_up(control: Directory, batch: int, batch_ms: int, keys: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ Each kind has its own format version. A reader accepts every version up to its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,11 +39,12 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 10
+EPOCH_VERSION = 11
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
 quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time, 9 the
-handover with which new shards begin, 10 the prices by which scopes that are short of time are divided."""
+handover with which new shards begin, 10 the prices by which scopes that are short of time are divided, 11 until when
+destinations asked not to be called."""
 
 GRANT_VERSION = 7
 """The newest version of a control row. Up to 6 they are those of epochs; handovers travel in rows of their own."""
@@ -57,6 +58,7 @@ _EPOCH_WITH_DESTINATIONS = 7
 _EPOCH_WITH_TIME_SHARES = 8
 _EPOCH_WITH_HANDOVER = 9
 _EPOCH_WITH_PRICES, _GRANT_WITH_PRICES = 10, 7
+_EPOCH_WITH_CLOSED = 11
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _STATE_WITH_TIME = 8
@@ -309,7 +311,9 @@ def pack_epoch(epoch: Epoch) -> bytes:
         version = version if epoch.time.limits.prices is None else _EPOCH_WITH_PRICES
         more |= epoch_time_fields(epoch.time)
     if epoch.destinations is not None:
-        version, more = max(version, _EPOCH_WITH_DESTINATIONS), {**more, **_destination_fields(epoch.destinations)}
+        is_closed = bool(epoch.destinations.closed_until_ms.any())
+        version = max(version, _EPOCH_WITH_CLOSED if is_closed else _EPOCH_WITH_DESTINATIONS)
+        more |= epoch.destinations.to_fields()
     if epoch.handover:
         version, more = max(version, _EPOCH_WITH_HANDOVER), {**more, "handover": epoch.handover}
     return pack("epch", version, {
@@ -337,18 +341,8 @@ def unpack_epoch(block: bytes, what: str) -> Epoch:
     return Epoch(
         f.integer("number"), f.text("revision"), buckets, lending, f.integer("settled_batch"), _share(f), reading,
         f.integers("owed_ms") if f.has("owed_ms") else None, epoch_time_of(f, buckets.as_of_ms),
-        _destinations(f), f.text("handover") if f.has("handover") else "",
+        DestinationRates.of_fields(f), f.text("handover") if f.has("handover") else "",
     )  # fmt: skip
-
-
-def _destination_fields(rates: DestinationRates) -> dict[str, Field]:
-    return {f"destination_{each.name}": getattr(rates, each.name) for each in fields(DestinationRates)}
-
-
-def _destinations(f: BlockFields) -> DestinationRates | None:
-    if not f.has("destination_scope"):
-        return None
-    return DestinationRates(*(f.integers(f"destination_{each.name}") for each in fields(DestinationRates)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,13 +17,13 @@ from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.batch_errors import ReadableErrors
 from spark_throttle.spark.batch_functions.function_sink import FunctionSink
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.control_look import ControlLook
-from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, patience, send_options
+from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, patience, send_options, words_of
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
-from spark_throttle.spark.paced.send_target import words_of
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.reference_choice import (
@@ -311,7 +311,7 @@ class ThrottledStreamWriter:
         writer: DataStreamWriter = frames.writeStream
         if choice.plan is None:
             sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
-            writer = writer.foreachBatch(replace(sink, outlet=outlet))
+            writer = writer.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
         else:
             frames.sparkSession.dataSource.register(ThrottleDeltaSink)
             writer = writer.format(DELTA_SINK_FORMAT).option("plan", choice.plan.to_json())

@@ -68,6 +68,20 @@ def test_epochs_pin_the_rate_and_a_new_process_finds_it(query: Query) -> None:
     assert (lower < higher <= CEILING, unsent) == (True, 0)
 
 
+def test_epochs_pin_until_when_a_destination_asked_not_to_be_called_and_a_new_process_finds_it(query: Query) -> None:
+    batch(query, Told(5, 1, WHOLE, 0, 0, 30, 2**41), admitted=10)
+    query.restart()
+    query.trigger(1_000)
+    found = query.epoch.destinations
+    assert found is not None
+    assert found.closed_until_ms.tolist() == [2**41]
+    batch(query, TAKEN)
+    query.trigger(1_000)
+    found = query.epoch.destinations
+    assert found is not None
+    assert found.closed_until_ms.tolist() == [0]
+
+
 def test_kept_calls_make_a_batch_due_every_second_and_one_more_says_that_they_were_sent(query: Query) -> None:
     batch(query, Told(5, 1, WHOLE, 0, 0, 30), admitted=10)
     query.trigger()

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
+from spark_throttle.checkpoint.told import unpack_told
 from spark_throttle.checkpoint.unsent import unpack_given_up
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.control.feedback import write_reports
@@ -202,8 +203,8 @@ def test_kept_calls_are_sent_while_batches_come_and_go_and_no_call_that_was_take
     found: list[SentMeanwhile] = []
     end = KeptSender.end
 
-    def noted_end(self: KeptSender) -> SentMeanwhile | None:
-        meanwhile = end(self)
+    def noted_end(self: KeptSender, **how: bool) -> SentMeanwhile | None:
+        meanwhile = end(self, **how)
         found.extend([] if meanwhile is None else [meanwhile])
         return meanwhile
 
@@ -224,3 +225,51 @@ def test_kept_calls_are_sent_while_batches_come_and_go_and_no_call_that_was_take
     told = sum(told.accepted for meanwhile in found for told in meanwhile.told.values())
     assert told == sum(arrival.namespace.startswith("a/") for arrival in answer.taken)
     assert not [path for path in (lake.control / "unsent").iterdir() if int(path.name[:12]) == lake.last_batch()]
+
+
+class Asks:
+    """Refuses a call of tenant ``a``, and asks to wait; takes all others."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.arrivals: list[Arrival] = []
+        self.has_all = threading.Event()
+
+    def __call__(self, arrival: Arrival) -> int:
+        self.arrivals.append(arrival)
+        if self.of_a[self.number : self.number + 1] == [arrival]:
+            return 503
+        if len({row["id"] for each in self.arrivals for row in each.rows}) == len(EVENTS):
+            self.has_all.set()
+        return 200
+
+    @property
+    def of_a(self) -> list[Arrival]:
+        return [each for each in self.arrivals if each.namespace.startswith("a/")]
+
+
+def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_after_a_restart(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Asks(20)
+    record.headers = {"Retry-After": "12"}
+    lake.offer(EVENTS)
+    throttle = lake.throttle(API)
+
+    def closed() -> bool:
+        blocks = [path.read_bytes() for path in sorted((lake.control / "told").glob("*[0-9]"))]
+        return any(told.closed_until_ms for block in blocks for told in unpack_told(block, "told").values())
+
+    query = lake.writer(throttle).trigger(processingTime="1 second").paced(HttpSender(record.url)).start()
+    pause = threading.Event()
+    while not closed():
+        assert query.isActive, query.exception()
+        pause.wait(0.1)
+    query.stop()
+    query = lake.writer(throttle).trigger(processingTime="1 second").paced(HttpSender(record.url)).start()
+    assert answer.has_all.wait(60), query.status
+    query.stop()
+    assert query.exception() is None
+    asked, *later = [each.at_ns / 1e9 for each in answer.of_a[20:]]
+    in_flight = 0.3  # calls that had left
+    assert min(at for at in later if at > asked + in_flight) >= asked + 12

@@ -17,12 +17,13 @@ destination to which nothing was sent keeps its rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.packing import BlockFields, Field
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
@@ -57,6 +58,9 @@ class Told:
     unsent_messages: int
     """Admitted rows, of this batch and earlier ones, that a later batch sends."""
 
+    closed_until_ms: int = 0
+    """The wall-clock time before which it asks not to be called; 0 if it does not ask."""
+
     @classmethod
     def together(cls, parts: list[Self]) -> Self:
         """Return what the tasks of a batch were told, as one."""
@@ -69,7 +73,7 @@ class Told:
             sum(each.accepted for each in parts), sum(each.refused for each in parts),
             weighted // calls if calls else WHOLE, quiet_ms,
             min((each.refused_for_ms for each in asked), default=0),
-            sum(each.unsent_messages for each in parts),
+            sum(each.unsent_messages for each in parts), max((each.closed_until_ms for each in parts), default=0),
         )  # fmt: skip
 
     def after(self, earlier: Told) -> Told:
@@ -95,6 +99,26 @@ class DestinationRates:
 
     is_open: Int64s
     """1 where the breaker is open: the destination is unavailable."""
+
+    closed_until_ms: Int64s
+    """The wall-clock time before which the destination asked not to be called; 0 where it did not ask."""
+
+    @classmethod
+    def of_fields(cls, f: BlockFields) -> DestinationRates | None:
+        """Return those of an epoch's block; `None` if it has none. In older ones no destination is closed."""
+        if not f.has("destination_scope"):
+            return None
+        *known, closed = (f"destination_{each.name}" for each in fields(cls))
+        found = [f.integers(name) for name in known]
+        found.append(f.integers(closed) if f.has(closed) else np.zeros_like(found[0]))
+        return cls(*found)
+
+    def to_fields(self) -> dict[str, Field]:
+        """Return them as fields of a block; the last only where a destination is closed."""
+        found: dict[str, Field] = {f"destination_{each.name}": getattr(self, each.name) for each in fields(self)}
+        if not self.closed_until_ms.any():
+            del found["destination_closed_until_ms"]
+        return found
 
     def unavailable(self, policy: CompiledPolicy) -> set[str]:
         """Return the destinations whose breakers are open."""
@@ -150,7 +174,7 @@ def rates_after(
     floors, opens = policy.destinations.floor_micro_per_ms.tolist(), policy.destinations.open_after_ms.tolist()
     gives_up, rows = policy.destinations.gives_up.tolist(), []
     for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
-        state = _State(Aimd(ceiling), 0, 0) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
+        state = _State(Aimd(ceiling)) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
         heard, sent = [each[name] for each in told if name in each], state.aimd.rate(floor=floor, ceiling=ceiling)
         for number, each in enumerate(heard, 1):
             state = state.after(each, sent=sent, floor=floor, elapsed_ms=elapsed_ms if number == len(heard) else 0)
@@ -160,9 +184,10 @@ def rates_after(
         if is_open and not gives_up[at]:
             rate = 0 if state.unsent_messages else floor
         rows.append((
-            state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open)
+            state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open),
+            state.closed_until_ms,
         ))  # fmt: skip
-    return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 6).T)
+    return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 7).T)
 
 
 def aimd_after(aimd: Aimd, told: Told, *, sent: int, floor: int) -> Aimd:
@@ -194,18 +219,21 @@ def group_names(policy: CompiledPolicy) -> list[str]:
 @dataclass(frozen=True, slots=True)
 class _State:
     aimd: Aimd
-    refused_for_ms: int
-    unsent_messages: int
+    refused_for_ms: int = 0
+    unsent_messages: int = 0
+    closed_until_ms: int = 0
 
     @classmethod
     def of(cls, rates: DestinationRates, at: int) -> _State:
-        return cls(rates.aimd(at), int(rates.refused_for_ms[at]), int(rates.unsent_messages[at]))
+        numbers = (rates.refused_for_ms, rates.unsent_messages, rates.closed_until_ms)
+        return cls(rates.aimd(at), *(int(each[at]) for each in numbers))
 
     def after(self, told: Told, *, sent: int, floor: int, elapsed_ms: int) -> _State:
         """Return the state after a batch that was to send at the rate `sent`."""
-        kept = replace(self, unsent_messages=told.unsent_messages)
+        kept = replace(self, unsent_messages=told.unsent_messages, closed_until_ms=told.closed_until_ms)
         if not told.accepted:
-            return replace(kept, refused_for_ms=self.refused_for_ms + elapsed_ms) if told.refused else kept
+            has_refused = told.refused or told.closed_until_ms
+            return replace(kept, refused_for_ms=self.refused_for_ms + elapsed_ms) if has_refused else kept
         aimd = aimd_after(self.aimd, told, sent=sent, floor=floor)
         return replace(kept, aimd=aimd, refused_for_ms=told.refused_for_ms if told.refused else 0)
 

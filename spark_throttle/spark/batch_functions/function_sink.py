@@ -38,6 +38,7 @@ from spark_throttle.checkpoint.offered import note_offered, noted_offered
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, write_unsent
 from spark_throttle.control.epochs import Epochs, policy_of_revision
+from spark_throttle.core.lending.destinations import group_names
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import Backpressure, DeliveryError, SourceChangedError
@@ -46,9 +47,10 @@ from spark_throttle.spark.batch_functions.offers import GIVEN_UP, cut, offered_m
 from spark_throttle.spark.columns.payload_columns import from_carried, to_carried
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.task_refusal import take_refusal
-from spark_throttle.spark.paced.batch_sending import BatchDestination, destinations_of
+from spark_throttle.spark.paced.batch_sending import BatchDestination, destinations_of, heard_of
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.paced_sink import checkpoint_of, epoch_of, time_of, unsent_before
+from spark_throttle.spark.paced.retry_after import wall_ms
 from spark_throttle.spark.paced.sending import Parcel
 from spark_throttle.spark.paced.unsent_calls import (
     count_rows,
@@ -63,6 +65,7 @@ from spark_throttle.spark.sinks.batch_sink import BatchFunction
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_DAY_SECONDS: Final = 86_400
 _RAW: Final = "__throttle_namespace_bytes"
 
 
@@ -91,8 +94,9 @@ class FunctionSink:
     refusals: Counter[str] = field(default_factory=Counter)
     """The batches that a destination refused since it accepted one."""
 
-    asked_to_wait_until: dict[str, float] = field(default_factory=dict)
-    """By destination, by `clock_seconds`."""
+    clock_ms: Callable[[], int] = wall_ms
+    closed: dict[str, int] = field(default_factory=dict)
+    """Until when destinations asked not to be called, by the wall clock, as far as this process was told."""
 
     nothing_left_of: int = -2
     """The batch that left no row unsent, if this process knows one."""
@@ -145,7 +149,11 @@ class FunctionSink:
         messages = Counter(dict(zip(shown(names).to_pylist(), admitted.tolist(), strict=True)))
         for parcel in kept:
             messages[parcel.key.namespace] += parcel.rows.num_rows
-        found, destination_of = destinations_of(epoch, self.epochs.policy(epoch), +messages)
+        policy = self.epochs.policy(epoch)
+        if left is not None and left.target != self.target:  # what others asked for says nothing of this one
+            self.closed |= dict.fromkeys(group_names(policy), 0)
+        heard = heard_of(epoch, policy, self.closed, self.clock_ms())
+        found, destination_of = destinations_of(epoch, policy, +messages, heard)
         destinations = {name: each for name, each in found.items() if each.rows}
         batch_ms = time_of(checkpoint, mark.batch)
         elapsed_ms = batch_ms - time_of(checkpoint, mark.batch - 1) if mark.batch else 0
@@ -158,14 +166,11 @@ class FunctionSink:
 
     def _offers(self, batch: _Batch) -> dict[str, int]:
         """Return how many rows are offered to the destinations that are not offered all."""
-        now, found = self.clock_seconds(), {}
-        for name, each in batch.destinations.items():
-            offered = offered_messages(each, self.refusals[name], batch.elapsed_ms)
-            if now < self.asked_to_wait_until.get(name, now):
-                offered = 0
-            if offered < each.rows:
-                found[name] = offered
-        return found
+        offers = {
+            name: offered_messages(each, self.refusals[name], batch.elapsed_ms)
+            for name, each in batch.destinations.items()
+        }
+        return {name: offered for name, offered in offers.items() if offered < batch.destinations[name].rows}
 
     def _take(
         self,
@@ -183,7 +188,7 @@ class FunctionSink:
             asks_seconds = refusal.retry_after_seconds
             refused = asked if refusal.scope is None else {refusal.scope} & asked
             if asks_seconds is not None:
-                self.asked_to_wait_until |= dict.fromkeys(refused, self.clock_seconds() + asks_seconds)
+                self.closed |= dict.fromkeys(refused, self.clock_ms() + round(1_000 * min(asks_seconds, _DAY_SECONDS)))
             if refused:
                 return refused
             seconds = pause if asks_seconds is None else asks_seconds
@@ -214,7 +219,7 @@ class FunctionSink:
 
     def _keep(self, batch: _Batch, asked: set[str], directory: Directory, mark: BatchMark) -> DataFrame | None:
         """Write what a batch leaves, and what its destinations said; return the rows that are given up."""
-        told, left, given_up = {}, list[Parcel](), list[Parcel]()
+        told, left, given_up, now_ms = {}, list[Parcel](), list[Parcel](), self.clock_ms()
         for name, each in sorted(batch.destinations.items()):
             is_accepted = name in asked
             rest = batch.left(name)
@@ -222,9 +227,12 @@ class FunctionSink:
                 batch.offered[name] = GIVEN_UP
             is_given_up = batch.offered.get(name) == GIVEN_UP
             (given_up if is_given_up else left).extend(rest)
+            closed_until_ms = 0 if is_accepted else self.closed.get(name, each.heard.closed_until_ms)
+            self.closed[name] = closed_until_ms if closed_until_ms > now_ms else 0
             told[name] = told_of_offer(
                 each, is_accepted=is_accepted, refusals=self.refusals[name], elapsed_ms=batch.elapsed_ms,
                 left_messages=0 if is_given_up else sum(parcel.rows.num_rows for parcel in rest),
+                closed_until_ms=self.closed[name],
             )  # fmt: skip
             self.refusals[name] = 0 if is_accepted else self.refusals[name] + 1
         if given_up:  # before the dead letters are written

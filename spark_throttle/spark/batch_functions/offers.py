@@ -54,7 +54,7 @@ def cut(parcels: Sequence[Parcel], offered_messages: int) -> Cut:
 
 def after_refusals(destination: BatchDestination, refusals: int) -> Aimd:
     """Return what the rate of a destination follows after so many batches that it refused."""
-    found = destination.aimd
+    found = destination.heard.aimd
     for _ in range(refusals):
         rate = found.rate(floor=destination.floor_micro_per_ms, ceiling=destination.ceiling_micro_per_ms)
         found = replace(found, base=rate, quiet_ms=0).after_refusal(
@@ -80,13 +80,15 @@ def offered_messages(destination: BatchDestination, refusals: int, elapsed_ms: i
     The quota is 100 messages a second, 900 rows are there, and the batch before was 2 s ago:
 
     >>> destination = BatchDestination(
-    ...     900, 100_000, 1_000, 100_000, Aimd(100_000), is_unavailable=False, gives_up=False
+    ...     900, 100_000, 1_000, 100_000, Heard(Aimd(100_000)), is_unavailable=False, gives_up=False
     ... )
     >>> [offered_messages(destination, refusals, 2_000) for refusals in range(4)]
     [900, 150, 112, 84]
     """
     floor, ceiling = destination.floor_micro_per_ms, destination.ceiling_micro_per_ms
     rate = after_refusals(destination, refusals).rate(floor=floor, ceiling=ceiling)
+    if destination.heard.closed_until_ms:
+        return 0
     if destination.is_unavailable:
         rate = floor
     elif rate >= ceiling:
@@ -95,7 +97,13 @@ def offered_messages(destination: BatchDestination, refusals: int, elapsed_ms: i
 
 
 def told_of_offer(
-    destination: BatchDestination, *, is_accepted: bool, refusals: int, elapsed_ms: int, left_messages: int
+    destination: BatchDestination,
+    *,
+    is_accepted: bool,
+    refusals: int,
+    elapsed_ms: int,
+    left_messages: int,
+    closed_until_ms: int = 0,
 ) -> Told:
     """Return what a destination said to what a batch offered it.
 
@@ -103,11 +111,13 @@ def told_of_offer(
     ----------
     refusals
         The batches that it refused before, since it accepted one.
+    closed_until_ms
+        Until when it asks not to be called; 0 if it does not ask.
     """
     if not is_accepted:
-        return Told(0, 1, WHOLE, 0, 0, left_messages)
+        return Told(0, 1, WHOLE, 0, 0, left_messages, closed_until_ms)
     if not refusals:
-        quiet_ms = destination.aimd.after_quiet(min(elapsed_ms, _LONGEST_STEP_MS)).quiet_ms
+        quiet_ms = destination.heard.aimd.after_quiet(min(elapsed_ms, _LONGEST_STEP_MS)).quiet_ms
         return Told(1, 0, WHOLE, quiet_ms, 0, left_messages)
     base = after_refusals(destination, refusals).base
     return Told(1, refusals, base * WHOLE // destination.sent_micro_per_ms, 0, 0, left_messages)

@@ -24,7 +24,7 @@ from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.spark.paced.calls import HASTE
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.kept_sender import SentMeanwhile
+from spark_throttle.spark.paced.kept_sender import Heard, SentMeanwhile
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName
 from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
@@ -33,7 +33,8 @@ _NS_MILLI: Final = 10**12
 """Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
 
 _PS_PER_NS: Final = 1_000
-_NOTHING: Final[Mapping[str, Aimd]] = MappingProxyType({})
+
+_NONE_CLOSED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,7 @@ class BatchDestination:
 
     floor_micro_per_ms: int
     ceiling_micro_per_ms: int
-    aimd: Aimd
-    """What the rate follows when sending begins."""
-
+    heard: Heard
     is_unavailable: bool
     gives_up: bool
     """Whether rows that it does not take, while it is unavailable, go to the dead letters."""
@@ -69,7 +68,8 @@ class BatchDestination:
             self.is_unavailable,
             asks_once=self.gives_up or not is_timed,
             ceiling_part=self.ceiling_micro_per_ms * hasty * WHOLE // (sent * usual),
-            began=Aimd(max(1, self.aimd.base * WHOLE // sent), self.aimd.quiet_ms),
+            began=Aimd(max(1, self.heard.aimd.base * WHOLE // sent), self.heard.aimd.quiet_ms),
+            closed_until_ms=self.heard.closed_until_ms,
         )
 
     def told(self, earlier: Told, aimd: Aimd) -> Told:
@@ -80,13 +80,14 @@ class BatchDestination:
         part = aimd.base * WHOLE // self.sent_micro_per_ms
         return replace(earlier, part=part, quiet_ms=aimd.quiet_ms, unsent_messages=0)
 
-    def after(self, told: Told) -> Aimd:
-        """Return what the rate follows after the batch's tasks were told something."""
-        return aimd_after(self.aimd, told, sent=self.sent_micro_per_ms, floor=self.floor_micro_per_ms)
+    def after(self, told: Told) -> Heard:
+        """Return what is known after the batch's tasks were told something."""
+        aimd = aimd_after(self.heard.aimd, told, sent=self.sent_micro_per_ms, floor=self.floor_micro_per_ms)
+        return Heard(aimd, told.closed_until_ms)
 
 
 def destinations_of(
-    epoch: Epoch, policy: CompiledPolicy, messages: Mapping[str, int], found: Mapping[str, Aimd] = _NOTHING
+    epoch: Epoch, policy: CompiledPolicy, messages: Mapping[str, int], heard: Mapping[str, Heard]
 ) -> tuple[dict[str, BatchDestination], dict[str, str]]:
     """Return the destinations of a policy in one batch, and the destination of each namespace that has one.
 
@@ -94,8 +95,8 @@ def destinations_of(
     ----------
     messages
         How many rows there are to send, by namespace.
-    found
-        What rates follow of which more is known than the epoch knew, by destination.
+    heard
+        What is known of the destinations.
     """
     rates, destinations = epoch.destinations, policy.destinations
     if rates is None or destinations is None:
@@ -116,8 +117,7 @@ def destinations_of(
         ceiling = int(policy.shared.rate_micro_per_ms[rates.scope[at], Dimension.MESSAGES])
         sent = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
         batch[name] = BatchDestination(
-            rows[name], sent, floor, ceiling, found.get(name, rates.aimd(at)), bool(rates.is_open[at]),
-            bool(destinations.gives_up[at]),
+            rows[name], sent, floor, ceiling, heard[name], bool(rates.is_open[at]), bool(destinations.gives_up[at])
         )  # fmt: skip
     return batch, destination_of
 
@@ -150,12 +150,23 @@ class BatchSending:
         mark: BatchMark,
         reports: Sequence[UsageReport],
         kept: Sequence[bytes],
+        closed: Mapping[str, int] = _NONE_CLOSED,
+        *,
+        now_ms: int = 0,
     ) -> BatchSending:
-        """Return what a batch has to send, with the calls that earlier ones left unsent."""
+        """Return what a batch has to send, with the calls that earlier ones left unsent.
+
+        Parameters
+        ----------
+        closed
+            Until when destinations asked not to be called, where more is known than the epoch knows.
+        now_ms
+            The wall-clock time.
+        """
         names, admitted = admitted_messages(reports)
         moved = {name: count for name, count in zip(shown(names).to_pylist(), admitted.tolist(), strict=True) if count}
         messages = Counter(moved) + _counts(kept)
-        known, destination_of = destinations_of(epoch, policy, messages)
+        known, destination_of = destinations_of(epoch, policy, messages, heard_of(epoch, policy, closed, now_ms))
         costs = costs_of(epoch, policy, reports)
         return cls(
             BatchName(mark.query, mark.batch, mark.identity), epoch, policy, costs, moved, messages,
@@ -168,9 +179,9 @@ class BatchSending:
         return {name: each for name, each in self.known.items() if each.rows}
 
     @property
-    def aimds(self) -> dict[str, Aimd]:
-        """What the rates of all destinations follow."""
-        return {name: each.aimd for name, each in self.known.items()}
+    def heard(self) -> dict[str, Heard]:
+        """What is known of all destinations."""
+        return {name: each.heard for name, each in self.known.items()}
 
     @property
     def may_give_up(self) -> bool:
@@ -186,11 +197,11 @@ class BatchSending:
 
     def after(self, meanwhile: SentMeanwhile, kept: Sequence[bytes]) -> BatchSending:
         """Return it where of the kept calls only some are still unsent."""
-        return self._with(Counter(self.moved) + _counts(kept), meanwhile.aimds)
+        return self._with(Counter(self.moved) + _counts(kept), meanwhile.heard)
 
-    def left(self, aimds: Mapping[str, Aimd], kept: Sequence[bytes]) -> BatchSending:
+    def left(self, heard: Mapping[str, Heard], kept: Sequence[bytes]) -> BatchSending:
         """Return what is left of it: kept calls."""
-        return self._with(_counts(kept), aimds)
+        return self._with(_counts(kept), heard)
 
     def told_with(self, told: Mapping[str, Told], meanwhile: SentMeanwhile | None) -> dict[str, Told]:
         """Return what its tasks were told, with what was said since the batch before."""
@@ -201,7 +212,7 @@ class BatchSending:
             if name in found:
                 found[name] = found[name].after(each)
             elif name in self.known:
-                found[name] = self.known[name].told(each, meanwhile.aimds[name])
+                found[name] = self.known[name].told(each, meanwhile.heard[name].aimd)
         return found
 
     def told_of_kept(self, told: Mapping[str, Told], kept: Mapping[str, Sequence[bytes]]) -> dict[str, Told]:
@@ -209,12 +220,31 @@ class BatchSending:
         rows = Counter(dict.fromkeys(told, 0))
         for name, tables in kept.items():
             rows[self.destination_of[name]] += count_rows(tables)
-        nothing = Told(0, 0, WHOLE, 0, 0, 0)
-        return {name: replace(told.get(name, nothing), unsent_messages=count) for name, count in sorted(rows.items())}
+        nothing = {name: Told(0, 0, WHOLE, 0, 0, 0, each.heard.closed_until_ms) for name, each in self.known.items()}
+        said = {**nothing, **told}
+        return {name: replace(said[name], unsent_messages=count) for name, count in sorted(rows.items())}
 
-    def _with(self, messages: Mapping[str, int], aimds: Mapping[str, Aimd]) -> BatchSending:
-        known, destination_of = destinations_of(self.epoch, self.policy, messages, aimds)
+    def _with(self, messages: Mapping[str, int], heard: Mapping[str, Heard]) -> BatchSending:
+        known, destination_of = destinations_of(self.epoch, self.policy, messages, {**self.heard, **heard})
         return replace(self, messages=messages, known=known, destination_of=destination_of)
+
+
+def heard_of(epoch: Epoch, policy: CompiledPolicy, closed: Mapping[str, int], now_ms: int) -> dict[str, Heard]:
+    """Return what is known of the destinations of an epoch.
+
+    Parameters
+    ----------
+    closed
+        Until when destinations asked not to be called, as far as this process was told.
+    """
+    rates = epoch.destinations
+    if rates is None:
+        return {}
+    found = {}
+    for at, name in enumerate(group_names(policy)):
+        closed_until_ms = closed.get(name, int(rates.closed_until_ms[at]))
+        found[name] = Heard(rates.aimd(at), closed_until_ms if closed_until_ms > now_ms else 0)
+    return found
 
 
 def costs_of(epoch: Epoch, policy: CompiledPolicy, reports: Sequence[UsageReport]) -> dict[str, RowCost]:

@@ -12,12 +12,17 @@ only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
-Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a longer time.
+A time that a destination asks for is told by the wall clock, and holds for whoever sends there next: a gate may begin
+shut. Whoever was refused last lets others ask first, so a call that is never taken keeps nobody from asking.
+
+Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a time. A
+time below the first pause is none: nobody is called again at once. One above a day is a day.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +35,9 @@ _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 _LONGEST_PAUSE_OF_KNOWN_SECONDS: Final = 1.0
 """A destination that the policy knows is to be right again soon."""
+
+_LONGEST_ASKED_SECONDS: Final = 86_400.0
+_GIVES_WAY_SECONDS: Final = 0.01
 
 _BURST_NS: Final = 20_000_000
 """For how long a destination's bucket may catch up."""
@@ -73,6 +81,9 @@ class Terms:
     began: Aimd = field(default_factory=lambda: Aimd(WHOLE))
     """What the rate follows at the beginning, of `WHOLE`."""
 
+    closed_until_ms: int = 0
+    """The wall-clock time before which the destination asked not to be called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -99,9 +110,11 @@ class Gate:
         The destination's.
     terms
         `None` for a destination that the policy does not know: it has no rate, and its calls wait until they are taken.
+    began_ms
+        The wall-clock time now.
     """
 
-    def __init__(self, name: str, pacer: Pacer, terms: Terms | None = None) -> None:
+    def __init__(self, name: str, pacer: Pacer, terms: Terms | None = None, *, began_ms: int = 0) -> None:
         self.name = name
         self.accepted = self.refused = 0
         """How many calls were."""
@@ -111,20 +124,34 @@ class Gate:
 
         self._terms = terms
         self._is_open = terms is None or not terms.is_unavailable
-        self._shut_until = 0.0
+        self._began, self._began_ms = _now(), began_ms
+        self._shut_until = self._asked_until = 0.0
         self._pause_seconds = _FIRST_PAUSE_SECONDS
         self._refused_since: float | None = None
         self._changed = asyncio.Event()
-        self._probes = 0
+        self._probes = self._waiting = 0
+        self._refused_last: object = None
         self._aimd = Aimd(WHOLE) if terms is None else terms.began
         self._quiet_until = self._accepted_at = _now()
         self._part = self._rate()
         self._level = None if terms is None else pacer.level(f"destination {name}", self._limit(), initial_tokens=1)
         self._pacer = pacer
+        if terms is not None:
+            self.close(terms.closed_until_ms)
 
     def producer(self) -> AsyncProducer | None:
         """Return what waits for the destination's bucket; one for each flow."""
         return None if self._level is None else self._pacer.async_producer(self._level)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls pass."""
+        return self._is_open
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether the breaker is open, and no call was accepted since."""
+        return self._terms is not None and self._terms.is_unavailable and not self.accepted
 
     @property
     def refused_for_seconds(self) -> float:
@@ -136,18 +163,35 @@ class Gate:
         """The time until a call may pass."""
         return 0.0 if self._is_open else max(0.0, self._shut_until - _now())
 
+    @property
+    def closed_until_ms(self) -> int:
+        """The wall-clock time before which the destination asks not to be called; 0 if it does not ask."""
+        if self._asked_until <= _now():
+            return 0
+        return self._began_ms + math.ceil(round(1_000 * (self._asked_until - self._began), 3))
+
+    def close(self, until_ms: int) -> None:
+        """Let nothing through before a wall-clock time that was asked for earlier."""
+        seconds = min((until_ms - self._began_ms) / 1_000, _LONGEST_ASKED_SECONDS)
+        if seconds > 0:
+            self._is_open = False
+            self._asked_until = max(self._asked_until, self._began + seconds)
+            self._shut_until = max(self._shut_until, self._asked_until)
+
     def told(self, unsent_messages: int) -> Told:
         """Return what the destination said."""
         self._tell_time(self._accepted_at)
         refused_for_ms = int(1_000 * self.refused_for_seconds)
         aimd = self._aimd
-        return Told(self.accepted, self.refused, aimd.base, aimd.quiet_ms, refused_for_ms, unsent_messages)
+        return Told(
+            self.accepted, self.refused, aimd.base, aimd.quiet_ms, refused_for_ms, unsent_messages, self.closed_until_ms
+        )  # fmt: skip
 
     def _check_time(self, deadline: Deadline | None) -> None:
         """Refuse to go on if what is not sent yet is left to a later batch."""
         terms = self._terms
         is_unavailable = terms is not None and terms.is_unavailable
-        if deadline is None or not (self.refused or is_unavailable or deadline.is_timed):
+        if deadline is None or not (self.refused or self._asked_until or is_unavailable or deadline.is_timed):
             return
         left = deadline.left_seconds
         is_only_asked = terms is not None and terms.is_unavailable and terms.asks_once
@@ -155,27 +199,44 @@ class Gate:
         if left <= 0 or is_still_unavailable or self.shut_for_seconds >= left:
             raise UnsentError
 
-    async def passed(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None) -> int:
+    async def passed(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None, who: object) -> int:
         """Wait until a call may leave, charge it, and return the turn in which it does.
 
         Parameters
         ----------
         deadline
             When the call is left to a later batch; `None` if it always waits.
+        who
+            Whose call it is.
         """
+        self._waiting += 1
+        try:
+            while True:
+                self._check_time(deadline)
+                if self.shut_for_seconds:
+                    gives_way = who is self._refused_last and self._waiting > 1
+                    await asyncio.sleep(self.shut_for_seconds + (_GIVES_WAY_SECONDS if gives_way else 0))
+                elif self._is_open:
+                    turn = self.turn
+                    if await self._has_turn(producer, rows, deadline) and turn == self.turn:
+                        return turn
+                elif self._probes:
+                    await self._changed.wait()
+                else:
+                    self._probes += 1
+                    return self.turn
+        finally:
+            self._waiting -= 1
+
+    async def charged(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None) -> None:
+        """Wait for the bucket, and the time that was asked for, with a call that leaves through another gate."""
         while True:
             self._check_time(deadline)
-            if self.shut_for_seconds:
-                await asyncio.sleep(self.shut_for_seconds)
-            elif self._is_open:
-                turn = self.turn
-                if await self._has_turn(producer, rows, deadline) and turn == self.turn:
-                    return turn
-            elif self._probes:
-                await self._changed.wait()
-            else:
-                self._probes += 1
-                return self.turn
+            asked_seconds = self._asked_until - _now()
+            if asked_seconds > 0:
+                await asyncio.sleep(asked_seconds)
+            elif await self._has_turn(producer, rows, deadline):
+                return
 
     async def _has_turn(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None) -> bool:
         """Wait for the destination's bucket; return whether the call was charged, or else is to look at the time."""
@@ -205,24 +266,28 @@ class Gate:
             self._quiet_until = self._accepted_at
             self._wake()
 
-    def refuse(self, refusal: Backpressure, turn: int) -> None:
-        """Note that a call which left in a turn was refused."""
+    def refuse(self, refusal: Backpressure, turn: int, who: object) -> None:
+        """Note that a call of somebody's which left in a turn was refused."""
         self.refused += 1
+        self._refused_last = who
         now = _now()
         if self._refused_since is None:
             self._refused_since = now
-        asked = refusal.retry_after_seconds
-        if turn == self.turn:
-            if self._is_open:
-                self._slow_down()
+        asked = min(refusal.retry_after_seconds or 0.0, _LONGEST_ASKED_SECONDS)
+        if asked >= _FIRST_PAUSE_SECONDS:
+            self._asked_until = max(self._asked_until, now + asked)
+        else:
+            asked = 0.0
+        if turn == self.turn and self._is_open:
+            self._slow_down()
+        if turn == self.turn or (asked and self._is_open):
             self.turn += 1
             self._is_open = False
-            self._shut_until = now + (self._pause_seconds if asked is None else asked)
+            self._shut_until = now + (asked or self._pause_seconds)
             longest = _LONGEST_PAUSE_SECONDS if self._terms is None else _LONGEST_PAUSE_OF_KNOWN_SECONDS
             self._pause_seconds = min(2 * self._pause_seconds, longest)
             self._wake()
-        elif asked is not None:
-            self._shut_until = max(self._shut_until, now + asked)
+        self._shut_until = max(self._shut_until, self._asked_until)
 
     def _slow_down(self) -> None:
         if self._terms is not None:

@@ -2,12 +2,14 @@
 
 A task opens its connections once. 429 and 503 are `Backpressure`, with the time that ``Retry-After`` asks for:
 `sending` waits, and makes the call again. A request without an answer, or with another answer that may change, is made
-again here, up to `attempts` times, and is `Backpressure` after that. Every other answer but a success ends the batch.
-Each attempt has the same key and the same bytes.
+again here, up to `attempts` times, and is `Backpressure` after that, or if that takes long: nobody else waits for it
+then. Every other answer but a success ends the batch. Each attempt has the same key and the same bytes. Of an answer
+only the status and the headers are looked at, and no more than `_MOST_ANSWER_BYTES` are read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
@@ -32,6 +34,11 @@ _PUSHES_BACK: Final = frozenset((429, 503))
 _MAY_CHANGE: Final = frozenset((408, 425, 500, 502, 504))
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_PHASES: Final = 3
+"""To connect, to send, to receive."""
+
+_MOST_ANSWER_BYTES: Final = 65_536
+"""A connection is kept if an answer is no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +55,18 @@ class HttpSender:
     headers
         Headers of every request, such as ``Authorization``.
     timeout_seconds
-        The longest time for each phase of a request: to connect, to send, to receive.
+        The longest time for each phase of a request: to connect, to send, to receive. A request takes at most three
+        times as long.
     attempts
         How often a call is tried, the first time included, if it had no answer, or was answered with 408, 425, 500, 502
-        or 504. The pauses between double, from 100 ms to 5 s, unless ``Retry-After`` says how long. After that the
-        destination is treated as one that pushes back, as after 429 and 503.
+        or 504. The pauses between double, from 100 ms to 5 s, unless ``Retry-After`` asks for more. After that, after
+        `timeout_seconds`, and where ``Retry-After`` asks for more than 5 s, the destination is treated as one that
+        pushes back, as after 429 and 503.
 
     Raises
     ------
     ConfigurationError
-        If a number is too small, or a package of the extra is not installed.
+        If a number is too small, a header cannot be sent, or a package of the extra is not installed.
 
     Examples
     --------
@@ -80,6 +89,9 @@ class HttpSender:
             ) from error
         if not self.url.startswith(("http://", "https://")):
             raise ConfigurationError(f"url is {self.url!r}; give one that begins with http:// or https://")
+        for name, value in self.headers.items():
+            if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
+                raise ConfigurationError(f"the header {name!r} has a character that no header may have; leave it out")
         if self.attempts < 1:
             raise ConfigurationError(f"attempts is {self.attempts}; give a number from 1 on")
         if not self.timeout_seconds > 0:
@@ -104,11 +116,11 @@ class HttpSender:
             yield send
 
     async def _post(self, client: httpx.AsyncClient, body: bytes, key: str) -> None:
-        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+        from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
 
         tries = AsyncRetrying(
             retry=retry_if_exception_type(_NotYetError), wait=_pause_seconds,
-            stop=stop_after_attempt(self.attempts), reraise=True,
+            stop=stop_after_attempt(self.attempts) | stop_after_delay(self.timeout_seconds), reraise=True,
         )  # fmt: skip
         try:
             await tries(self._try, client, body, key)
@@ -119,17 +131,29 @@ class HttpSender:
         import httpx
 
         try:
-            answer = await client.post(self.url, content=body, headers={KEY_HEADER: key})
-        except httpx.TransportError as error:
+            async with asyncio.timeout(_PHASES * self.timeout_seconds):
+                answer = await self._answer(client, body, key)
+        except (httpx.TransportError, TimeoutError) as error:
             raise _NotYetError(f"no answer ({type(error).__name__})", None) from error
         if answer.is_success:
             return
         problem = f"it answered {answer.status_code}"
-        if answer.status_code in _PUSHES_BACK:
-            raise Backpressure(retry_after_seconds(answer.headers), problem=problem)
+        asked = retry_after_seconds(answer.headers)
+        is_long = asked is not None and asked > _LONGEST_PAUSE_SECONDS
+        if answer.status_code in _PUSHES_BACK or (answer.status_code in _MAY_CHANGE and is_long):
+            raise Backpressure(asked, problem=problem)
         if answer.status_code in _MAY_CHANGE:
-            raise _NotYetError(problem, retry_after_seconds(answer.headers))
+            raise _NotYetError(problem, asked)
         raise DeliveryError(self.url, key, problem, 1)
+
+    async def _answer(self, client: httpx.AsyncClient, body: bytes, key: str) -> httpx.Response:
+        async with client.stream("POST", self.url, content=body, headers={KEY_HEADER: key}) as answer:
+            size_bytes = 0
+            async for chunk in answer.aiter_raw():
+                size_bytes += len(chunk)
+                if size_bytes > _MOST_ANSWER_BYTES:
+                    break
+        return answer
 
 
 class _NotYetError(Exception):
@@ -142,12 +166,10 @@ class _NotYetError(Exception):
 
 
 def _pause_seconds(state: RetryCallState) -> float:
-    """Return how long to wait before the next attempt: what the destination asks for, or twice the last pause."""
+    """Return how long to wait before the next attempt: twice the last pause, or what the destination asks for."""
     error = state.outcome.exception() if state.outcome is not None else None
     asked = error.retry_after_seconds if isinstance(error, _NotYetError) else None
-    if asked is not None:
-        return asked
-    return min(_FIRST_PAUSE_SECONDS * 2.0 ** (state.attempt_number - 1), _LONGEST_PAUSE_SECONDS)
+    return max(asked or 0.0, min(_FIRST_PAUSE_SECONDS * 2.0 ** (state.attempt_number - 1), _LONGEST_PAUSE_SECONDS))
 
 
 def encoded(rows: Rows) -> bytes:

@@ -1,16 +1,19 @@
-"""The options of the streaming sink ``throttle_paced``, and those of a query that sends at a pace."""
+"""The options of the streaming sink ``throttle_paced``, and of a query that sends at a pace; and where it sends to."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
+from spark_throttle.checkpoint.definition import digest
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.paced.http_sender import HttpSender
 from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.sending import OpenedPerTask
 
 _HEADER: Final = "header."
 _KNOWN: Final = ("url", "timeout_seconds", "attempts", "concurrency", "rows_per_call", "in_order", "patience_seconds")
@@ -105,3 +108,23 @@ def interval_ms(spark: SparkSession, trigger: Mapping[str, Any]) -> int | None:
     elapsed = F.expr(f"unix_millis(timestamp_seconds(0) + INTERVAL '{literal}')")
     found = int(spark.range(1).select(elapsed).collect()[0][0])
     return found or None
+
+
+def words_of(send: Callable[..., Any] | OpenedPerTask) -> str:
+    """Return what a sender sends to: an `HttpSender`'s URL, without its secrets, or the name of a function or a class.
+
+    Functions of one name are taken to be the same.
+
+    Examples
+    --------
+    >>> words_of(HttpSender("https://api.example/events"))
+    'https://api.example/events'
+    >>> words_of(HttpSender("https://me:secret@api.example/events?key=1")).partition(" ")[0]
+    'https://api.example/events'
+    """
+    if isinstance(send, HttpSender):
+        parts = urlsplit(send.url)
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        return shown if shown == send.url else f"{shown} ({digest(send.url)})"
+    named: Any = send if hasattr(send, "__qualname__") else getattr(send, "func", type(send))
+    return f"the function {named.__module__}.{named.__qualname__}"

@@ -25,6 +25,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import (
+    Held,
     UnsentCalls,
     forget_unsent,
     note_given_up,
@@ -33,7 +34,7 @@ from spark_throttle.checkpoint.unsent import (
     write_unsent,
 )
 from spark_throttle.control.epochs import EpochName, Epochs, logged_epoch
-from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.lending.destinations import Told, group_names
 from spark_throttle.core.quota import Dimension
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
@@ -41,9 +42,11 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.paced.batch_sending import BatchSending
+from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, InFlight, Stop
 from spark_throttle.spark.paced.kept_sender import KeptSender, Sending, SentMeanwhile
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
-from spark_throttle.spark.paced.sending import OpenedPerTask, Send, Stop
+from spark_throttle.spark.paced.retry_after import wall_ms
+from spark_throttle.spark.paced.sending import OpenedPerTask, Send, Sent
 from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, given_up_rows, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
@@ -54,10 +57,6 @@ _NO_END_NS: Final = 10**15
 
 _MOST_MICRO_PER_MS: Final = 500_000
 """500 messages a second: so many calls one process can make, whatever their rows."""
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // _NS_PER_MS  # noqa: TID251 - Spark's triggers go by it, and no decision does
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,12 @@ class PacedSink:
     epochs: Epochs
     """The query's epochs. The control plane has its own, in another process."""
 
-    clock_ms: Callable[[], int] = _wall_ms
+    clock_ms: Callable[[], int] = wall_ms
     kept: KeptSender = field(default_factory=KeptSender)
     """What sends calls for destinations while batches come and go."""
+
+    closed: dict[str, int] = field(default_factory=dict)
+    """Until when destinations asked not to be called, by the wall clock, as far as this process was told."""
 
     def write(
         self,
@@ -103,23 +105,20 @@ class PacedSink:
         """
         checkpoint = checkpoint_of(directory)
         batch_ms = time_of(checkpoint, mark.batch)
-        left = unsent_before(directory, checkpoint, mark.batch)
-        kept = [] if left is None else left.tables
-        batch = None
-        if rows is not None or kept:
-            epoch = self.epochs.load(epoch_of(directory, mark.batch))
-            batch = BatchSending.of(epoch, self.epochs.policy(epoch), mark, reports, kept)
+        left = unsent_before(directory, checkpoint, mark.batch) or UnsentCalls(self.target, 0, [])
+        kept, held = left.tables, left.held if left.target == self.target else {}
+        batch = self._batch(directory, mark, reports, left) if rows is not None or kept else None
         keeps = batch is not None and self._keeps(batch, kept)
         if batch is not None and keeps and kept and not self.kept.goes_on(mark.batch - 1):
-            self.kept.begin(mark.batch - 1, self._sending(batch.left(batch.aimds, kept), kept))
+            self.kept.begin(mark.batch - 1, self._sending(batch.left(batch.heard, kept), kept, held))
         meanwhile = None if keeps else self.kept.end()
         if batch is not None and meanwhile is not None:
-            kept = meanwhile.unsent
+            kept, held = meanwhile.unsent, meanwhile.held
             batch = batch.after(meanwhile, kept)
         unsent = {} if keeps else by_namespace(kept)
         task = None
         if batch is not None and (rows is not None or unsent):
-            task = self._task(directory, batch, unsent, batch_ms, keeps=keeps)
+            task = self._task(directory, batch, unsent, batch_ms, held, keeps=keeps)
         answers = [] if task is None else self._send(rows, task, unsent)
         admitted = sum(int(report.admitted[:, Dimension.MESSAGES].sum()) for report in reports)
         taken = [sum(answer[name] for answer in answers) for name in ("rows", "resumed")]
@@ -131,14 +130,16 @@ class PacedSink:
                 f"{taken[1]} were",
                 "start again: the batch is sent again, with the same keys",
             )
-        meanwhile = self.kept.end() if keeps else meanwhile
+        meanwhile = self.kept.end(hands_over=True) if keeps else meanwhile
         tables = [] if meanwhile is None or not keeps else list(meanwhile.unsent)
         tables += [bytes(table) for answer in answers for table in answer["unsent"]]
+        held = held_in(answers) if meanwhile is None or not keeps else meanwhile.held
         told = told_in(answers) if batch is None else batch.told_with(told_in(answers), meanwhile)
         if batch is not None and keeps:
             told = batch.told_of_kept(told, by_namespace(tables))
+        self.closed.update({name: each.closed_until_ms for name, each in told.items()})
         write_told(directory, mark.batch, told)
-        write_unsent(directory, mark.batch, batch_ms, UnsentCalls(self.target, count_rows(tables), tables))
+        write_unsent(directory, mark.batch, batch_ms, UnsentCalls(self.target, count_rows(tables), tables, held))
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
         if is_metered(directory, reports):
             used_ns = sum(answer["used_ns"] for answer in answers) + (0 if meanwhile is None else meanwhile.used_ns)
@@ -148,9 +149,21 @@ class PacedSink:
             keys = [key for answer in answers for key in answer["given_up_keys"]]
             note_given_up(directory, mark.batch, batch_ms, keys)
         if batch is not None and keeps and tables:
-            aimds = batch.aimds if meanwhile is None else meanwhile.aimds
-            self.kept.begin(mark.batch, self._sending(batch.left(aimds, tables), tables))
+            heard, in_flight = batch.heard, NONE_IN_FLIGHT
+            if meanwhile is not None:
+                heard, in_flight = {**heard, **meanwhile.heard}, meanwhile.in_flight
+            self.kept.begin(mark.batch, self._sending(batch.left(heard, tables), tables, held, in_flight))
         return given_up_rows(given_up, self.schema)
+
+    def _batch(
+        self, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport], left: UnsentCalls
+    ) -> BatchSending:
+        """Return what a batch has to send, with what is left of the batch before."""
+        epoch = self.epochs.load(epoch_of(directory, mark.batch))
+        policy = self.epochs.policy(epoch)
+        if left.target != self.target:  # what others asked for says nothing of this one
+            self.closed.update(dict.fromkeys(group_names(policy), 0))
+        return BatchSending.of(epoch, policy, mark, reports, left.tables, self.closed, now_ms=self.clock_ms())
 
     def _keeps(self, batch: BatchSending, kept: Sequence[bytes]) -> bool:
         """Return whether the driver sends a batch's rows for destinations, and those that earlier ones left unsent.
@@ -169,6 +182,7 @@ class PacedSink:
         batch: BatchSending,
         unsent: Mapping[str, Sequence[bytes]],
         batch_ms: int,
+        held: Mapping[str, Held],
         *,
         keeps: bool,
     ) -> PacedTask:
@@ -176,7 +190,7 @@ class PacedSink:
         task = PacedTask(
             self.send, batch.name, batch.costs, self._window_ns(), batch.others_ns, self.options, batch.destinations,
             batch.destination_of, {name: tables for name, tables in unsent.items() if name in batch.moved},
-            unsent_costs=batch.unsent_costs, keeps=keeps,
+            unsent_costs=batch.unsent_costs, held=held, keeps=keeps,
         )  # fmt: skip
         given_up = noted_given_up(directory, batch.name.batch, batch_ms) if task.may_give_up else None
         return replace(task, given_up=given_up)
@@ -200,20 +214,30 @@ class PacedSink:
             sending = resuming if sending is None else resuming.union(sending)
         return [] if sending is None else sending.collect()
 
-    def _sending(self, batch: BatchSending, tables: Sequence[bytes]) -> Sending:
-        """Return what sends kept calls from the driver."""
+    def _sending(
+        self,
+        batch: BatchSending,
+        tables: Sequence[bytes],
+        held: Mapping[str, Held],
+        in_flight: InFlight = NONE_IN_FLIGHT,
+    ) -> Sending:
+        """Return what sends kept calls from the driver, of which some may be on their way."""
         task = PacedTask(
             self.send, batch.name, {}, _NO_END_NS, 0, self.options, batch.destinations, batch.destination_of,
-            by_namespace(tables), unsent_costs=batch.unsent_costs, takes_all_unsent=True,
+            by_namespace(tables), unsent_costs=batch.unsent_costs, held=held, takes_all_unsent=True,
         )  # fmt: skip
 
-        def send(stop: Stop) -> SentMeanwhile:
+        def send(stop: Stop, tell: Callable[[SentMeanwhile], None]) -> None:
             began_ns = time.thread_time_ns()
-            sent = task.sent(task.left_flows(), stop)
-            aimds = {name: each.after(sent.told[name]) for name, each in task.destinations.items()}
-            return SentMeanwhile(
-                tables_of(sent.unsent), sent.told, {**batch.aimds, **aimds}, time.thread_time_ns() - began_ns
-            )
+
+            def stopped(sent: Sent) -> None:
+                heard = {name: each.after(sent.told[name]) for name, each in task.destinations.items()}
+                used_ns = time.thread_time_ns() - began_ns
+                tell(SentMeanwhile(
+                    tables_of(sent.unsent), sent.told, {**batch.heard, **heard}, used_ns, sent.held, sent.in_flight
+                ))  # fmt: skip
+
+            task.sent(task.left_flows(), stop, in_flight, stopped)
 
         return send
 
@@ -231,6 +255,11 @@ def told_in(answers: Sequence[Row]) -> dict[str, Told]:
         for name, each in json.loads(answer["told"]).items():
             told.setdefault(name, []).append(Told(**each))
     return {name: Told.together(parts) for name, parts in sorted(told.items())}
+
+
+def held_in(answers: Sequence[Row]) -> dict[str, Held]:
+    """Return in whose names calls are refused by what tasks say, by namespace."""
+    return {name: Held(**each) for answer in answers for name, each in json.loads(answer["held"]).items()}
 
 
 def checkpoint_of(control: Directory) -> Directory:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import compress
 from operator import not_
@@ -19,11 +19,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.core.lending.destinations import Told
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.calls import HASTE, calls_of
 from spark_throttle.spark.paced.gate import Terms
+from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, InFlight, Stop
+from spark_throttle.spark.paced.retry_after import wall_ms
 from spark_throttle.spark.paced.row_costs import RowCost
 from spark_throttle.spark.paced.sending import (
     BatchName,
@@ -32,7 +35,6 @@ from spark_throttle.spark.paced.sending import (
     Parcel,
     Send,
     Sent,
-    Stop,
     parcels_of,
     send_flows,
 )
@@ -41,12 +43,13 @@ from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 SENT_DDL: Final = (
-    "rows long, resumed long, told string, unsent array<binary>, given_up array<binary>, given_up_keys array<string>, "
-    "used_ns long"
+    "rows long, resumed long, told string, unsent array<binary>, held string, given_up array<binary>, "
+    "given_up_keys array<string>, used_ns long"
 )
 _SENT: Final = pa.schema([
     ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
-    ("given_up", pa.list_(pa.binary())), ("given_up_keys", pa.list_(pa.string())), ("used_ns", pa.int64()),
+    ("held", pa.string()), ("given_up", pa.list_(pa.binary())), ("given_up_keys", pa.list_(pa.string())),
+    ("used_ns", pa.int64()),
 ])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
 _NS: Final = 1_000_000_000
@@ -96,6 +99,9 @@ class PacedTask:
     unsent_costs: Mapping[str, RowCost] = field(default_factory=dict)
     """The cost of a row of these calls, by namespace."""
 
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """In whose names earlier batches were refused, if not in the destinations', by namespace."""
+
     takes_all_unsent: bool = False
     """Whether the task has no rows of the batch, and takes all these calls."""
 
@@ -127,6 +133,7 @@ class PacedTask:
                     "resumed": count - rows,
                     "told": json.dumps(told),
                     "unsent": tables_of([*kept, *compress(sent.unsent, map(not_, is_over))]),
+                    "held": json.dumps({name: asdict(each) for name, each in sent.held.items()}),
                     "given_up": given_up_tables(given_up, self.destination_of),
                     "given_up_keys": [parcel.key.text for parcel in given_up],
                     "used_ns": time.process_time_ns() - began_ns,
@@ -135,8 +142,17 @@ class PacedTask:
             schema=_SENT,
         )
 
-    def sent(self, flows: list[Flow], stop: Stop | None = None) -> Sent:
-        """Send flows, and return what became of them."""
+    def sent(
+        self,
+        flows: list[Flow],
+        stop: Stop | None = None,
+        in_flight: InFlight = NONE_IN_FLIGHT,
+        stopped: Callable[[Sent], None] | None = None,
+    ) -> Sent:
+        """Send flows as `send_flows` does, and return what became of them.
+
+        Each batch lets another namespace begin: so one whose calls are never taken does not always ask for all.
+        """
         options = self.options
         return asyncio.run(
             send_flows(
@@ -146,7 +162,11 @@ class PacedTask:
                 in_order=options.in_order,
                 patience_seconds=options.patience_seconds,
                 terms=self.terms(flows),
+                began_ms=wall_ms(),
+                first=self.name.batch % max(1, len(flows)),
                 stop=stop,
+                in_flight=in_flight,
+                stopped=stopped,
             )
         )
 
@@ -197,10 +217,10 @@ class PacedTask:
         }
 
     def _gives_up(self, name: str, told: Told) -> bool:
-        """Return whether what a destination did not take is given up: it is unavailable, and has just said so again."""
+        """Return whether what a destination did not take is given up: it is unavailable, and says so."""
         destination = self.destinations[name]
         is_closed = destination.gives_up and destination.is_unavailable and self.given_up is None
-        return is_closed and bool(told.refused) and not told.accepted
+        return is_closed and bool(told.refused or told.closed_until_ms) and not told.accepted
 
     def _spared(self, flows: list[Flow]) -> tuple[list[Flow], list[Parcel]]:
         """Return the flows without the calls that an earlier attempt gave up, and these calls."""
@@ -214,7 +234,7 @@ class PacedTask:
         return [flow for flow in kept if flow.parcels], spared
 
     def _flow(self, namespace: str, parcels: list[Parcel]) -> Flow:
-        return Flow(namespace, parcels, self.destination_of.get(namespace))
+        return Flow(namespace, parcels, self.destination_of.get(namespace), self.held.get(namespace))
 
     def _left(self, namespace: str) -> list[Parcel]:
         cost_ns = int(self.unsent_costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])

@@ -1,7 +1,8 @@
 """The header ``Retry-After`` of an HTTP answer (RFC 9110, 10.2.3): so many seconds, or a date.
 
 A date is a time by the destination's clock. So it is compared with the answer's own ``Date``, and with this machine's
-clock only where the answer has none. What is no number and no date says nothing.
+clock only where the answer has none. What is no number and no date says nothing. More than a day is a day: so an answer
+cannot close a destination for good.
 """
 
 from __future__ import annotations
@@ -10,6 +11,14 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
+
+_LONGEST_SECONDS: Final = 86_400.0
+
+
+def wall_ms() -> int:
+    """Return the wall-clock time, which is the same for all who are asked to wait."""
+    return time.time_ns() // 1_000_000  # noqa: TID251 - what a destination asks for holds across processes
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
@@ -32,12 +41,12 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
-        return float(text)
+        return min(float(text), _LONGEST_SECONDS)
     until = _date(text)
     if until is None:
         return None
     now = _date(headers.get("date", "")) or datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a date is compared
-    return max(0.0, (until - now).total_seconds())
+    return min(max(0.0, (until - now).total_seconds()), _LONGEST_SECONDS)
 
 
 def _date(text: str) -> datetime | None:

@@ -10,7 +10,8 @@ A call that raises `Backpressure` is made again, with the same key, once the gat
 namespace is the namespace itself, until a refusal names another scope. A second attempt is charged like the first.
 
 A destination that the policy knows (`gate.Terms`) takes what it takes in the time of the batch. Its other calls are
-returned, and a later batch sends them first.
+returned, and a later batch sends them first. They wait for its rate, and for the time that it asks for, in whosever
+name they are refused. One call that is never taken holds only its namespace back.
 
 Surprises: any other exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs
 in threads, and a thread that is sending is not interrupted.
@@ -19,31 +20,28 @@ in threads, and a thread that is sending is not interrupted.
 from __future__ import annotations
 
 import asyncio
-import inspect
-import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
+from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.core.lending.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
 from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UnsentError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.plain_rows import plain_rows
+from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, Calls, InFlight, Stop, awaitable
 
 Rows: TypeAlias = list[dict[str, Any]]
 Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]
 """A function or a coroutine function; what it returns is not looked at."""
-
-_AsyncSend: TypeAlias = Callable[[Rows, IdempotencyKey], Awaitable[Any]]
 
 _LONGEST_WAIT_SECONDS: Final = 0.1
 """The limit is promised for any 100 ms."""
@@ -52,6 +50,12 @@ _NO_TERMS: Final[Mapping[str, Terms]] = MappingProxyType({})
 
 _TIME: Final = Limit.of(1, period_ns=1, burst_tokens=SLACK_NS, target_tokens=1)
 """A token is a nanosecond."""
+
+_ALONE: Final = 2
+"""So often a call is refused while its destination takes others, until it is refused in its own name."""
+
+_EARLIER: Final = -1
+"""The turn of a call that left before a gate was shut."""
 
 
 @runtime_checkable
@@ -91,6 +95,9 @@ class Flow:
     destination: str | None = None
     """The destination that the policy names; the namespace is its own unless given."""
 
+    held: Held | None = None
+    """In whose name an earlier batch was refused, if not in the destination's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sent:
@@ -105,6 +112,12 @@ class Sent:
     told: dict[str, Told]
     """What the destinations that the policy names said, by destination."""
 
+    held: Mapping[str, Held] = field(default_factory=dict)
+    """In whose names these calls are refused, if not in their destinations', by namespace."""
+
+    in_flight: InFlight = field(default_factory=dict)
+    """Those of them that are on their way."""
+
 
 def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: BatchName) -> list[Parcel]:
     """Return the calls of a namespace of a batch with their rows and keys."""
@@ -118,56 +131,6 @@ def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: Batc
     ]
 
 
-class Stop:
-    """Lets no call leave any more; set from any thread, for one event loop."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting = set[asyncio.Task[Any]]()
-        self._is_set = False
-
-    def set(self) -> None:
-        """Let no call leave any more; those on their way end as they do."""
-        with self._lock:
-            self._is_set = True
-            if self._loop is not None:
-                with suppress(RuntimeError):  # the loop is over, and so is all that waited
-                    self._loop.call_soon_threadsafe(self._wake)
-
-    def begin(self) -> None:
-        """Belong to the loop that runs."""
-        with self._lock:
-            self._loop = asyncio.get_running_loop()
-
-    @contextmanager
-    def waits(self) -> Iterator[None]:
-        """Wait within it for a call's turn.
-
-        Raises
-        ------
-        UnsentError
-            If no call leaves any more.
-        """
-        task = asyncio.current_task()
-        if self._is_set or task is None:
-            raise UnsentError
-        self._waiting.add(task)
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._is_set:
-                raise
-            task.uncancel()
-            raise UnsentError from None
-        finally:
-            self._waiting.discard(task)
-
-    def _wake(self) -> None:
-        for task in self._waiting:
-            task.cancel()
-
-
 async def send_flows(  # noqa: PLR0913 - how to send, given once
     flows: Sequence[Flow],
     send: Send | OpenedPerTask,
@@ -177,7 +140,11 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
     patience_seconds: float,
     terms: Mapping[str, Terms] = _NO_TERMS,
     clock: Clock | None = None,
+    began_ms: int = 0,
+    first: int = 0,
     stop: Stop | None = None,
+    in_flight: InFlight = NONE_IN_FLIGHT,
+    stopped: Callable[[Sent], None] | None = None,
 ) -> Sent:
     """Send the calls of all flows.
 
@@ -191,8 +158,16 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
         How long a destination that the policy does not know may refuse everything.
     terms
         How to send to the destinations that the policy knows, by name.
+    began_ms
+        The wall-clock time now.
+    first
+        The place of the flow that begins.
     stop
         Ends the sending to these: calls that have not left are returned.
+    in_flight
+        Calls of these flows that are on their way, from an earlier sending.
+    stopped
+        Is given what became of the calls, before those have ended that nobody waits for any more.
 
     Raises
     ------
@@ -202,30 +177,44 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
         What `send` raised first; other calls are cancelled.
     """
     pacer = Pacer(clock=SystemClock() if clock is None else clock, resolution_ns=0)
-    gates = {name: Gate(name, pacer, each) for name, each in terms.items()}
-    stop = Stop() if stop is None else stop
-    stop.begin()
+    gates = {name: Gate(name, pacer, each, began_ms=began_ms) for name, each in terms.items()}
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
-        call = _awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
+        calls = Calls(awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency))), stop, in_flight)
+        stop = Stop() if stop is None else stop
+        stop.begin()
         now = asyncio.get_running_loop().time()
         deadlines = {name: Deadline(now + each.seconds, each.is_timed) for name, each in terms.items()}
-        task = _Task(pacer, asyncio.Semaphore(concurrency), gates, deadlines, patience_seconds, call, stop)
+        places = asyncio.Semaphore(concurrency)
+        task = _Task(pacer, places, gates, deadlines, patience_seconds, calls, stop, now, began_ms)
         paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
-                for each in paced:
+                for each in [*paced[first:], *paced[:first]]:
                     group.create_task(each.send(None if in_order else group))
         except BaseExceptionGroup as errors:
+            calls.cancel()
             raise _first(errors) from None
+        sent = _sent(paced, gates, terms, calls.left())
+        if stopped is not None:
+            stopped(sent)
+            await calls.all_ended()
+    return sent
+
+
+def _sent(
+    paced: Sequence[_PacedFlow], gates: Mapping[str, Gate], terms: Mapping[str, Terms], in_flight: InFlight
+) -> Sent:
     unsent = {each.flow.namespace: each.unsent for each in paced}
     waiting = Counter[str]()
-    for flow in flows:
-        waiting[flow.destination or ""] += sum(parcel.rows.num_rows for parcel in unsent[flow.namespace])
+    for each in paced:
+        waiting[each.flow.destination or ""] += sum(parcel.rows.num_rows for parcel in unsent[each.flow.namespace])
     return Sent(
-        sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels) - waiting.total(),
+        sum(parcel.rows.num_rows for each in paced for parcel in each.flow.parcels) - waiting.total(),
         [parcel for parcels in unsent.values() for parcel in parcels],
         {name: gates[name].told(waiting[name]) for name in terms},
+        {each.flow.namespace: each.held for each in paced if each.held is not None and unsent[each.flow.namespace]},
+        in_flight,
     )
 
 
@@ -240,13 +229,19 @@ class _Task:
     """When calls are left to a later batch, by destination of the policy."""
 
     patience_seconds: float
-    call: _AsyncSend
+    calls: Calls
     stop: Stop
+    began: float
+    """By the loop's time."""
+
+    began_ms: int
+    """By the wall clock."""
 
     def gate(self, destination: str) -> Gate:
         """Return the gate of a destination."""
         if destination not in self.gates:
-            self.gates[destination] = Gate(destination, self.pacer)
+            elapsed_ms = int(1_000 * (asyncio.get_running_loop().time() - self.began))
+            self.gates[destination] = Gate(destination, self.pacer, began_ms=self.began_ms + elapsed_ms)
         return self.gates[destination]
 
 
@@ -254,16 +249,26 @@ class _PacedFlow:
     def __init__(self, flow: Flow, task: _Task) -> None:
         self.flow = flow
         self._task = task
-        self._gate = task.gate(flow.destination or flow.namespace)
+        self._home = self._gate = task.gate(flow.destination or flow.namespace)
         self._deadline = task.deadlines.get(flow.destination or "")
         self._own = task.pacer.async_producer(task.pacer.level(flow.namespace, _TIME, initial_tokens=1))
-        self._producer = self._gate.producer()
+        self._producer = self._producer_there = self._home.producer()
         self._done: set[int] = set()
+        if flow.held is not None and self._deadline is not None:
+            self._turn_to(task.gate(flow.held.scope))
+            self._gate.close(flow.held.until_ms)
 
     @property
     def unsent(self) -> list[Parcel]:
         """The calls that were not accepted."""
         return [parcel for at, parcel in enumerate(self.flow.parcels) if at not in self._done]
+
+    @property
+    def held(self) -> Held | None:
+        """In whose name the calls are refused, if not in their destination's, which the policy knows."""
+        if self._deadline is None or self._gate is self._home:
+            return None
+        return Held(self._gate.name, self._gate.closed_until_ms)
 
     async def send(self, group: asyncio.TaskGroup | None) -> None:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
@@ -282,11 +287,16 @@ class _PacedFlow:
 
         Another call of the namespace may meanwhile be refused in another name: then it says so at its own gate.
         """
+        rows = parcel.rows.num_rows
         while True:
             with self._task.stop.waits():
                 await self._own_turn()
+                if self._gate is not self._home:
+                    await self._home.charged(self._producer, rows, self._deadline)
+                    if self._home.asks_first and not self._gate.closed_until_ms:
+                        self._turn_to(self._home)
                 gate = self._gate
-                turn = await gate.passed(self._producer, parcel.rows.num_rows, self._deadline)
+                turn = await gate.passed(self._producer_there, rows, self._deadline, self)
                 await self._task.places.acquire()
             if turn == gate.turn:
                 break
@@ -305,35 +315,52 @@ class _PacedFlow:
             raise UnsentError from error
 
     async def _send(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
-        attempts = 1
+        attempts, alone, others = 1, 0, -1
         while (refusal := await self._refusal(parcel)) is not None:
-            if refusal.scope not in (None, gate.name):
+            alone += 0 <= others < self._home.accepted
+            others = self._home.accepted
+            name = refusal.scope or self._refusing(gate, is_alone=alone >= _ALONE)
+            if name != gate.name:
                 gate.pass_on()
-                gate = self._task.gate(refusal.scope)
-                turn = gate.turn
+                gate = self._task.gate(name)
                 self._turn_to(gate)
-            gate.refuse(refusal, turn)
+                turn = gate.turn if gate.is_open else _EARLIER
+            gate.refuse(refusal, turn, self)
             refused_seconds = gate.refused_for_seconds + gate.shut_for_seconds
             if self._deadline is None and refused_seconds > self._task.patience_seconds:
                 raise DeliveryError(gate.name, parcel.key.text, refusal.problem, attempts) from refusal
             attempts += 1
             gate, turn = await self._leave(parcel)
         gate.accept()
+        if gate is not self._home and self._deadline is not None:
+            self._home.accept()
+            if gate.name == self.flow.namespace:
+                self._turn_to(self._home)
         self._done.add(at)
+
+    def _turn_to(self, gate: Gate) -> None:
+        """Let later calls leave through a gate."""
+        if gate is not self._gate:
+            self._gate = gate
+            self._producer_there = self._producer if gate is self._home else gate.producer()
+
+    def _refusing(self, gate: Gate, *, is_alone: bool) -> str:
+        """Return in whose name a call is refused that left through a gate, if the refusal names nobody.
+
+        A call that is refused again and again while its destination takes others is refused in its namespace's name.
+        """
+        if self._deadline is None:
+            return gate.name
+        return self.flow.namespace if is_alone or gate.name == self.flow.namespace else self._home.name
 
     async def _send_alone(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
         with suppress(UnsentError):
             await self._send(at, parcel, gate, turn)
 
-    def _turn_to(self, gate: Gate) -> None:
-        """Let later calls leave through a gate."""
-        if gate is not self._gate:
-            self._gate, self._producer = gate, gate.producer()
-
     async def _refusal(self, parcel: Parcel) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
         try:
-            await self._task.call(plain_rows(parcel.rows), parcel.key)
+            await self._task.calls.ended(parcel.rows, parcel.key)
         except Backpressure as refusal:
             return refusal
         except asyncio.CancelledError as error:
@@ -345,25 +372,6 @@ class _PacedFlow:
         finally:
             self._task.places.release()
         return None
-
-
-def _awaitable(send: Send, threads: ThreadPoolExecutor) -> _AsyncSend:
-    """Return a sender that can be awaited; one that is no coroutine function runs in threads."""
-    if inspect.iscoroutinefunction(send) or inspect.iscoroutinefunction(getattr(send, "__call__", None)):  # noqa: B004
-        return send
-
-    def in_thread(rows: Rows, key: IdempotencyKey) -> object:
-        try:
-            return send(rows, key)
-        except StopIteration as error:  # no future can hold it: its call would never end
-            raise RuntimeError("send raised StopIteration") from error
-
-    async def call(rows: Rows, key: IdempotencyKey) -> None:
-        result = await asyncio.get_running_loop().run_in_executor(threads, in_thread, rows, key)
-        if inspect.isawaitable(result):  # of a function that calls a coroutine function
-            await result
-
-    return call
 
 
 def _first(error: BaseException) -> BaseException:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.offered import pack_offered
 from spark_throttle.checkpoint.told import pack_told
-from spark_throttle.checkpoint.unsent import UnsentCalls, pack_given_up, pack_unsent
+from spark_throttle.checkpoint.unsent import Held, UnsentCalls, pack_given_up, pack_unsent
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.lending.destinations import DestinationRates, Told
@@ -87,8 +87,11 @@ def policy(version: int = 1) -> CompiledPolicy:
 DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1]))
 """A resource group that stands for a destination, which policies of version 5 have."""
 
-RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0)))
+RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0, 0)))
 """The rate of a destination, which epochs of version 7 have."""
+
+CLOSED = replace(RATES, closed_until_ms=np.array([2**41]))
+"""A destination that asked not to be called, which epochs of version 11 have."""
 
 SHARE = np.array([[-1, 0], [2**50, 7]])
 """A job's shares of shared quotas, which blocks of version 2 have."""
@@ -267,12 +270,17 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "grant_v7": lambda: grant(SHARE, PAYING, None, DEFERRAL, PRICED),
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
+    "epoch_v11": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=CLOSED),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
     "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
+    "told_v2": lambda: {"gold": Told(0, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(9, 0, 1, 5, 0, 0)},
     "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),
     "offered_v1": lambda: {"gold": 2**40, "zoë": -1},
     "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
+    "unsent_v2": lambda: UnsentCalls(
+        "https://api.example/events", 1, [b"a table"], {"acme/a": Held("acme/a"), "zoë/b": Held("api", 2**41)}
+    ),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 

@@ -89,6 +89,21 @@ def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_com
     assert closed.in_force_micro_per_ms == lower.in_force_micro_per_ms
 
 
+def test_time_for_which_a_destination_asks_is_pinned_and_counts_as_refused() -> None:
+    asked = after(after(None), Told(0, 1, WHOLE, 0, 100, 30, 2**41), elapsed_ms=1_000)
+    assert (asked.closed_until_ms[0], asked.refused_for_ms[0], asked.is_open[0]) == (2**41, 1_000, 0)
+    still = after(asked, Told(0, 0, WHOLE, 0, 0, 30, 2**41), elapsed_ms=2_000)
+    assert (still.closed_until_ms[0], still.refused_for_ms[0], still.is_open[0]) == (2**41, 3_000, 1)
+    assert after(still, elapsed_ms=1_000).closed_until_ms.tolist() == [2**41]  # nobody sent anything
+    back = after(still, Told(1, 0, WHOLE, 0, 0, 29, 0))
+    assert (back.closed_until_ms[0], back.refused_for_ms[0], back.is_open[0]) == (0, 0, 0)
+
+
+def test_tasks_of_a_batch_are_told_the_latest_time() -> None:
+    parts = [Told(3, 0, WHOLE, 0, 0, 0), Told(0, 1, WHOLE, 0, 0, 0, 7), Told(0, 1, WHOLE, 0, 0, 0, 9)]
+    assert Told.together(parts).closed_until_ms == 9
+
+
 def test_unsent_rows_take_the_room_of_others() -> None:
     rates = after(after(None), refused(WHOLE, unsent=150))
     balance = np.array([[0, 0], [200 * MICRO, 7]])

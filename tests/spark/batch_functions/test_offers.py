@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP, after_refusals, cut, offered_messages, told_of_offer
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.kept_sender import Heard
 from spark_throttle.spark.paced.sending import Parcel
 
 SECOND_MS = 1_000
@@ -22,7 +25,7 @@ def destination(
     rows: int, aimd: Aimd, *, floor: int = PER_SECOND, ceiling: int = 100 * PER_SECOND, is_unavailable: bool = False
 ) -> BatchDestination:
     sent = aimd.rate(floor=floor, ceiling=ceiling)
-    return BatchDestination(rows, sent, floor, ceiling, aimd, is_unavailable=is_unavailable, gives_up=False)
+    return BatchDestination(rows, sent, floor, ceiling, Heard(aimd), is_unavailable=is_unavailable, gives_up=False)
 
 
 def parcel(name: str, numbers: range) -> Parcel:
@@ -45,6 +48,11 @@ def test_every_row_is_offered_or_left_in_the_order_in_which_it_was_admitted(size
 
 def test_a_rate_at_the_quota_offers_all_however_much_that_is() -> None:
     assert offered_messages(destination(10**6, Aimd(100 * PER_SECOND)), 0, SECOND_MS) == 10**6
+
+
+def test_a_destination_that_asks_to_wait_is_offered_nothing() -> None:
+    found = destination(900, Aimd(100 * PER_SECOND))
+    assert offered_messages(replace(found, heard=Heard(found.heard.aimd, 1_700_000_000_000)), 0, SECOND_MS) == 0
 
 
 def test_an_unavailable_destination_is_asked_with_what_the_floor_gives() -> None:
@@ -75,7 +83,7 @@ def test_after_an_offer_was_accepted_the_rate_is_the_one_at_which_it_was_made(
 ) -> None:
     found = destination(900, Aimd(base, quiet_ms), floor=floor, ceiling=10**9)
     told = told_of_offer(found, is_accepted=True, refusals=refusals, elapsed_ms=SECOND_MS, left_messages=5)
-    after = aimd_after(found.aimd, told, sent=found.sent_micro_per_ms, floor=floor)
+    after = aimd_after(found.heard.aimd, told, sent=found.sent_micro_per_ms, floor=floor)
     offered = after_refusals(found, refusals).base
     assert after.quiet_ms == 0
     assert offered - 1 - found.sent_micro_per_ms // WHOLE <= after.base <= max(floor, offered)
@@ -85,7 +93,7 @@ def test_batches_that_are_refused_change_no_rate_and_rows_that_are_left_are_told
     found = destination(900, Aimd(50 * PER_SECOND))
     told = told_of_offer(found, is_accepted=False, refusals=3, elapsed_ms=SECOND_MS, left_messages=900)
     assert (told.accepted, told.refused, told.unsent_messages) == (0, 1, 900)
-    assert aimd_after(found.aimd, told, sent=found.sent_micro_per_ms, floor=1) == found.aimd
+    assert aimd_after(found.heard.aimd, told, sent=found.sent_micro_per_ms, floor=1) == found.heard.aimd
 
 
 def test_a_destination_that_takes_a_fifth_of_its_quota_in_each_batch_gets_most_of_what_it_takes() -> None:

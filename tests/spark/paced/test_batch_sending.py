@@ -15,6 +15,7 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.kept_sender import Heard
 from spark_throttle.spark.paced.paced_task import PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import row_costs
 from spark_throttle.spark.paced.sending import BatchName
@@ -25,7 +26,7 @@ RATES = st.integers(1, 10**9)
 
 
 def destination(rows: int, sent: int, ceiling: int, base: int) -> BatchDestination:
-    return BatchDestination(rows, sent, 1, ceiling, Aimd(base, 0), is_unavailable=False, gives_up=False)
+    return BatchDestination(rows, sent, 1, ceiling, Heard(Aimd(base, 0)), is_unavailable=False, gives_up=False)
 
 
 def test_task_with_a_third_of_the_rows_sends_at_a_third_of_the_rate_and_may_rise_to_the_quota() -> None:
@@ -42,13 +43,13 @@ def test_what_was_said_before_a_batch_is_told_as_if_it_had_been_said_in_it(
 ) -> None:
     told = Told(5, 1, part, quiet_ms, 0, 7)
     found = destination(10, sent, 10**9, base).after(told)
-    assert found == Aimd(max(1, sent * part // WHOLE), quiet_ms)
+    assert found == Heard(Aimd(max(1, sent * part // WHOLE), quiet_ms))
     later = destination(0, base, 10**9, base)
-    again = later.told(told, found)
+    again = later.told(told, found.aimd)
     assert (again.accepted, again.refused, again.unsent_messages) == (5, 1, 0)
     after = later.after(again)
-    assert after.quiet_ms == quiet_ms
-    assert abs(after.base - found.base) <= 1 + base // WHOLE
+    assert after.aimd.quiet_ms == quiet_ms
+    assert abs(after.aimd.base - found.aimd.base) <= 1 + base // WHOLE
 
 
 def test_namespace_that_is_no_utf8_has_a_key_of_its_own() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
@@ -101,6 +102,94 @@ def test_destination_that_asks_for_more_than_the_patience_ends_the_batch_at_once
     assert len(record.arrivals) == 1
 
 
+@pytest.mark.parametrize(("status", "asked"), [(500, "3600"), (503, "3600"), (408, "6")])
+def test_destination_that_asks_to_wait_for_long_is_not_waited_for_in_the_call(
+    record: Record, status: int, asked: str
+) -> None:
+    record.answer = lambda _: status
+    record.headers = {"Retry-After": asked}
+    with pytest.raises(Backpressure) as refusal:
+        asyncio.run(one_call(record.url, attempts=2))
+    assert refusal.value.retry_after_seconds == float(asked)
+    assert len(record.arrivals) == 1
+
+
+async def one_call(url: str, **options: Any) -> None:
+    async with HttpSender(url, **options).opened() as call:
+        await call([{"id": 1}], IdempotencyKey("q", 3, "id", "t/n", 0))
+
+
+def ask(answer: Callable[[asyncio.StreamWriter], Awaitable[None]], **options: Any) -> None:
+    """Make one call to a server whose answer is written by a function."""
+
+    serving = list[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await reader.readuntil(b"\r\n\r\n")
+            await answer(writer)
+        writer.transport.abort()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.append(asyncio.create_task(serve(reader, writer)))
+
+    async def run() -> None:
+        async with await asyncio.start_server(begin, "127.0.0.1", 0) as server:
+            try:
+                await one_call(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", **options)
+            finally:
+                for task in serving:
+                    task.cancel()
+                await asyncio.wait(serving)
+
+    asyncio.run(run())
+
+
+@pytest.mark.timeout(20)
+def test_answer_that_never_ends_ends_with_the_time_of_a_request() -> None:
+    async def dribble(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    with pytest.raises(Backpressure, match=r"no answer \(TimeoutError\)"):
+        ask(dribble, timeout_seconds=0.1, attempts=1)
+
+
+@pytest.mark.timeout(20)
+def test_no_more_is_read_of_a_long_answer_than_tells_that_the_rows_were_taken() -> None:
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while True:
+            writer.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
+            await writer.drain()
+
+    ask(endless)
+
+
+def test_body_of_an_answer_is_not_looked_at() -> None:
+    async def broken(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc")
+        await asyncio.Event().wait()
+
+    ask(broken)
+
+
+@pytest.mark.timeout(20)
+def test_destination_that_does_not_answer_is_not_tried_again_after_the_time_of_a_request() -> None:
+    asked = []
+
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        asked.append(writer)
+        await asyncio.Event().wait()
+
+    with pytest.raises(Backpressure, match=r"no answer \(ReadTimeout\)"):
+        ask(silent, timeout_seconds=0.2, attempts=5)
+    assert len(asked) == 1
+
+
 def test_values_of_every_kind_are_written_alike_each_time() -> None:
     rows: list[dict[str, Any]] = [
         {"d": Decimal("1.50"), "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "raw": b"\xff", "n": None, "s": "é"},
@@ -139,6 +228,7 @@ def test_headers_are_not_shown() -> None:
         ({"url": "http://x", "patience_seconds": "-1"}, "patience_seconds is -1.0; give a number from 0 on"),
         ({"url": "http://x", "in_order": "no"}, "in_order is 'no'; give true or false"),
         ({"url": "http://x", "speed": "1"}, "no option 'speed'"),
+        ({"url": "http://x", "header.A": "b\nC: d"}, "the header 'A' has a character that no header may have"),
     ],
 )
 def test_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from itertools import pairwise
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,58 +11,10 @@ from hypothesis import strategies as st
 from spark_throttle.core.lending.destinations import WHOLE
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.errors import Backpressure, DeliveryError
-from spark_throttle.pace import ManualClock
-from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Sent, parcels_of, send_flows
-from tests.pace.simulated_loop import run
-
-MS = 1_000_000
-SECOND = 1_000 * MS
-
-
-class Destination:
-    """Answers by a function of the time and of the key; records what it was asked, and what it took."""
-
-    def __init__(self, answer: Callable[[float, IdempotencyKey], Backpressure | None]) -> None:
-        self.clock = ManualClock()
-        self.asked: list[tuple[float, str, bool]] = []
-        self.taken: dict[str, list[int]] = {}
-        self._answer = answer
-
-    async def __call__(self, rows: Rows, key: IdempotencyKey) -> None:
-        now = self.clock.now_ns() / SECOND
-        refusal = self._answer(now, key)
-        self.asked.append((now, key.namespace, refusal is None))
-        await asyncio.sleep(0.01)
-        if refusal is not None:
-            raise refusal
-        self.taken.setdefault(key.namespace, []).extend(row["id"] for row in rows)
-
-    def send(
-        self,
-        rows_of: dict[str, int],
-        *,
-        in_order: bool = True,
-        patience_seconds: float = 60,
-        terms: dict[str, Terms] | None = None,
-    ) -> Sent:
-        """Send 100 rows a second of each namespace; with terms, those of a tenant to the destination of its name."""
-        flows = []
-        for name, rows in rows_of.items():
-            table, calls = pa.table({"id": range(rows)}), calls_of(np.full(rows, 10 * MS), 0, 1)
-            tenant = name.partition("/")[0]
-            destination = tenant if terms and tenant in terms else None
-            flows.append(Flow(name, parcels_of(name, table, calls, BatchName("q", 3, "id")), destination))
-        sending = send_flows(
-            flows, self, concurrency=4, in_order=in_order, patience_seconds=patience_seconds, terms=terms or {},
-            clock=self.clock,
-        )  # fmt: skip
-        return run(self.clock, sending)
-
-    def refused(self, namespace: str) -> list[float]:
-        return [at for at, name, is_taken in self.asked if name == namespace and not is_taken]
+from spark_throttle.spark.paced.sending import Sent
+from tests.spark.paced.destinations import MS, SECOND, Destination
 
 
 def test_refused_call_is_made_again_after_the_time_that_was_asked_for_and_others_go_on() -> None:

@@ -243,3 +243,16 @@ def test_plain_function_that_raises_stop_iteration_ends_the_batch() -> None:
 
     with pytest.raises(RuntimeError, match="send raised StopIteration"):
         taken(exhausted)
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("is_coroutine", [False, True])
+def test_send_that_would_end_the_process_ends_the_batch(error: BaseException, is_coroutine: bool) -> None:
+    def exits(rows: Rows, key: IdempotencyKey) -> None:
+        raise error
+
+    async def exits_later(rows: Rows, key: IdempotencyKey) -> None:
+        raise error
+
+    with pytest.raises(RuntimeError, match=f"send raised {type(error).__name__}"):
+        taken(exits_later if is_coroutine else exits)
