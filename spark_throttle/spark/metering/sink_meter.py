@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.task_meter import SINK, charge_driver
 
 
 def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
     """Return whether the policy that decided a batch has a quota on processing time."""
-    return bool(reports) and _has_time(directory.location, reports[0].revision)
+    policy = decided_policy(directory, reports)
+    return policy is not None and policy.has_time
 
 
 def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
@@ -35,10 +35,3 @@ def metered_write(directory: Directory, batch: int, reports: Sequence[UsageRepor
     yield
     if is_metered(directory, reports):
         charge_sink(directory, batch, reports, time.perf_counter_ns() - began_ns)
-
-
-@lru_cache(maxsize=16)
-def _has_time(location: str, revision: str) -> bool:
-    path = f"policies/{revision}"
-    content = Directory(location).read(path)
-    return content is not None and unpack_policy(content, f"the policy revision {path}").has_time
