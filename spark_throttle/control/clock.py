@@ -59,6 +59,41 @@ class Moment:
     """Whether the wall clock is not a measure of the time since the last epoch."""
 
 
+class Occasion:
+    """An occasion that comes by once per interval of the steady clock, and at once where it was called for.
+
+    Examples
+    --------
+    >>> now_ms = 0
+    >>> occasion = Occasion(lambda: now_ms, 1_000)
+    >>> occasion.comes(), occasion.comes()
+    (True, False)
+    >>> now_ms = 1_000
+    >>> occasion.comes()
+    True
+    >>> occasion.call_for()
+    >>> occasion.comes()
+    True
+    """
+
+    def __init__(self, steady_ms: Callable[[], int], interval_ms: int) -> None:
+        self._steady_ms = steady_ms
+        self._interval_ms = interval_ms
+        self._last_ms: int | None = None
+
+    def comes(self) -> bool:
+        """Return whether the occasion is there; then it is over."""
+        now_ms = self._steady_ms()
+        if self._last_ms is not None and now_ms - self._last_ms < self._interval_ms:
+            return False
+        self._last_ms = now_ms
+        return True
+
+    def call_for(self) -> None:
+        """Have the occasion come at once."""
+        self._last_ms = None
+
+
 def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
     """Return the time now, after an epoch; before the first one, paying time is the wall clock's time."""
     wall_ms, steady_ms = clock.wall_ms(), clock.steady_ms()

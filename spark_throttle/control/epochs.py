@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from spark_throttle.checkpoint.handover import forget_handovers
@@ -76,21 +75,6 @@ def newest_epoch(directory: Directory) -> Epoch | None:
     """Return the newest epoch of a control directory; `None` before the first."""
     files = directory.names("epochs")
     return read_epoch(directory, files[-1]) if files else None
-
-
-def policy_of_revision(directory: Directory, revision: str) -> CompiledPolicy | None:
-    """Return the policy of a revision, as a batch's reports name it; `None` if its file is gone.
-
-    The policies of the last revisions are kept in memory.
-    """
-    return _policy_in(directory.location, revision)
-
-
-@lru_cache(maxsize=16)
-def _policy_in(location: str, revision: str) -> CompiledPolicy | None:
-    path, directory = f"policies/{revision}", Directory(location)
-    content = directory.read(path)
-    return None if content is None else unpack_policy(content, f"the policy revision {directory.path(path)}")
 
 
 class Epochs:

@@ -14,7 +14,7 @@ folder, and none the second.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -45,12 +45,29 @@ def write_reports(directory: Directory, batch: int, reports: list[bytes], *, par
         directory.delete(name)
 
 
+def report_files(directory: Directory) -> list[str]:
+    """Return the names of the files of reports that were not put away, in the order of their batches."""
+    return batch_files(directory, _FOLDER)
+
+
+def read_blocks(directory: Directory, files: Iterable[str]) -> dict[str, list[bytes]]:
+    """Return the packed reports in files of reports; none for a file that was deleted meanwhile."""
+    return {name: _blocks_of(directory, name) for name in files}
+
+
+def unpacked(directory: Directory, blocks: Mapping[str, list[bytes]]) -> dict[int, list[UsageReport]]:
+    """Return the packed reports of files as reports, of all batches that have any, in the order of the batches."""
+    found: dict[int, list[UsageReport]] = defaultdict(list)
+    for name in sorted(blocks):
+        what = _what(directory, name, _FOLDER)
+        found[batch_of(name)] += [unpack_usage(report, what) for report in blocks[name]]
+    return {batch: reports for batch, reports in sorted(found.items()) if reports}
+
+
 def read_reports(directory: Directory, *, after_batch: int) -> dict[int, list[UsageReport]]:
     """Return the reports of all batches after `after_batch` that have any, in the order of the batches."""
-    found: dict[int, list[UsageReport]] = defaultdict(list)
-    for name in batch_files(directory, _FOLDER, from_batch=after_batch + 1):
-        found[batch_of(name)] += _reports_of(directory, name)
-    return {batch: reports for batch, reports in sorted(found.items()) if reports}
+    files = batch_files(directory, _FOLDER, from_batch=after_batch + 1)
+    return unpacked(directory, read_blocks(directory, files))
 
 
 def newest_reports(directory: Directory) -> tuple[int, list[UsageReport]]:
@@ -78,9 +95,15 @@ def time_before(directory: Directory, batch: int) -> int | None:
     return None
 
 
-def newest_batch(directory: Directory) -> int:
-    """Return the number of the newest batch that has a file; -1 if none has."""
-    names = batch_files(directory, _FOLDER) or batch_files(directory, _PUT_AWAY)
+def newest_batch(directory: Directory, files: Sequence[str] | None = None) -> int:
+    """Return the number of the newest batch that has a file; -1 if none has.
+
+    Parameters
+    ----------
+    files
+        The files of reports, if they were listed already.
+    """
+    names = (report_files(directory) if files is None else files) or batch_files(directory, _PUT_AWAY)
     return batch_of(names[-1]) if names else -1
 
 
@@ -118,13 +141,29 @@ def forget_undone(directory: Directory, newest: int, time_of: Callable[[int], in
     return others
 
 
-def put_away(directory: Directory, *, before_batch: int) -> None:
-    """Put away the reports of batches before `before_batch`, those of a batch in one file."""
-    names = [name for name in batch_files(directory, _FOLDER) if batch_of(name) < before_batch]
+def put_away(
+    directory: Directory,
+    *,
+    before_batch: int,
+    found: Mapping[str, list[bytes]] | None = None,
+    may_be_away: bool = True,
+) -> list[str]:
+    """Put away the reports of batches before `before_batch`, those of a batch in one file; return the files' names.
+
+    Parameters
+    ----------
+    found
+        The packed reports of all files of reports, by name, if they were read already.
+    may_be_away
+        Whether an earlier run may have put some of these batches away, and not have deleted all of their files.
+    """
+    if found is None:
+        found = read_blocks(directory, [name for name in report_files(directory) if batch_of(name) < before_batch])
+    names = [name for name in sorted(found) if batch_of(name) < before_batch]
     blocks: dict[int, list[bytes]] = defaultdict(list)
     for name in names:
-        blocks[batch_of(name)] += _blocks_of(directory, name)
-    away = set(batch_files(directory, _PUT_AWAY)) if names else set()
+        blocks[batch_of(name)] += found[name]
+    away = set(batch_files(directory, _PUT_AWAY)) if names and may_be_away else set()
     for batch, reports in blocks.items():
         file = f"{batch:012d}"
         if reports and not (file in away and _is_rest(reports, _blocks_of(directory, file, _PUT_AWAY))):
@@ -132,6 +171,7 @@ def put_away(directory: Directory, *, before_batch: int) -> None:
             directory.write(f"{_PUT_AWAY}/{file}", _compressed(block))
     for name in names:
         directory.delete(f"{_FOLDER}/{name}")
+    return names
 
 
 def bring_back(directory: Directory, *, from_batch: int) -> None:

@@ -22,9 +22,8 @@ import numpy as np
 from spark_throttle.checkpoint.handover import read_handover
 from spark_throttle.checkpoint.manifest import Resharding
 from spark_throttle.control.charges import put_away_charges
-from spark_throttle.control.clock import Clock, Moment, moment_after
+from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
-from spark_throttle.control.feedback import put_away
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.rejection_notice import RejectionNotice
@@ -66,6 +65,9 @@ _UNSENT_WAIT_MS = 1_000
 
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
+
+_LOOK_INTERVAL_MS = 1_000
+"""Time between two looks at an object store while no batch runs: Spark asks every 10 ms, and each look is a request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,6 +138,8 @@ class ControlPlane:
         self._warned_of = ""
         self._ends_when_drained = False
         self._epochs_made = 0
+        self._look = Occasion(self._clock.steady_ms, 0 if directory.is_on_disk else _LOOK_INTERVAL_MS)
+        """The occasion to look for reports and for other policies."""
 
     def next_epoch(self, start: EpochName, *, ends_when_drained: bool = False) -> EpochName:
         """Return the epoch that the next batch is planned with: a new one if one is due, else `start`.
@@ -153,12 +157,14 @@ class ControlPlane:
             refuse_past(self._directory)
             self.epochs.begin()
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
-        self._planned = epoch = self.epochs.load(start)
+        last, epoch = self._planned, self.epochs.load(start)
+        self._planned = epoch
         handover = self._handover_after(start, epoch)
-        policy = self._policy_in_force()
+        looks = self._look.comes() or epoch is not last or ends_when_drained or self._snapshot is None
+        policy = self._policy_in_force() if looks or self._snapshot is None else self._snapshot[1]
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
-        for reports in self._settling.take_in(epoch):
+        for reports in self._settling.take_in(epoch) if looks else ():
             self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
@@ -188,7 +194,7 @@ class ControlPlane:
             ),
         )  # fmt: skip
         name = self._make(epoch.number + 1, policy, left, moment, handover)
-        put_away(self._directory, before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
+        self._settling.put_away(before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
         if epoch.time is not None or epoch.number % _EPOCHS_TO_PUT_AWAY == 0:
             put_away_charges(self._directory, before_batch=epoch.settled_batch)
         return name
@@ -253,9 +259,14 @@ class ControlPlane:
             return _LEASE_WAIT_MS if self._waits_for_a_lease(self._planned, now_ms) else None
         return max(0, event_ms - now_ms)
 
+    def note_batch(self) -> None:
+        """Note that a batch is planned, which will report, so that the next look is not put off."""
+        self._look.call_for()
+
     def forget_before(self, name: EpochName) -> None:
         """Delete the files that no batch retained by Spark can need; called once the batch of `name` is committed."""
-        self.epochs.forget_before(name, self._policy_in_force().revision)
+        in_force = self._policy_in_force() if self._snapshot is None else self._snapshot[1]
+        self.epochs.forget_before(name, in_force.revision)
 
     def stop(self) -> None:
         """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""

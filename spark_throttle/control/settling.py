@@ -15,8 +15,17 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.checkpoint.told import read_told
+from spark_throttle.control.batch_files import batch_of
 from spark_throttle.control.charges import read_charges
-from spark_throttle.control.feedback import bring_back, forget_reports, newest_batch, read_reports
+from spark_throttle.control.feedback import (
+    bring_back,
+    forget_reports,
+    newest_batch,
+    put_away,
+    read_blocks,
+    report_files,
+    unpacked,
+)
 from spark_throttle.control.shared_scopes import is_time_shared
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.advances import Reseated, advance_after, carried_advance
@@ -66,6 +75,10 @@ class Settling:
         """The processing time of unsettled batches that reported any."""
 
         self._told: dict[int, dict[str, Told]] = {}
+        self._blocks: dict[str, list[bytes]] = {}
+        """The packed reports in the files that this run has read and not put away, by the files' names."""
+
+        self._has_put_away = False
         self._has_begun = False
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
@@ -77,14 +90,20 @@ class Settling:
             self._check_fence()
             bring_back(self._directory, from_batch=epoch.settled_batch)
             self._has_begun = True
-        if newest_batch(self._directory) != self.newest_batch:
+        files = report_files(self._directory)
+        newest = newest_batch(self._directory, files)
+        if newest != self.newest_batch:
             charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
-            for batch, reports in read_reports(self._directory, after_batch=self.newest_batch).items():
+            blocks = read_blocks(self._directory, [name for name in files if batch_of(name) > self.newest_batch])
+            self._blocks |= blocks
+            for batch, reports in unpacked(self._directory, blocks).items():
                 if any(report.epoch > epoch.number for report in reports):
                     # The checkpoint was put back to before this batch, which will run and report again; unless this
                     # run was taken over, and the report is the other run's.
                     self._check_fence()
                     forget_reports(self._directory, from_batch=batch)
+                    self._blocks = {name: found for name, found in self._blocks.items() if batch_of(name) < batch}
+                    newest = newest_batch(self._directory)
                     break
                 self._note_last(reports, epoch)
                 self._unsettled[batch] = reports
@@ -93,12 +112,24 @@ class Settling:
                 if epoch.destinations is not None:
                     self._told[batch] = read_told(self._directory, batch)
                 came.append(reports)
-            self.newest_batch = newest_batch(self._directory)
+            self.newest_batch = newest
         for batch in [batch for batch in self._unsettled if batch <= epoch.settled_batch]:
             del self._unsettled[batch]
             self._charges.pop(batch, None)
             self._told.pop(batch, None)
         return came
+
+    def put_away(self, *, before_batch: int) -> None:
+        """Put away the reports of batches before `before_batch`; called once the directory was found to be this run's.
+
+        What was read is not read again: a batch reports the same whenever it runs, and no other run is there.
+        """
+        names = put_away(
+            self._directory, before_batch=before_batch, found=self._blocks, may_be_away=not self._has_put_away
+        )
+        self._has_put_away |= bool(names)
+        for name in names:
+            del self._blocks[name]
 
     def _note_last(self, reports: list[UsageReport], epoch: Epoch) -> None:
         """Keep reports as the last of their shards.

@@ -41,6 +41,11 @@ class Directory:
         self._files, self._root = file_system(location)
         self._moves = isinstance(self._files, fs.LocalFileSystem)
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether a look at it costs next to nothing: no request to a store."""
+        return self._moves
+
     def path(self, name: str) -> str:
         """Return the full path of a file."""
         return f"{self._root.rstrip('/')}/{name}"

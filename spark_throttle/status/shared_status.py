@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.checkpoint.manifest import bound_manifest
+from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
@@ -116,7 +116,13 @@ def _per_second(rate: Int64s) -> tuple[float | None, float | None]:
 
 
 def batch_usage(
-    directory: Directory, reports: Sequence[UsageReport], batch: int, *, has_shares: bool | None = None
+    directory: Directory,
+    reports: Sequence[UsageReport],
+    batch: int,
+    *,
+    has_shares: bool | None = None,
+    manifest: Manifest | None = None,
+    policy: CompiledPolicy | None = None,
 ) -> pa.Table:
     """Return the usage of a batch, one row per scope.
 
@@ -124,14 +130,17 @@ def batch_usage(
     ----------
     has_shares
         Whether the rows have the columns of `SHARE_SCHEMA`; by default, whether the job has shares to show.
+    manifest, policy
+        The query's manifest, and the policy that decided the batch, if they were read already.
     """
-    policy = policy_of(directory, reports[0])
+    policy = policy_of(directory, reports[0]) if policy is None else policy
     time = time_of_batch(directory, policy, reports[0].epoch, batch)
     rows = usage_rows(reports, policy, batch, time)
-    observation = read_observation(directory)
-    if has_shares is False or (has_shares is None and observation is None):
+    observation = None if has_shares is False else read_observation(directory)
+    if not has_shares and observation is None:
         return rows
-    direction: Direction = "dispatch" if bound_manifest(directory).direction == "dispatch" else "publish"
+    manifest = manifest or bound_manifest(directory)
+    direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     return with_shares(rows, {} if observation is None else scope_shares(observation, policy, direction))
 
 

@@ -30,7 +30,7 @@ def request_of(method: str, address: str, *, is_copy: bool = False) -> tuple[str
     split = urlsplit(address)
     query = parse_qs(split.query, keep_blank_values=True)
     key = unquote(split.path).lstrip("/").partition("/")[2] or query.get("prefix", [""])[0]
-    return place_of(key), _kind(method, query, has_key="/" in split.path.strip("/"), is_copy=is_copy)
+    return place_of(key), kind_of(method, query, has_key="/" in split.path.strip("/"), is_copy=is_copy)
 
 
 def place_of(key: str) -> str:
@@ -53,7 +53,7 @@ def place_of(key: str) -> str:
     return owner
 
 
-def _kind(method: str, query: Mapping[str, list[str]], *, has_key: bool, is_copy: bool) -> str:
+def kind_of(method: str, query: Mapping[str, list[str]], *, has_key: bool, is_copy: bool) -> str:
     if "uploadId" in query or "uploads" in query:
         ends = "BEGIN" if "uploads" in query else "COMPLETE"
         return {"PUT": "PART", "DELETE": "ABORT", "POST": ends}.get(method, "LIST")

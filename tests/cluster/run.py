@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -36,15 +37,17 @@ from tests.sessions import ROOT, pin_interpreter
 WORKERS: Final = 3
 
 
-def run(root: Path, kills: int, seed: int, *, executors: int, batches: int) -> tuple[Account, Calm, Diary]:
-    """Run the bench in an empty folder; `batches` are counted while all is calm."""
+def run(
+    root: Path, kills: int, seed: int, *, executors: int, batches: int, settings: Mapping[str, str]
+) -> tuple[Account, Calm, Diary]:
+    """Run the bench in an empty folder; `batches` are counted while all is calm, under more settings of Spark."""
     root.mkdir(parents=True)
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ[DIRECTORY] = str(root)
     pin_interpreter()
     with running_store(root / "store", seed) as store:
         os.environ.update(store.environment())
-        (root / "store.json").write_text(json.dumps(store.settings()))
+        (root / "store.json").write_text(json.dumps(store.settings() | dict(settings)))
         with running_cluster(root / "cluster", WORKERS, executors, os.environ) as cluster:
             bench = Bench(root, seed, store, cluster, shards=SHARDS)
             try:
@@ -87,12 +90,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--executors", type=int, default=2, help="so many on each worker")
     parser.add_argument("--batches", type=int, default=10, help="so many are counted while all is calm")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "cluster", help="below it, a directory a run")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     root: Path = asked.out.absolute() / f"seed-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
-    account, calm, diary = run(root, asked.kills, asked.seed, executors=asked.executors, batches=asked.batches)
+    settings = dict(each.split("=", 1) for each in asked.set)
+    account, calm, diary = run(
+        root, asked.kills, asked.seed, executors=asked.executors, batches=asked.batches, settings=settings
+    )
     pictures = [str(draw_requests(calm, root / "requests.png")), str(draw_run(diary, root / "run.png"))]
     print(json.dumps(told(account, calm, diary, pictures), separators=(",", ":")), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1

@@ -18,7 +18,7 @@ class Mend:
     """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
 
 
-_FORGETS: Final = "        put_away(self._directory, before_batch=epoch.settled_batch)\n"
+_FORGETS: Final = "        self._settling.put_away(before_batch=epoch.settled_batch)\n"
 
 MENDS: Final = (
     Mend(

@@ -37,7 +37,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offered import note_offered, noted_offered
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, write_unsent
-from spark_throttle.control.epochs import Epochs, policy_of_revision
+from spark_throttle.control.epochs import Epochs
 from spark_throttle.core.lending.destinations import group_names
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.usage import UsageReport, admitted_messages
@@ -45,6 +45,7 @@ from spark_throttle.errors import Backpressure, DeliveryError, SourceChangedErro
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP, cut, offered_messages, told_of_offer
 from spark_throttle.spark.columns.payload_columns import from_carried, to_carried
+from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.task_refusal import take_refusal
 from spark_throttle.spark.paced.batch_sending import BatchDestination, destinations_of, heard_of
@@ -358,7 +359,7 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _has_destinations(directory: Directory, reports: Sequence[UsageReport]) -> bool:
     """Return whether the policy that decided a batch has destinations."""
-    policy = policy_of_revision(directory, reports[0].revision) if reports else None
+    policy = decided_policy(directory, reports)
     return policy is not None and policy.destinations is not None
 
 

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from spark_throttle.checkpoint.batch_mark import parse_mark
+from spark_throttle.checkpoint.batch_mark import BatchMark, parse_mark
 from spark_throttle.files.storage import Directory
 
 _WANTED: Final = (b'"txn"', b'"commitInfo"')
+_NEXT_FEW: Final = 8
 _SLACK_MS: Final = 3_600_000
 """Largest difference between the clocks of the processes that commit."""
 
@@ -74,6 +75,19 @@ def identity_of_batch(location: str, newest_version: int, query: str, batch: int
         if commit.transactions.get(query) == batch:
             mark = parse_mark(commit.text)
             return mark.identity if mark is not None and (mark.query, mark.batch) == (query, batch) else None
+    return None
+
+
+def version_of_batch(location: str, after_version: int, mark: BatchMark) -> int | None:
+    """Return the version, one of the next few after a version, that is the commit of a batch.
+
+    Returns `None` if none is. Then the query has committed another batch, many others have committed, or the log no
+    longer goes on from that version.
+    """
+    for version in range(after_version + 1, after_version + 1 + _NEXT_FEW):
+        commit = next(read_commits(location, version), None)
+        if commit is None or mark.query in commit.transactions:
+            return version if commit is not None and parse_mark(commit.text) == mark else None
     return None
 
 

@@ -10,16 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from spark_throttle.control.epochs import policy_of_revision
 from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.task_meter import SINK, charge_driver
 
 
 def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
     """Return whether the policy that decided a batch has a quota on processing time."""
-    policy = policy_of_revision(directory, reports[0].revision) if reports else None
+    policy = decided_policy(directory, reports)
     return policy is not None and policy.has_time
 
 

@@ -24,6 +24,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.sink_meter import metered_write
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
@@ -216,9 +217,11 @@ class BatchSink:
                     refused = refused.unionByName(given_up, allowMissingColumns=True)
                 self._write_rejected(refused, mark.of_part("rejected"))
             if isinstance(self.usage, Destination) and packed:
-                append_usage(self.usage, directory, mark.of_part("usage"), reports)
+                append_usage(self.usage, directory, mark.of_part("usage"), reports, manifest)
             elif isinstance(self.usage, Target) and packed:
-                self._write_usage(self.usage, frames, batch_usage(directory, reports, batch), mark.of_part("usage"))
+                policy = decided_policy(directory, reports)
+                usage = batch_usage(directory, reports, batch, manifest=manifest, policy=policy)
+                self._write_usage(self.usage, frames, usage, mark.of_part("usage"))
             write_reports(directory, batch, packed)
         finally:
             rows.close()

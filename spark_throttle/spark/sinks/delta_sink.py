@@ -25,14 +25,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
-from spark_throttle.checkpoint.manifest import bound_manifest
+from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
+from spark_throttle.spark.delta.kept_tables import append_to_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA, FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
@@ -142,7 +142,7 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
         if rejected:
             self.add(plan.rejected, mark.of_part("rejected"), rejected)
         if plan.usage is not None and reports:
-            append_usage(plan.usage, directory, mark.of_part("usage"), reports)
+            append_usage(plan.usage, directory, mark.of_part("usage"), reports, manifest)
         if is_metered(directory, reports):
             used_ns = sum(task.used_ns for task in tasks) + time.thread_time_ns() - began_ns
             charge_sink(directory, batchId, reports, used_ns)
@@ -160,7 +160,11 @@ class ThrottleDeltaWriter(DataSourceStreamArrowWriter):
 
 
 def append_usage(
-    destination: Destination, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport]
+    destination: Destination,
+    directory: Directory,
+    mark: BatchMark,
+    reports: Sequence[UsageReport],
+    manifest: Manifest,
 ) -> None:
     """Append the usage reports of a batch to the usage table, once."""
     from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # slow to load, and rarely needed
@@ -168,7 +172,9 @@ def append_usage(
     def write() -> list[WrittenFile]:
         writer = table_writer(destination, part_name(0))
         has_shares = set(SHARE_SCHEMA.names) <= set(destination.schema.names)
-        for rows in batch_usage(directory, reports, mark.batch, has_shares=has_shares).to_batches():
+        policy = decided_policy(directory, reports)
+        usage = batch_usage(directory, reports, mark.batch, has_shares=has_shares, manifest=manifest, policy=policy)
+        for rows in usage.to_batches():
             writer.add(rows)
         return writer.finish()
 
@@ -185,15 +191,12 @@ def append_once(destination: Destination, mark: BatchMark, written: Callable[[],
     NativeWriterError, ConfigurationError
         If the table was changed so that the rows can no longer be appended. Nothing of the batch was committed to it.
     """
-    table = open_table(destination.location)
-    if table is None:
-        raise ConfigurationError(
-            f"the Delta table {destination.location} is gone: restore it, or restart the query, which creates it"
-        )
-    if has_batch(table, destination.location, mark):
-        return
-    check_table(table, destination.location, destination.schema, destination.partition_columns)
-    append_batch(table, destination.location, mark, written())
+    append_to_table(
+        destination.location,
+        mark,
+        lambda table: check_table(table, destination.location, destination.schema, destination.partition_columns),
+        written,
+    )
 
 
 def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:

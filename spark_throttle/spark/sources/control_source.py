@@ -151,6 +151,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         from spark_throttle.core.names.sharding import slice_of
         from spark_throttle.spark.shard.handed_over import HandedOver
 
+        self.plane().note_batch()
         before, name = EpochName.of(start), EpochName.of(end)
         if name in (before, NO_EPOCH):
             return []
@@ -179,6 +180,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Delete old epochs; called for a batch when the second batch after it is planned, possibly more than once."""
         from spark_throttle.control.epochs import EpochName
 
+        self.plane().note_batch()
         self.plane().forget_before(EpochName.of(end))
 
     def stop(self) -> None:

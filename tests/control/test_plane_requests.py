@@ -1,0 +1,133 @@
+"""What a control directory on an object store is asked for, for each batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_throttle.control.epochs import EpochName
+from spark_throttle.control.feedback import bring_back, read_reports, write_reports
+from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.run_fence import RunFence
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.shard.shard_batch import ShardOutcome
+from tests.control.queries import SHARDS, Query, per_second
+from tests.control.whole_job import Rows, WholeJob
+from tests.object_store import ObjectStore, object_store
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    with object_store(monkeypatch) as found:
+        yield found
+
+
+class StoredQuery(Query):
+    """A query whose control directory is on an object store."""
+
+    @property
+    def directory(self) -> Directory:
+        return Directory("s3://lake/control")
+
+    def restart(self) -> None:
+        fence = RunFence(self.directory)
+        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, fence=fence)
+
+    def step(self, store: ObjectStore) -> Counter[str]:
+        """Run a batch, and return what planning the next one asked for, by folder."""
+        self.batch(self.report(0, {"a/x": (5, 5)}), self.report(1))
+        before = self.name
+        asked, policies = len(store.requests), self.policies.asked
+        self.trigger()
+        self.plane.forget_before(before)
+        assert self.policies.asked == policies + 1
+        return Counter(f"{kind} {key.split('/')[1]}" for kind, key in store.requests[asked:])
+
+
+@pytest.fixture
+def query(store: ObjectStore) -> StoredQuery:
+    return StoredQuery(Path("control"))
+
+
+def test_planning_a_batch_reads_and_lists_nothing_twice(query: StoredQuery, store: ObjectStore) -> None:
+    query.trigger()
+    found = [query.step(store) for _ in range(6)]
+    assert found[3:] == 3 * [Counter({
+        "LIST feedback": 1, "HEAD feedback": 2, "GET feedback": 1,
+        "DELETE feedback": 1, "PUT feedback": 1,  # pyarrow looks for what it deletes, and keeps the folder
+        "PUT settled": 1, "PUT epochs": 1,
+        "HEAD run": 1, "GET run": 1,  # another run may have taken over
+    })]  # fmt: skip
+
+
+def test_idle_query_only_looks_for_reports(query: StoredQuery, store: ObjectStore) -> None:
+    query.trigger()
+    query.quiet_batch()
+    query.trigger()
+    query.quiet_batch()
+    first = query.trigger()
+    store.requests.clear()
+    policies = query.policies.asked
+    assert [query.trigger(10) for _ in range(120)] == 120 * [first]
+    assert store.counted() == {"LIST": 1}
+    assert query.policies.asked == policies + 1
+    query.plane.note_batch()
+    query.trigger(10)
+    assert store.counted() == {"LIST": 2}
+
+
+class StoredJob(WholeJob):
+    """A whole job whose control directory is on an object store."""
+
+    @property
+    def directory(self) -> Directory:
+        return Directory("s3://lake/control")
+
+    def decide(self, end: EpochName, rows: Rows) -> dict[int, ShardOutcome]:
+        self.plane.note_batch()
+        return super().decide(end, rows)
+
+
+@pytest.mark.usefixtures("store")
+def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> None:
+    quotas: dict[str, object] = {"job": per_second(5), "resource_groups": {"gold": per_second(2)}}
+    on_disk, stored = (job(tmp_path, quotas, shards=2) for job in (WholeJob, StoredJob))
+    for job in (on_disk, stored):
+        for step in range(60):
+            job.trigger([("a/x", 1), ("b/y", 1)] if step % 20 == 0 or step < 5 else (), after_ms=70)
+    assert stored.admitted == on_disk.admitted
+    assert len({at_ms for at_ms, _ in stored.admitted}) > 5
+
+
+def test_reports_are_put_away_as_they_were_read(query: StoredQuery) -> None:
+    query.trigger()
+    for _ in range(5):
+        query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+        query.trigger()
+    assert query.directory.names("settled") == [f"{batch:012d}" for batch in range(3)]
+    bring_back(query.directory, from_batch=0)
+    found = read_reports(query.directory, after_batch=-1)
+    assert {batch: [report.shard for report in reports] for batch, reports in found.items()} == {
+        batch: list(range(SHARDS)) for batch in range(5)
+    }
+
+
+def test_run_that_begins_looks_at_what_the_last_one_was_putting_away(query: StoredQuery) -> None:
+    """It was killed after it had deleted the file of one of two shards."""
+    query.trigger()
+    reports = []
+    for _ in range(4):
+        reports.append([query.report(0, {"a/x": (5, 5)}), query.report(1)])
+        query.batch(*reports[-1])
+        query.trigger()
+    whole = query.directory.read("settled/000000000001")
+    write_reports(query.directory, 1, [pack_usage(reports[1][1])], part="00001")
+    query.restart()
+    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    query.trigger()
+    assert not [name for name in query.directory.names("feedback") if name.startswith("000000000001")]
+    assert query.directory.read("settled/000000000001") == whole
