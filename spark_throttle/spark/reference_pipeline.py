@@ -166,6 +166,7 @@ class ReferencePipeline:
             partial(waiting_places, checkpoint=checkpoint, control_path=control_path),
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
+            keeps_order=isinstance(admitted, Target) and not admitted.is_paid_by_bytes,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references import waiting_rows
 from spark_throttle.spark.references.row_condition import row_condition
@@ -140,7 +141,11 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     assert sum(row["admitted_messages"] for row in admitted) == 30
 
 
-def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(lake: Lake) -> None:
+@pytest.mark.parametrize("most_scans", [1, 2])
+def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, most_scans: int
+) -> None:
+    monkeypatch.setattr(payload_reader, "_MOST_SCANS", most_scans)
     source = Path(lake.path("source"))
     write_deltalake(source, pa.table({"id": [1, 2], "ns": ["t/a", "t/a"], "day": ["x", "y"]}), partition_by=["day"])
     log = source / "_delta_log" / f"{0:020}.json"
@@ -174,6 +179,48 @@ def test_rejected_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monk
     with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
         run(lake, BOUNDED)
     assert lake.rejected == []
+
+
+def test_rows_of_a_file_of_which_nothing_stays_are_read_and_not_looked_up(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.offer(rows("free/a", range(3)))
+    lake.offer([*rows("free/a", [3]), *rows("shut/a", [4])])
+    monkeypatch.setattr("spark_throttle.spark.sinks.payload_reader.spark_path", lambda location: f"{location}?")
+    with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
+        run(lake, policies(tenants={"shut": publish(messages_per_second=0)}))
+    assert lake.admitted_ids == [0, 1, 2]
+
+
+def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake: Lake) -> None:
+    throttle = lake.throttle(BOUNDED | policies(tenants={"shut": publish(messages_per_second=0)}))
+    lake.offer(rows("good/a", range(10)))
+    lake.offer([*rows("free/a", range(100, 105)), *rows("bad/a", [200])])
+    lake.offer([*rows("shut/a", [300]), *rows("free/a", range(105, 110))])
+    lake.offer(rows("free/b", range(110, 115)))
+    lake.offer(rows("good/a", range(10, 40)))
+    writer = throttle.write_stream(stream(lake, throttle, most_files=5)).option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+    first = next(kept for _, kept in sorted(lake.kept.items()) if kept)
+    assert sorted(row[0] for row in first) == [*range(21), *range(100, 115)]
+    assert lake.admitted_ids == [*range(40), *range(100, 115)]
+    assert lake.rejected_ids == [200]
+
+
+def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order(lake: Lake) -> None:
+    out = Path(lake.path("sent"))
+    out.mkdir()
+
+    def send(sent: list[dict[str, Any]], key: IdempotencyKey) -> None:
+        (out / key.text.replace("/", "_")).write_text(" ".join(str(row["id"]) for row in sent))
+
+    lake.offer(rows("free/a", range(38, -1, -2)))
+    lake.offer(rows("free/a", range(1, 40, 2)))
+    throttle = lake.throttle(policies())
+    writer = throttle.write_stream(stream(lake, throttle, most_files=2)).option("checkpointLocation", lake.checkpoint)
+    writer = writer.option("throttle.source", REFERENCES).trigger(availableNow=True)
+    finish(writer.paced(send).start())
+    assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
 
 
 def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake: Lake) -> None:
@@ -238,19 +285,24 @@ def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_nam
     assert lake.kept == {}, "nothing was given to the function"
 
 
-def test_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rejected", [(), (9,)], ids=["of a whole file", "of a file in part"])
+def test_rows_that_spark_reads_otherwise_reach_no_sink(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, rejected: Sequence[int]
+) -> None:
     """A file that was replaced within its length and time of writing is still noticed, by its rows."""
-    lake.offer(rows("free/a", [1, 2, 3]))
+    bad = rows("bad/a", rejected)
+    lake.offer([*rows("free/a", [1, 2, 3]), *bad])
     file = next(Path(lake.path("events")).glob("*.parquet"))
 
     def replaced(*_: Any) -> None:
-        lake.spark.createDataFrame(rows("free/a", [1, 2, 4]), SCHEMA).coalesce(1).write.parquet(lake.path("other"))
+        other = [*rows("free/a", [1, 2, 4]), *bad]
+        lake.spark.createDataFrame(other, SCHEMA).coalesce(1).write.parquet(lake.path("other"))
         next(Path(lake.path("other")).glob("part-*.parquet")).replace(file)
         monkeypatch.undo()
 
     monkeypatch.setattr(payload_reader, "check_file", replaced)
     with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
-        run(lake, policies())
+        run(lake, BOUNDED)
     assert lake.kept == {}
 
 
@@ -272,13 +324,14 @@ def test_rows_that_a_condition_drops_are_not_decided_on_and_columns_that_are_sel
     assert sum(row["offered_messages"] for row in lake.usage("job")) == 71
 
 
+@pytest.mark.parametrize("decided", ["id >= 6", "id < 5", "id > 20"])
 def test_rows_that_spark_keeps_and_the_first_reading_drops_stop_the_query(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, decided: str
 ) -> None:
-    lake.offer(rows("good/a", range(10)))
+    lake.offer([(number, "good/a", 1) for number in range(10)])
     throttle = lake.throttle(policies(), shards=1)
     events = stream(lake, throttle).where("id >= 5")
-    wrong = row_condition("id >= 6", {"id": "number"})
+    wrong = row_condition(decided, {"id": "number"})
     monkeypatch.setattr(ReferenceStream, "condition", lambda _: wrong)
     with pytest.raises(StreamingQueryException, match="rows that meet the stream's condition"):
         finish(start(lake, throttle, events))

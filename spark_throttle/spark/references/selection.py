@@ -8,7 +8,7 @@ ends with the last row that is wanted. So the lookup of a row costs an index, wh
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
@@ -69,6 +69,33 @@ def coded_rows(places: Int64s, codes: Int64s) -> list[FileRows]:
         values[row] = codes[at] + 1
         found.append(FileRows(number, values))
     return found
+
+
+def split_by_file(places: Int64s, is_whole: Callable[[int], bool]) -> tuple[list[int], Int64s]:
+    """Return the numbers of the files that are whole, ascending, and the places that lie in other files.
+
+    Examples
+    --------
+    >>> whole, others = split_by_file(np.array([1 << 32, 2 << 32, (1 << 32) + 1]), lambda number: number == 1)
+    >>> whole, others.tolist() == [2 << 32]
+    ([1], True)
+    """
+    if not len(places):
+        return [], places
+    numbers, key = _distinct(file_numbers(places))
+    whole = np.array([is_whole(number) for number in numbers.tolist()])
+    return numbers[whole].tolist(), places[~whole[key]]
+
+
+def distinct_files(places: Int64s) -> list[int]:
+    """Return the numbers of the files in which places lie, ascending.
+
+    Examples
+    --------
+    >>> distinct_files(np.array([2 << 32, 1 << 32, (2 << 32) + 1]))
+    [1, 2]
+    """
+    return _distinct(file_numbers(places))[0].tolist() if len(places) else []
 
 
 def _by_file(places: Int64s) -> list[tuple[int, Int64s, Int64s]]:

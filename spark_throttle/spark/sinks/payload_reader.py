@@ -1,14 +1,15 @@
 """The second reading of a batch: the rows at given places, read by Spark from the source's files or from copies.
 
-Spark looks each row up by its position in its file (`references.selection`): a join with a small table, which is
-broadcast, so a row never leaves the JVM. A file of which no row is wanted is not read. A row that has waited is read
-from the copy that was made when it joined the queue (`references.waiting_rows`).
+A file all of whose rows leave is read as it is. Of another, Spark looks each row up by its position in the file
+(`references.selection`): a join with a small table, which is broadcast, so a row never leaves the JVM. A file of which
+no row is wanted is not read. A row that has waited is read from the copy that was made when it joined the queue
+(`references.waiting_rows`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -35,6 +36,9 @@ FILE, ROW = "__throttle_file", "__throttle_row"
 _PATH, _VALUES = "__throttle_path", "__throttle_values"
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 """Characters of a path that Spark would take for a pattern."""
+
+_MOST_SCANS: Final = 8
+"""Most partitions whose files are read apart, each with its values as constants; a join finds the values of more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class PayloadReader:
         self._source = source
         self._root = source.root.rstrip("/")
         self._schema = source.schema
+        self._names = {field.name.lower() for field in source.schema}
         self._waiting = waiting
         self._by_number: dict[int, SourceFile] | None = None
 
@@ -87,15 +92,33 @@ class PayloadReader:
         found = self._read(rows).withColumn(code, F.get(F.col(_VALUES), F.col(ROW).cast("int")))
         return found.where(F.col(code) > 0).select(*self.columns, FILE, ROW, code)
 
-    def arrived(self) -> DataFrame | None:
-        """Return all rows of the files that the batch brings; `None` if it brings none."""
+    def whole(self, numbers: Sequence[int], *, has_rows: bool = False) -> DataFrame:
+        """Return all rows of files, which are not looked up; in place of their places they have zeros.
+
+        Parameters
+        ----------
+        has_rows
+            Whether they have their positions in their files all the same.
+        """
+        alike: dict[frozenset[tuple[str, str | None]], list[SourceFile]] = {}
+        for number in numbers:
+            file = self._file(number)
+            values = ((name.lower(), value) for name, value in file.partition_values)
+            alike.setdefault(frozenset(each for each in values if each[0] in self._names), []).append(file)
+        if len(alike) <= _MOST_SCANS:
+            found = [self._with_values(dict(values), files) for values, files in alike.items()]
+        else:
+            found = [self._from_files([FileRows(number, np.zeros(0, dtype=np.int64)) for number in numbers])]
+        zero = F.lit(0).cast("bigint")
+        row = (F.col(ROW) if has_rows else zero).alias(ROW)
+        return reduce(DataFrame.unionByName, found).select(*self.columns, zero.alias(FILE), row)
+
+    def arrived(self, besides: Collection[int]) -> DataFrame | None:
+        """Return all rows of the files that the batch brings, but for some files; `None` if there is no other."""
         end = self._extent(self._batch)
         start = self._extent(self._batch - 1) if self._batch else NO_EXTENT
-        files = self._source.extents.between(start, end)
-        if not files:
-            return None
-        nothing = np.zeros(0, dtype=np.int64)
-        return self._from_files([FileRows(file.number, nothing) for file in files]).select(*self.columns)
+        numbers = [file.number for file in self._source.extents.between(start, end) if file.number not in besides]
+        return self.whole(numbers).select(*self.columns) if numbers else None
 
     def copies(self, *folders: str) -> DataFrame:
         """Return the rows that were copied to folders of the control directory, with their places."""
@@ -125,11 +148,10 @@ class PayloadReader:
 
     def _from_files(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of files; those whose partitions have the same columns are read together."""
-        own = {field.name.lower() for field in self._schema}
         alike: dict[frozenset[str], list[tuple[FileRows, SourceFile]]] = {}
         for each in rows:
             file = self._file(each.number)
-            names = frozenset(name.lower() for name, _ in file.partition_values) & own
+            names = frozenset(name.lower() for name, _ in file.partition_values) & self._names
             alike.setdefault(names, []).append((each, file))
         return reduce(DataFrame.unionByName, (self._from_alike(names, found) for names, found in alike.items()))
 
@@ -138,8 +160,7 @@ class PayloadReader:
 
         The folders of a Delta table need not say them.
         """
-        locations = [f"{self._root}/{file.path}" for _, file in found]
-        table = self._wanted([rows for rows, _ in found], [spark_path(location) for location in locations])
+        table = self._wanted([rows for rows, _ in found], [spark_path(self._location(file)) for _, file in found])
         columns = []
         for at, field in enumerate(self._schema):
             if field.name.lower() not in names:
@@ -148,11 +169,29 @@ class PayloadReader:
             values = [_of_partition(file, field.name) for _, file in found]
             table = table.append_column(f"{PARTITION_PREFIX}{at}", pa.array(values, pa.string()))
             columns.append(_cast(F.col(f"{PARTITION_PREFIX}{at}"), field).alias(field.name))
-        in_files = StructType([field for field in self._schema if field.name.lower() not in names])
-        read = self._strict().schema(in_files).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
         metadata = [F.col("_metadata.file_path").alias(_PATH), F.col("_metadata.row_index").alias(ROW)]
         wanted = F.broadcast(self._spark.createDataFrame(table))
-        return read.select("*", *metadata).join(wanted, _PATH).select(*columns, FILE, ROW, _VALUES)
+        read = self._scan([file for _, file in found], names).select("*", *metadata)
+        return read.join(wanted, _PATH).select(*columns, FILE, ROW, _VALUES)
+
+    def _with_values(self, values: Mapping[str, str | None], files: Sequence[SourceFile]) -> DataFrame:
+        """Return all rows of files of one partition, and their positions."""
+        columns = []
+        for field in self._schema:
+            name = field.name.lower()
+            constant = F.lit(values[name]).cast("string") if name in values else None
+            found = F.col(quoted(field.name)) if constant is None else _cast(constant, field).alias(field.name)
+            columns.append(found)
+        return self._scan(files, values).select(*columns, F.col("_metadata.row_index").alias(ROW))
+
+    def _scan(self, files: Sequence[SourceFile], outside: Collection[str]) -> DataFrame:
+        """Return what lies in files: all columns but some that lie outside of them."""
+        schema = StructType([field for field in self._schema if field.name.lower() not in outside])
+        paths = (_GLOB.sub(r"\\\g<0>", self._location(file)) for file in files)
+        return self._strict().schema(schema).parquet(*paths)
+
+    def _location(self, file: SourceFile) -> str:
+        return f"{self._root}/{file.path}"
 
     def _strict(self) -> DataFrameReader:
         return self._spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")

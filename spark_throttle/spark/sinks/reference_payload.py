@@ -4,9 +4,10 @@ The operator's frames name the rows by their places. Before a sink is given anyt
 
 - The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
   own evaluation of the user's expressions: their number, and the sums of their positions, of the lengths of their
-  namespaces and, where the size is a column, of their sizes. Of the rejected rows it counts the number and the
-  positions, and whether those without a namespace or a size have none. If the stream drops rows by a condition, Spark
-  counts the rows that it keeps of the batch's files. All must be what was decided.
+  namespaces and, where the size is a column, of their sizes. A file of which nothing stays is read as it is: its number
+  of rows says that all positions are there. Of the rejected rows Spark counts the number and the positions, and whether
+  those without a namespace or a size have none. If the stream drops rows by a condition, Spark counts the rows that it
+  keeps of the batch's files. All must be what was decided.
 - Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
 - If leftovers of earlier copies are many, those of their rows that wait are copied to one folder, and counted too.
 - The account of waiting rows is written.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -33,7 +35,15 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import FileRows, admitted_rows, coded_rows, file_numbers, positions
+from spark_throttle.spark.references.selection import (
+    FileRows,
+    admitted_rows,
+    coded_rows,
+    distinct_files,
+    file_numbers,
+    positions,
+    split_by_file,
+)
 from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingAccount, WaitingRows, is_in_ranges
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
@@ -48,6 +58,7 @@ Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 
 _CODE: Final = "__throttle_code"
 _KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
+_OF_CONDITION: Final = "that meet the stream's condition"
 _NO_NAMESPACE, _NO_SIZE = "namespace_missing", "size_missing"
 _REMEDY: Final = (
     "restore its files; or, if an expression makes several rows of one or depends on other rows, set "
@@ -74,6 +85,9 @@ class ReferencePayload:
     drops_rows: bool = False
     """Whether the stream drops rows by a condition."""
 
+    keeps_order: bool = False
+    """Whether the sink is given the rows of a namespace in order, for which each must have its place."""
+
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
         """Return the rows of a batch; every partition of the frames is computed, once.
 
@@ -95,10 +109,16 @@ class ReferencePayload:
         before = waiting.before(batch)
         reader = PayloadReader(frames.sparkSession, batch, self.source, before)
         places = _places(admitted)
-        rows = ReferenceRows(self, reader, usage, places, admitted_rows(places) if len(places) else (), rejected)
+        stays = {*distinct_files(_places(rejected)), *distinct_files(_places(joined))}
+
+        def is_whole(file: int) -> bool:
+            return not self.keeps_order and file not in stays and before.folder_of(file) is None
+
+        whole, others = split_by_file(places, is_whole)
+        rows = ReferenceRows(self, reader, usage, places, whole, others, _files(others), rejected)
         reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in usage]
         if self.drops_rows:
-            self._check_kept(reader, reports)
+            self._check_kept(reader, reports, rows)
         rows.check(reports)
         self._copy(reader, _places(joined), f"{FOLDER}/batch={batch}")
         left = np.concatenate([rows.admitted_places, _places(rejected)])
@@ -126,12 +146,16 @@ class ReferencePayload:
         self._copy(reader, places, after.folders[-1].name)
         return after
 
-    def _check_kept(self, reader: PayloadReader, reports: Sequence[UsageReport]) -> None:
-        """Refuse a batch if Spark keeps another number of the rows of its files than were decided on."""
+    def _check_kept(self, reader: PayloadReader, reports: Sequence[UsageReport], rows: ReferenceRows) -> None:
+        """Refuse a batch if Spark keeps another number of the rows of its files than were decided on.
+
+        Those of whole files are counted among the admitted rows.
+        """
         arrived = sum(int(report.offered[:, 0].sum()) + report.invalid_messages for report in reports)
-        rows = reader.arrived()
-        seen = (0,) if rows is None else _sums(self.transform(rows, ()), [F.lit(1)])
-        self.compare((arrived,), seen, "rows that meet the stream's condition")
+        in_whole = len(rows.admitted_places) - len(rows.looked_up_places)
+        found = reader.arrived(besides=rows.whole_files)
+        seen = (0,) if found is None else _sums(self.transform(found, ()), [F.lit(1)])
+        self.compare((arrived - in_whole,), seen, f"rows {_OF_CONDITION}")
 
     def _copy(self, reader: PayloadReader, places: Int64s, folder: str) -> None:
         """Copy waiting rows to a folder; an earlier attempt at the batch copied the same rows."""
@@ -162,21 +186,26 @@ class ReferenceRows:
     """The packed usage reports."""
 
     admitted_places: Int64s
-    admitted_files: Sequence[FileRows]
-    """The files of the admitted rows, in which both the check and the sink look them up."""
+    whole_files: Sequence[int]
+    """The numbers of the files that the batch brings and of which nothing stays."""
+
+    looked_up_places: Int64s
+    """The places of the admitted rows of other files."""
+
+    looked_up_files: Sequence[FileRows]
+    """The same by file: here both the check and the sink look rows up."""
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
-    def admitted(self, target: Target | BatchFunction) -> DataFrame:
+    def admitted(self, target: Target | BatchFunction) -> DataFrame:  # noqa: ARG002 - the payload knows it
         """Return the admitted rows, in their order if the target may depend on it."""
         payload = self.payload
         if not len(self.admitted_places):
             return payload.transform(self.reader.nothing(), ())
-        selected = self.reader.admitted(self.admitted_files)
-        if not isinstance(target, Target) or target.is_paid_by_bytes:
-            return payload.transform(selected.drop(FILE, ROW), ())
-        rows = payload.transform(selected, (FILE, ROW)).repartition(payload.namespace)
+        if not payload.keeps_order:
+            return payload.transform(self._selected().drop(FILE, ROW), ())
+        rows = payload.transform(self._selected(), (FILE, ROW)).repartition(payload.namespace)
         order = [column.asc_nulls_last() for column in payload.order]
         return rows.sortWithinPartitions(*order, FILE, ROW).drop(FILE, ROW)
 
@@ -201,15 +230,28 @@ class ReferenceRows:
             self._check_rejected(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
 
     def _check_admitted(self, reports: Sequence[UsageReport]) -> None:
-        payload = self.payload
-        rows = payload.transform(self.reader.admitted(self.admitted_files), (FILE, ROW))
+        payload, others = self.payload, self.looked_up_places
+        rows = payload.transform(self._selected(), (FILE, ROW))
         name_bytes, size_bytes = _admitted_sums(reports)
         counted = [F.lit(1), F.col(FILE), F.col(ROW), F.octet_length(payload.namespace)]
-        decided = [*_of_places(self.admitted_places), name_bytes]
+        placed = self.admitted_places if payload.drops_rows else others
+        files_and_rows = int(file_numbers(others).sum()), int(positions(placed).sum())
+        decided = [len(self.admitted_places), *files_and_rows, name_bytes]
         if payload.size is not None:
             counted.append(payload.size.cast("bigint"))
             decided.append(size_bytes)
-        payload.compare(tuple(decided), _sums(rows, counted), "files, positions, lengths of namespaces and sizes")
+        of = "files, positions, lengths of namespaces and sizes"
+        of += f" of rows {_OF_CONDITION}" if payload.drops_rows else ""
+        payload.compare(tuple(decided), _sums(rows, counted), of)
+
+    def _selected(self) -> DataFrame:
+        """Return the admitted rows in any order; those of whole files may have zeros in place of their places."""
+        parts = []
+        if self.whole_files:
+            parts.append(self.reader.whole(self.whole_files, has_rows=self.payload.drops_rows))
+        if self.looked_up_files:
+            parts.append(self.reader.admitted(self.looked_up_files))
+        return reduce(DataFrame.unionByName, parts)
 
     def _check_rejected(self, places: Int64s, throttle: pa.StructArray) -> None:
         payload, reason = self.payload, throttle.field("reason")
@@ -245,6 +287,10 @@ def _places(table: pa.Table | None) -> Int64s:
         return np.zeros(0, dtype=np.int64)
     found: Int64s = table.column(PLACE).to_numpy()
     return found
+
+
+def _files(places: Int64s) -> list[FileRows]:
+    return admitted_rows(places) if len(places) else []
 
 
 def _sums(rows: DataFrame, columns: Sequence[Column]) -> tuple[int, ...]:
