@@ -27,6 +27,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.metered import Metered
+from spark_throttle.spark.metering.running_batch import running_batch
 from spark_throttle.spark.metering.sink_meter import metered_write
 from spark_throttle.spark.sinks.begin_batch import begin_batch
 from spark_throttle.spark.sinks.delta_sink import append_usage
@@ -204,12 +205,12 @@ class BatchSink:
             if self.outlet is not None:
                 given = partial(rows.admitted, self.admitted) if has_admitted else None
                 given_up = self.outlet.write(given, directory, mark, reports)
-            elif isinstance(self.admitted, Metered):
-                with _no_backpressure():
-                    self.admitted.of_batch(rows.admitted(self.admitted), batch, directory, lambda: reports)
             elif not isinstance(self.admitted, Target):
-                with _no_backpressure():
-                    self.admitted(rows.admitted(self.admitted), batch)
+                with _no_backpressure(), running_batch(directory, batch, reports):
+                    if isinstance(self.admitted, Metered):
+                        self.admitted.of_batch(rows.admitted(self.admitted), batch, directory)
+                    else:
+                        self.admitted(rows.admitted(self.admitted), batch)
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
