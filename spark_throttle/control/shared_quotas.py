@@ -137,8 +137,12 @@ class SharedQuotas:
             return None
         before, accounts = self._prices
         former = former_scopes(before, policy)
-        known = accounts.take(np.maximum(former, 0))
-        return replace(known, time_ns=np.where(former >= 0, known.time_ns, 0))
+        known, is_known = accounts.take(np.maximum(former, 0)), former >= 0
+        return replace(
+            known,
+            time_ns=np.where(is_known, known.time_ns, 0),
+            messages_micro=np.where(is_known, known.messages_micro, 0),
+        )
 
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)

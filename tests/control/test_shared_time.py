@@ -320,3 +320,12 @@ def test_jobs_together_never_use_more_than_one_bucket_whatever_happens(seed: int
         world.batch(who, rng.choice([50, 300, 600, 1_500]), rng.choice([0, 5, 300, 300, 300]))
     world.check()
     assert sum(each for _, _, each in world.used) > world.now_ms * 20 * 10_000 // 3, "the run was too quiet"
+
+
+@pytest.mark.slow
+def test_job_whose_rows_take_no_time_leaves_the_time_to_those_whose_rows_do() -> None:
+    world = World([10, 0], gold(50))
+    since(world, 20, {0: 100, 1: 600})
+    floor = 500 * SETTINGS.floor_percent / 100 / 2
+    assert since(world, 15, {0: 100, 1: 600})[0] == pytest.approx(500 - floor, rel=0.05)
+    assert len(world.jobs[1].waiting) <= 600

@@ -136,3 +136,75 @@ def test_prices_are_pinned_only_where_the_time_of_a_shared_scope_is_short() -> N
         if time.limits.prices is not None:
             assert time.limits.names.to_pylist() == ["acme/x", "blue/x"]
             assert time.limits.prices.own_ns.tolist() == [10 * MS, MS]
+
+
+# One dear message, and cheap ones beside it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "shards"), crossed(PLACES, [1, 2], of=2))
+def test_one_dear_message_holds_up_cheap_ones_no_longer_than_its_debt(place: str, shards: int) -> None:
+    """A message of a minute leaves a debt of a window, which is 2 s; then the time is there for those that wait."""
+    cheap = "acme/y" if place == "tenant" else "blue/x"
+    each_ms = {"acme/x": 60_000, cheap: 1}
+    job = SimulatedJob(PLACES[place], shards=shards, cost_ns=costs(each_ms))
+    played(job, 5, {cheap: 300})
+    job.offer([("acme/x", 100)])
+    job.trigger(after_ms=1_000)
+    played(job, 4, {cheap: 300})
+    found = used_ms(played(job, 20, {cheap: 300}), each_ms)
+    assert found[cheap] >= 20 * 300
+    assert len(job.waiting) <= 300
+
+
+@pytest.mark.slow
+def test_dear_messages_that_come_again_and_again_leave_the_cheap_ones_their_part() -> None:
+    """Cheap messages want two fifths of half a core, and a dear one of 10 s comes every 20 s."""
+    each_ms = {"acme/x": 10_000, "blue/x": 1}
+    job = SimulatedJob(PLACES["group of two tenants"], shards=2, cost_ns=costs(each_ms))
+    played(job, 5, {"blue/x": 200})
+    batches = []
+    for _ in range(6):
+        job.offer([("acme/x", 100)])
+        batches += played(job, 20, {"blue/x": 200})
+    assert used_ms(batches, each_ms)["blue/x"] >= 0.95 * 120 * 200
+
+
+@pytest.mark.slow
+def test_dear_messages_do_not_take_what_is_left_to_cheap_ones_that_wait() -> None:
+    """Both have a backlog: a second of half a core is half a dear message and 250 cheap ones, and no more."""
+    each_ms = {"acme/x": 500, "blue/x": 1}
+    job = SimulatedJob(PLACES["group of two tenants"], shards=1, cost_ns=costs(each_ms))
+    played(job, 10, {"blue/x": 600})
+    spent_ms, worst_ms = 0, 0
+    for second in range(1, 41):
+        each = sum(used_ms(played(job, 1, {"acme/x": 2, "blue/x": 600}), each_ms).values())
+        spent_ms, worst_ms = spent_ms + each, max(worst_ms, each)
+        assert spent_ms <= 500 * second + 1_000 + worst_ms
+    assert worst_ms <= 1_000 + 2 * 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 2])
+def test_equals_stay_equal_when_a_dear_message_changes_the_price_of_their_scope(shards: int) -> None:
+    each_ms = {"acme/x": 60_000, "blue/x": 5, "blue/y": 5, "blue/z": 5}
+    job = SimulatedJob(PLACES["group of two tenants"], shards=shards, cost_ns=costs(each_ms))
+    equals = {name: 60 for name in each_ms if name != "acme/x"}
+    for _ in range(3):
+        played(job, 7, equals)
+        job.offer([("acme/x", 100)])
+        job.trigger(after_ms=1_000)
+        found = used_ms(played(job, 15, equals), each_ms)
+        del found["acme/x"]
+        assert max(found.values()) - min(found.values()) <= 2 * 5 * shards
+
+
+def test_prices_of_many_namespaces_that_are_beyond_all_bounds_let_no_more_pass() -> None:
+    names = [f"t{at}/n" for at in range(10_000)]
+    job = SimulatedJob(PLACES["job"], shards=1, cost_ns=lambda rows: {str(row.namespace): 2**56 for row in rows})
+    job.offer([(name, 1) for name in names])
+    job.trigger(after_ms=1_000)
+    job.offer([(name, 1) for name in names for _ in range(8)])
+    batch = job.trigger(after_ms=3_000)
+    assert batch is not None
+    assert len(batch.admitted) <= 1

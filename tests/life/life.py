@@ -38,6 +38,7 @@ from tests.life.laws_of_room import QueueRoom
 from tests.life.laws_of_rows import AtomicDebit, Conservation, NoRestart, Order, Replay
 from tests.life.laws_of_sharing import SHARING, Leases, Watch, place_of
 from tests.life.laws_of_time import Limit, WorkConservation
+from tests.life.laws_of_time_shares import TimeShares, Unspent
 from tests.life.row_costs import costs, draw_costs
 from tests.life.steps import ALWAYS, RULES, draw_names, draw_step
 from tests.life.steps_of_sharing import RULES_OF_SHARING
@@ -47,7 +48,7 @@ LAWS: Final[dict[str, Callable[[], Law]]] = {
     law.name: law
     for law in (
         Conservation, Limit, Fairness, Pace, WorkConservation, Order, Replay, NoRestart, AtomicDebit, Debt, Starvation,
-        QueueRoom, Leases, Rejection, Charges,
+        QueueRoom, Leases, Rejection, Charges, TimeShares, Unspent,
     )
 }  # fmt: skip
 LAW_NAMES: Final = (*LAWS, ISOLATION, TAKEOVER)

@@ -448,6 +448,39 @@ MENDS: Final = (
         (("core/state.py", " + rest * elapsed_ms // shards", ""),),
     ),
     Mend(
+        "prices of messages",
+        "a scope that is short of time is divided by messages, so dear rows take more of it",
+        (
+            (
+                "core/limits/message_prices.py",
+                "return cls(own_ns, shared_ns) if own_ns.any() and shared_ns.any() else None",
+                "return None",
+            ),
+        ),
+    ),
+    Mend(
+        "leads in messages",
+        "a scope's price that rises makes a lead of one message one of hundreds",
+        (
+            (
+                "core/fair/fair_order.py",
+                "        kept = common.take(domain, axis=0)\n",
+                "        kept = priced(common.take(domain, axis=0), domain)\n",
+            ),
+        ),
+    ),
+    Mend(
+        "time for those that wait",
+        "one dear message holds up cheap ones until the price of their scope has fallen",
+        (
+            (
+                "core/time_quota/time_in_force.py",
+                "        time = time if mix is None else mix.with_waiting(time)\n",
+                "",
+            ),
+        ),
+    ),
+    Mend(
         "other runs of one job",
         "a copy of a job takes what the job has for its own",
         (

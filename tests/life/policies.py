@@ -216,6 +216,20 @@ def group_of_both(rng: random.Random, document: Document, message_bytes: int) ->
     return document
 
 
+def group_of_time(rng: random.Random, document: Document, names: tuple[str, ...]) -> Document:
+    """Return a document in which some are in one group, or in the job alone, that limits nothing but time."""
+    document = {"version": 1, **{key: copy.deepcopy(document[key]) for key in ("queue",) if key in document}}
+    quota: Document = {"request_percentage": 50, "burst_seconds": rng.choice((2, 2, 10))}
+    group: Document = {}
+    if rng.random() < 0.7:
+        document["resource_groups"], group = {"gold": {"publish": quota}}, {"resource_group": "gold"}
+    else:
+        document["job"] = {"publish": quota}
+    document["defaults"] = group
+    document["namespaces"] = {name: {**group, "publish": {"weight": rng.choice((1, 1, 1, 4))}} for name in names}
+    return document
+
+
 def nudged(rng: random.Random, document: Document) -> Document:
     """Return a document in which one rate is higher by one."""
     document = copy.deepcopy(document)

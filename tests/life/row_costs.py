@@ -14,12 +14,18 @@ from tests.life.policies import TENANTS
 ROW_NS: Final = (0, 1_000, 1_000_000, 20_000_000, 20_000_000, 2_000_000_000)
 """What a row may take of processing time."""
 
+CONTESTED_NS: Final = (5_000_000, 5_000_000, 10_000_000, 20_000_000, 100_000_000, 500_000_000)
 _COSTLY_LIVES: Final = 0.7
 
 
 def draw_costs(rng: random.Random) -> tuple[tuple[str, int], ...]:
     """Draw what a row takes, in ns by tenant; nothing for a life in which no time is measured."""
     return tuple((tenant, rng.choice(ROW_NS)) for tenant in TENANTS) if rng.random() < _COSTLY_LIVES else ()
+
+
+def draw_prices(rng: random.Random) -> tuple[tuple[str, int], ...]:
+    """Draw what a row takes, in ns by tenant, where tenants contest time: no more than a hundredfold apart."""
+    return tuple((tenant, rng.choice(CONTESTED_NS)) for tenant in TENANTS)
 
 
 def costs(row_ns: Sequence[tuple[str, int]]) -> Costs:

@@ -15,6 +15,7 @@ from tests.life import policies
 from tests.life.contract import text_of
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Step, Traffic
 from tests.life.policies import NAMESPACES, Document
+from tests.life.row_costs import costs, draw_prices
 from tests.life.steps_of_runs import RULES_OF_RUNS
 from tests.life.steps_of_sharing import RULES_OF_SHARING
 
@@ -191,6 +192,39 @@ def _contested(
         life.trigger(1_000)
 
 
+def _contest_for_time(d: Drawing) -> dict[str, Any]:
+    """Some that stay backlogged in a group of a quota on time, beside one that sends a row at times."""
+    names = tuple(d.rng.sample([name for name in NAMESPACES if name.partition("/")[0] in policies.TENANTS], 4))
+    d.document = policies.group_of_time(d.rng, d.document, names)
+    return {
+        "document": d.document, "heavy": names[: d.rng.choice((2, 3))], "light": names[3],
+        "row_ns": draw_prices(d.rng), "triggers": d.rng.randint(15, 40), "every": d.rng.choice((1, 5, 12)),
+    }  # fmt: skip
+
+
+def _contested_for_time(
+    life: Life,
+    document: Document,
+    heavy: tuple[str, ...],
+    light: str,
+    row_ns: tuple[tuple[str, int], ...],
+    triggers: int,
+    every: int,
+) -> None:
+    """Keep some backlogged with rows of different prices."""
+    life.set_policies(document)
+    life.job.cost_ns = costs(row_ns)
+    each_ns = dict(row_ns)
+    for trigger in range(triggers):
+        waiting = Counter(text_of(row.namespace) for row in life.job.waiting)
+        for name in heavy:
+            most = 5 + 500_000_000 // each_ns[name.partition("/")[0]]  # a second of half a core
+            life.offer([(name, 1, max(0, most - waiting[name]))])
+        if trigger % every == every - 1:
+            life.offer([(light, 1, 1)])
+        life.trigger(1_000)
+
+
 def _tight(d: Drawing) -> dict[str, Any]:
     """Draw backlogs of groups that have tokens, while the job or a tenant is short."""
     rows = [(name, size, 150) for name, size, _ in d.rows(2)]
@@ -234,6 +268,7 @@ RULES: Final[dict[str, Rule]] = {
     "first_quota": (1, _first_quota, _limited),
     "contest": (4, _contest, _contested),
     "contest_for_both": (3, _contest_for_both, _contested),
+    "contest_for_time": (2, _contest_for_time, _contested_for_time),
     "tight": (2, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),

@@ -22,8 +22,10 @@ from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.lending import grants
 from spark_throttle.core.limits import size_bounds, token_bucket
+from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.state import Grants
+from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
@@ -76,6 +78,20 @@ TIMED = {
     "resource_groups": {"gold": {"publish": {"request_percentage": 50, "burst_seconds": 2}}},
     "defaults": {"resource_group": "gold"},
 }
+CONTEST = Step("contest_for_time", {
+    "document": TIMED, "heavy": ("acme/a", "blue/a"), "light": "cora/ü", "triggers": 15, "every": 5,
+    "row_ns": (("acme", 10_000_000), ("blue", 100_000_000), ("cora", 10_000_000)),
+})  # fmt: skip
+ROOM_FOR_TIME = {
+    "version": 1,
+    "resource_groups": {"gold": {"publish": {"request_percentage": 50, "burst_seconds": 10}}},
+    "defaults": {"resource_group": "gold"},
+}
+OF_EQUALS = Step("contest_for_time", {
+    "document": ROOM_FOR_TIME, "heavy": ("acme/a", "acme/b", "acme/c"), "light": "cora/ü", "triggers": 60, "every": 25,
+    "row_ns": (("acme", 5_000_000), ("blue", 0), ("cora", 60_000_000_000)),
+})  # fmt: skip
+AT_TIMES = Step("contest_for_time", OF_EQUALS.args | {"document": TIMED, "triggers": 24, "every": 8})
 GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
 SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
 TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
@@ -244,6 +260,24 @@ def loses_charges(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(settling, "read_charges", lambda *_, **__: {})
 
 
+def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MessagePrices, "of", classmethod(lambda *_: None))
+
+
+def keeps_leads_by_price(patch: pytest.MonkeyPatch) -> None:
+    of = FairOrder.of
+
+    def made(*given: Any, **more: Any) -> FairOrder:
+        order = of(*given, **more)
+        return replace(order, lead_rate_micro_per_ms=order.rate_micro_per_ms)
+
+    patch.setattr(FairOrder, "of", made)
+
+
+def waits_for_the_price_to_fall(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimeMix, "with_waiting", lambda _, time: time)
+
+
 def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
     def payload(table: pa.Table) -> pa.Table:
         raise ValueError(table)
@@ -295,6 +329,10 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Rejection", defers_no_verdict, Birth(ROOMY, 8), [BRIEF]),
         ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Charges", loses_charges, Birth(TIMED, 1, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
+        ("Time", counts_every_message_alike, Birth(TIMED, 1), [CONTEST]),
+        ("Time", counts_every_message_alike, Birth(TIMED, 2), [CONTEST]),
+        ("Time", keeps_leads_by_price, Birth(TIMED, 1), [AT_TIMES]),
+        ("Unspent", waits_for_the_price_to_fall, Birth(TIMED, 1), [OF_EQUALS]),
         ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
     ],
 )

@@ -62,11 +62,11 @@ class FairOrder:
 
     lead_rate_micro_per_ms: Int64s
     """Shape (flows, 2): the rates in which leads are kept, in the common time: those of the domain, or of a wider scope
-    where only that one limits the dimension."""
+    where only that one limits the dimension. Prices do not count: a lead stays as many messages while they change."""
 
     rate_micro_per_ms: Int64s
     """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `binding`, or
-    `lead_rate_micro_per_ms` where that scope does not limit the dimension."""
+    `lead_rate_micro_per_ms` where that scope does not limit the dimension; by the prices of messages, if they count."""
 
     memory_vt: Int64s
     """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` at the own rates of the
@@ -113,22 +113,24 @@ class FairOrder:
         has_clock = limited_by(enforcing, shared.is_limited)
         common = _in_common_time(shared.rate_micro_per_ms)
 
-        def rates_in(scope: Int64s) -> Int64s:
-            told = common.take(scope, axis=0)
-            return told if prices is None else prices.rates(told, scope)
+        def priced(rates: Int64s, scope: Int64s) -> Int64s:
+            return rates if prices is None else prices.rates(rates, scope)
 
-        kept = rates_in(domain)
+        kept = common.take(domain, axis=0)
+        counted = priced(kept, domain)
         for column in _WIDER_COLUMNS:
             wider = enforcing[:, column]
             adds = ~is_limited & limited_by(wider[:, None], shared.is_limited)
             if adds.any():
-                kept = np.where(adds, rates_in(wider), kept)
+                of_wider = common.take(wider, axis=0)
+                kept = np.where(adds, of_wider, kept)
+                counted = kept if prices is None else np.where(adds, prices.rates(of_wider, wider), counted)
         binding = enforcing if is_loose is None else _without(enforcing, is_loose)
         short = _widest_of(binding)
-        counted, is_other = kept, short != domain
+        is_other = short != domain
         if is_other.any():
             of_short = is_other[:, None] & limited_by(short[:, None], shared.is_limited)
-            counted = np.where(of_short, rates_in(short), kept)
+            counted = np.where(of_short, priced(common.take(short, axis=0), short), counted)
         return cls(
             enforcing,
             domain,

@@ -63,13 +63,15 @@ class TimeAccounts:
         """Return the accounts `elapsed_ms` later."""
         return replace(self, balance_ns=refill(self.balance_ns, quotas.rate_ns_per_ms, quotas.burst_ns, elapsed_ms))
 
-    def charged(self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s, *, passed_ms: int = 0) -> TimeAccounts:
+    def charged(
+        self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s, *, passed_ms: Int64s | int = 0
+    ) -> TimeAccounts:
         """Return the accounts after a batch that used `time_ns` for `messages`.
 
         Parameters
         ----------
         passed_ms
-            The time since the batch before, in which the price may have fallen.
+            The time, of each scope or of all, since the batch before, in which the price may have fallen.
 
         Examples
         --------
@@ -97,7 +99,7 @@ class TimeAccounts:
             np.where(has_messages, messages * MICRO, self.messages_micro),
         )
 
-    def _least_ns(self, quotas: TimeQuotas, messages: Int64s, passed_ms: int) -> Int64s:
+    def _least_ns(self, quotas: TimeQuotas, messages: Int64s, passed_ms: Int64s | int) -> Int64s:
         """Return the least time that messages count for: by the price as it was, less what it may have fallen."""
         rate_ns = quotas.rate_ns_per_ms
         window_ms = np.where(rate_ns > 0, np.maximum(quotas.burst_ns // np.maximum(rate_ns, 1), 1), _NO_WINDOW_MS)
@@ -123,7 +125,8 @@ class TimeAccounts:
     def time_of(self, messages: Int64s, at: Int64s) -> Int64s:
         """Return the time that messages take at the prices of the scopes `at`; at least 1.
 
-        Without a price a message counts as a millisecond of a core, so that who has none yet wants something too.
+        Before the first message one counts as a millisecond of a core, so that who has no price yet wants something
+        too. Messages that took no time want no more than lets any pass.
 
         Parameters
         ----------
@@ -137,14 +140,14 @@ class TimeAccounts:
 
         Examples
         --------
-        Five messages a second at 100 ms each are half a core; without a price, they are 5 ms a second:
+        Five messages a second at 100 ms each are half a core; before the first, they are 5 ms a second:
 
         >>> accounts = TimeAccounts(np.array([0, 0]), np.array([200_000_000, 0]), np.array([2_000_000, 0]))
         >>> accounts.time_of(np.array([5_000, 5_000]), np.array([0, 1])).tolist()
         [500000, 5000]
         """
         told = proportional(messages, self.time_ns[at], self.messages_micro[at])
-        return np.maximum(np.where(self.has_price[at], told, messages), 1)
+        return np.maximum(np.where(self.messages_micro[at] > 0, told, messages), 1)
 
     def as_messages(self, quotas: TimeQuotas) -> MessageBuckets:
         """Return what the time lets through, in messages; `UNLIMITED` where it holds nothing back.

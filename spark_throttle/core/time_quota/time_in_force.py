@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.grants import Buckets, claims_of
+from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.limits.message_limits import (
     MessageBuckets,
     MessageLimits,
@@ -29,7 +28,7 @@ from spark_throttle.core.limits.token_bucket import admissible_messages
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.core.time_quota.time_mix import priced_by_demand
+from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
 
 _MESSAGES = Dimension.MESSAGES
@@ -69,8 +68,10 @@ class PolicyInForce:
         own = MessageBuckets(
             balance[:, _MESSAGES], shared.rate_micro_per_ms[:, _MESSAGES], shared.burst_micro[:, _MESSAGES]
         )
-        accounts = _by_demand(ledger, own, policy, reports)
+        mix = _mix(ledger, own, policy, reports)
+        accounts = ledger.shared if mix is None else mix.told()
         time = replace(ledger, shared=accounts).shared_as_messages(policy)
+        time = time if mix is None else mix.with_waiting(time)
         both, is_timed, is_by_time = stricter(time, own), time.is_limited, is_stricter(time, own)
         limits = MessageLimits(
             np.where(is_timed, both.rate_micro_per_ms, UNLIMITED), np.where(is_timed, both.burst_micro, 0),
@@ -88,16 +89,12 @@ def _prices(
     return MessagePrices.of(ledger.own.price_ns, np.where(is_divided, accounts.price_ns, 0))
 
 
-def _by_demand(
+def _mix(
     ledger: TimeLedger, own: MessageBuckets, policy: CompiledPolicy, reports: Sequence[UsageReport]
-) -> TimeAccounts:
-    """Return the accounts of the shared scopes with the prices at which their time is told (`time_mix`)."""
+) -> TimeMix | None:
+    """Return what is wanted of the shared scopes that are divided by time; `None` if none is, or nobody wants any."""
     prices = _prices(ledger, ledger.shared, enforced_time(policy.shared) != UNLIMITED, policy)
     if prices is None:
-        return ledger.shared
-    claims = claims_of(list(reports), policy)
-    if not len(claims.weight):
-        return ledger.shared
-    names = pa.concat_arrays([report.names for report in reports])
+        return None
     held = np.where(own.is_limited, admissible_messages(own.balance_micro), PLENTY)
-    return priced_by_demand(ledger.shared, claims, prices.of_names(names, ledger.names), held, policy)
+    return TimeMix.of(ledger.shared, reports, prices, ledger.names, held, policy)

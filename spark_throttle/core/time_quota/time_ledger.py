@@ -8,7 +8,7 @@ namespace, its tenant, its group and the job. What is left is told in messages, 
 The time of exempt namespaces, and that which belongs to no namespace, is counted and charged to no scope. A namespace
 is entered when it is charged first, if it has a quota of its own, or if a shared scope has one whose time is divided
 by what the namespaces' messages cost (`message_prices`). It is struck out when it has been full and idle for
-`REMEMBERED_MS`.
+`REMEMBERED_MS`, or while `MOST_REMEMBERED` others were active later.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from spark_throttle.core.usage import UsageReport, admitted_messages
 
 REMEMBERED_MS = 600_000
 """How long the price of an idle namespace is remembered."""
+
+MOST_REMEMBERED = 20_000
+"""How many namespaces are remembered, beside those of the last batch and those that owe something: every epoch holds
+them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +141,8 @@ class TimeLedger:
         reports
             The batch's reports, which say how many messages the time was used for.
         passed_ms
-            The time between the batch before and that of this ledger.
+            The time between the batch before and that of this ledger, which counts for the prices of shared scopes; of
+            a namespace, all time since it was active counts.
         """
         passed_ms += max(0, at_ms - self.as_of_ms)
         paid = self.refilled(policy, now_ms=max(at_ms, self.as_of_ms)).entered(charges, policy)
@@ -150,7 +155,7 @@ class TimeLedger:
         return replace(
             paid,
             shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages, passed_ms=passed_ms),
-            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms),
+            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=paid.as_of_ms - paid.active_ms),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
                 used,
@@ -180,10 +185,15 @@ class TimeLedger:
         return replace(own, shared=shared, used=replace(own.used, shared_ns=shared_ns))
 
     def without_idle(self, policy: CompiledPolicy) -> TimeLedger:
-        """Return the ledger without the namespaces that have long been full and idle."""
+        """Return the ledger without the namespaces that are full, and have long been idle or longer than many others.
+
+        Those that were active last at one time stay or go together.
+        """
         quotas = quotas_of(self.own_limits(policy))
         is_full = self.own.balance_ns >= TimeAccounts.opened(quotas).balance_ns
         is_idle = self.as_of_ms - self.active_ms > REMEMBERED_MS
+        if len(self.names) > MOST_REMEMBERED:
+            is_idle |= self.active_ms < np.partition(self.active_ms, -MOST_REMEMBERED)[-MOST_REMEMBERED]
         return self.taken(np.flatnonzero(~(is_full & is_idle))) if (is_full & is_idle).any() else self
 
     def taken(self, at: Int64s) -> TimeLedger:

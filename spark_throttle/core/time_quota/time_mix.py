@@ -1,70 +1,148 @@
-"""The price at which a shared scope's time is told in messages, by what its namespaces want and what theirs cost.
+"""What a shared scope's time is enough for, by what its namespaces want and what their messages cost.
 
 The messages that the scope's time is enough for depend on whose they are. So its time is divided, by weighted max-min,
 among the demand of all flows, each at its own price, and the messages that this gives are counted (`message_prices`).
+Narrower scopes cut the demand first. What nobody wants is told at the price of the last messages.
+
 If that makes a message dearer than the scope's last ones were, the scope has as many messages, and no more: otherwise
-dear rows would take the messages that cheap ones leave. Narrower scopes cut the demand first. What nobody wants is told
-at the price of the last messages.
+dear rows would take the messages that cheap ones leave. If it makes a message cheaper, the scope still has the messages
+that wait and that its time is enough for: they are there, whatever the last ones cost. So one dear message holds up
+cheap ones until its debt is paid, and not until the scope's price has fallen. Messages that are only expected do not
+count, as dear ones may come in their place.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.lending.allocation import PLENTY, water_fill
+from spark_throttle.core.lending.grants import claims_of
 from spark_throttle.core.lending.shard_parts import Claims
+from spark_throttle.core.limits.message_limits import MessageBuckets
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.usage import UsageReport
 
 _MESSAGES = Dimension.MESSAGES
 _BITS = 10
 """Messages are counted in units of ``2**-10`` messages, and time in units of ``2**10`` ns."""
 
-_MOST = 1 << 49
+_MOST_BITS, _SUM_BITS = 49, 61
 
 
-def priced_by_demand(
-    accounts: TimeAccounts, claims: Claims, prices: MessagePrices, held: Int64s, policy: CompiledPolicy
-) -> TimeAccounts:
-    """Return the accounts of the shared scopes with the prices by which their time is told.
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeMix:
+    """What the time of the shared scopes is enough for; arrays run over the scopes."""
+
+    accounts: TimeAccounts
+    """What the scopes have left, with the price of their last messages."""
+
+    is_divided: Bools
+    """Whether the scope has time that is divided."""
+
+    given: Int64s
+    """Shape (scopes, 2): the messages, in 1024ths, and the time, in 1024 ns, that the scope gives of what is wanted."""
+
+    given_waiting: Int64s
+    """The messages, in 1024ths, that it gives of those that wait, if nothing else is wanted."""
+
+    @classmethod
+    def of(
+        cls,
+        accounts: TimeAccounts,
+        reports: Sequence[UsageReport],
+        prices: MessagePrices,
+        known: pa.StringArray,
+        held: Int64s,
+        policy: CompiledPolicy,
+    ) -> TimeMix | None:
+        """Return what the time is enough for, given the last report of every shard; `None` if there is no flow.
+
+        Parameters
+        ----------
+        prices
+            The prices of the messages of the namespaces `known`; scopes that they do not divide keep theirs.
+        held
+            Shape (scopes,): the messages that each scope's own limit lets through; `PLENTY` where it has none.
+        policy
+            The policy, with the job's shares as its rates if it has any.
+        """
+        claims = claims_of(list(reports), policy)
+        if not len(claims.weight):
+            return None
+        own = prices.of_names(pa.concat_arrays([report.names for report in reports]), known)
+        waiting = np.concatenate([report.waiting[:, _MESSAGES] for report in reports])
+        is_divided, demand = (prices.shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
+        time_ns = np.where(is_divided, accounts.balance_ns, 0)
+        given, of_waiting = (
+            _given(claims, messages, own, time_ns, held, policy) for messages in (demand, np.minimum(demand, waiting))
+        )
+        return cls(accounts, is_divided, given, of_waiting[:, 0])
+
+    def told(self) -> TimeAccounts:
+        """Return the accounts, with the price of what is wanted where that is higher than that of the last messages."""
+        accounts = self.accounts
+        left_ns = np.maximum(accounts.balance_ns - (self.given[:, 1] << _BITS), 0)
+        messages = self.given[:, 0]
+        messages_micro = proportional(
+            messages, np.full_like(messages, MICRO), np.full_like(messages, 1 << _BITS), most_bits=59
+        )
+        messages_micro += proportional(left_ns, accounts.messages_micro, accounts.time_ns, most_bits=59)
+        told = replace(accounts, time_ns=accounts.balance_ns, messages_micro=messages_micro)
+        is_dearer = self.is_divided & told.has_price & (told.price_ns > accounts.price_ns)
+        return replace(
+            accounts,
+            time_ns=np.where(is_dearer, told.time_ns, accounts.time_ns),
+            messages_micro=np.where(is_dearer, told.messages_micro, accounts.messages_micro),
+        )
+
+    def with_waiting(self, time: MessageBuckets) -> MessageBuckets:
+        """Return what the scopes' time lets through, with at least the messages that wait and that it is enough for.
+
+        Nothing is earned beyond them while a grant stands.
+        """
+        messages = np.where(self.is_divided, np.minimum(self.given_waiting, self.given[:, 0]) >> _BITS, 0)
+        least_micro = np.maximum(messages - 1, 0) * MICRO  # a balance of 0 lets one pass
+        has_more = self.is_divided & (least_micro > time.balance_micro)
+        return replace(
+            time,
+            balance_micro=np.where(has_more, least_micro, time.balance_micro),
+            burst_micro=np.maximum(time.burst_micro, least_micro),
+        )
+
+
+def _given(
+    claims: Claims, messages: Int64s, prices: MessagePrices, time_ns: Int64s, held: Int64s, policy: CompiledPolicy
+) -> Int64s:
+    """Return the messages and the time that every scope gives of `messages` of each flow, shape (scopes, 2).
 
     Parameters
     ----------
-    prices
-        The prices of the claims' messages; scopes that they do not divide keep theirs.
-    held
-        Shape (scopes,): the messages that each scope's own limit lets through; `PLENTY` where it has none.
-    policy
-        The policy in force, with time quotas as limits on messages.
+    time_ns
+        Shape (scopes,): the time that is divided; 0 where the scope is not divided by time.
     """
-    scopes, is_divided = len(accounts.time_ns), (prices.shared_ns > 0) & (accounts.balance_ns > 0)
-    time = np.where(is_divided, np.clip(accounts.balance_ns >> _BITS, 1, _MOST), PLENTY)
-    available = np.stack([np.where(held == PLENTY, PLENTY, np.minimum(held, _MOST >> _BITS) << _BITS), time], axis=1)
-    wanted = np.minimum(claims.demand[:, _MESSAGES], _MOST >> _BITS) << _BITS
+    scopes, is_divided = len(time_ns), time_ns > 0
+    most = 1 << min(_MOST_BITS, _SUM_BITS - len(messages).bit_length())
+    time = np.where(is_divided, np.clip(time_ns >> _BITS, 1, most), PLENTY)
+    available = np.stack([np.where(held == PLENTY, PLENTY, np.minimum(held, most >> _BITS) << _BITS), time], axis=1)
+    wanted = np.minimum(messages, most >> _BITS) << _BITS
     domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     observes, given = policy.shared.on_excess == OnExcess.OBSERVE, np.zeros((scopes, 2), dtype=np.int64)
     for scope in claims.shared_scope.T:
         at = np.flatnonzero(scope >= 0)
         here = scope[at]
         each_ns = np.where(prices.own_ns[at] > 0, prices.own_ns[at], prices.shared_ns[here]) * is_divided[here]
-        taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), _MOST)
+        taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), most)
         weight = weights_in(here, claims.weight[at], domain[at], policy)
         granted = water_fill(np.stack([wanted[at], taken], axis=1), weight, here, available)
         given += sums(here, granted, scopes)
         wanted[at] = np.where(observes[here], wanted[at], granted[:, 0])
-    left_ns = np.maximum(accounts.balance_ns - (given[:, 1] << _BITS), 0)
-    messages_micro = proportional(given[:, 0], np.full(scopes, MICRO), np.full(scopes, 1 << _BITS), most_bits=59)
-    messages_micro += proportional(left_ns, accounts.messages_micro, accounts.time_ns, most_bits=59)
-    told = replace(accounts, time_ns=accounts.balance_ns, messages_micro=messages_micro)
-    is_dearer = is_divided & told.has_price & (told.price_ns > accounts.price_ns)
-    return replace(
-        accounts,
-        time_ns=np.where(is_dearer, told.time_ns, accounts.time_ns),
-        messages_micro=np.where(is_dearer, told.messages_micro, accounts.messages_micro),
-    )
+    return given

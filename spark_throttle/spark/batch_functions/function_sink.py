@@ -47,6 +47,7 @@ from spark_throttle.spark.batch_functions.offers import GIVEN_UP, cut, offered_m
 from spark_throttle.spark.columns.payload_columns import from_carried, to_carried
 from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.metered import Metered
+from spark_throttle.spark.metering.running_batch import running_batch
 from spark_throttle.spark.metering.task_refusal import take_refusal
 from spark_throttle.spark.paced.batch_sending import BatchDestination, destinations_of, heard_of
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
@@ -205,10 +206,11 @@ class FunctionSink:
     ) -> Backpressure | None:
         """Call the function; return what it or a metered function in a task of its said, `None` if it is done."""
         try:
-            if isinstance(self.function, Metered):
-                self.function.of_batch(rows, mark.batch, directory, lambda: list(reports))
-            else:
-                self.function(rows, mark.batch)
+            with running_batch(directory, mark.batch, reports):
+                if isinstance(self.function, Metered):
+                    self.function.of_batch(rows, mark.batch, directory)
+                else:
+                    self.function(rows, mark.batch)
         except Backpressure as refusal:
             return refusal
         except Exception:  # whatever Spark makes of a task that failed

@@ -5,6 +5,7 @@ A clock is a thread's CPU time, or the time that passes. Both are differences, s
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -71,10 +72,8 @@ class Meter:
         ConfigurationError
             If the time is negative or no number, the namespace is no text, or the function's call has ended.
         """
-        if not 0 <= seconds < _MOST_SECONDS:
-            raise ConfigurationError(f"{seconds} seconds cannot be charged: give 0 or more, and less than 2**30")
         self._check(namespace)
-        self._charge_ns(namespace, round(seconds * _NS_PER_SECOND))
+        self._charge_ns(namespace, _as_ns(seconds))
 
     @contextmanager
     def charging(self, namespace: str) -> Iterator[None]:
@@ -121,6 +120,17 @@ class Meter:
                 )
             self.charged_ns[namespace] += time_ns
             self.said_ns += time_ns
+
+
+def _as_ns(seconds: float | str) -> int:
+    """Return seconds in nanoseconds; numbers of numpy are too narrow to be multiplied as they are."""
+    try:
+        plain = math.nan if isinstance(seconds, str) else float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        plain = math.nan
+    if not 0 <= plain < _MOST_SECONDS:
+        raise ConfigurationError(f"{seconds} seconds cannot be charged: give 0 or more, and less than 2**30")
+    return round(plain * _NS_PER_SECOND)
 
 
 def _is_text(namespace: object) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from types import UnionType
@@ -26,15 +26,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
-from spark_throttle.control.feedback import read_reports
 from spark_throttle.core.time_charges import Lot
-from spark_throttle.core.usage import UsageReport, admitted_messages
+from spark_throttle.core.usage import admitted_messages
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.call_clock import CallClock
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
 from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
 from spark_throttle.spark.metering.metered_query import MeteredQuery
+from spark_throttle.spark.metering.running_batch import reports_of_running
 from spark_throttle.spark.metering.running_task import RunningTask
 from spark_throttle.spark.metering.task_meter import DRIVER, Tally, charge_driver, charge_task
 from spark_throttle.spark.metering.task_refusal import note_refusal
@@ -83,9 +83,7 @@ class Metered:
         if given and isinstance(given[0], DataFrame):
             directory = Directory(self._query.control_path)
             rows, batch = given
-            return self.of_batch(
-                rows, batch, directory, lambda: read_reports(directory, after_batch=batch - 1).get(batch, [])
-            )
+            return self.of_batch(rows, batch, directory)
         task = RunningTask.current()
         if task is None:  # the user tries the function out
             return self._function(*given, **self._keywords(Meter(self._clock)))
@@ -97,15 +95,18 @@ class Metered:
             f"with type hints"
         )
 
-    def of_batch(
-        self, rows: DataFrame, batch: int, directory: Directory, reports: Callable[[], list[UsageReport]]
-    ) -> Any:  # noqa: ANN401 - as the function
+    def of_batch(self, rows: DataFrame, batch: int, directory: Directory) -> Any:  # noqa: ANN401 - as the function
         """Call the function on the driver for a batch, whose reports say how many rows each namespace has in it."""
         meter = Meter(self._clock)
-        began_ns = meter.read_ns()
-        result = self._function(rows, batch, **self._keywords(meter))
-        used_ns, said_ns = meter.read_ns() - began_ns, meter.end()
-        tally = Tally([Lot(max(0, used_ns - said_ns.total()), *admitted_messages(reports()))])
+        clock = CallClock(meter)
+        clock.start()
+        try:
+            result = self._function(rows, batch, **self._keywords(meter))
+        finally:
+            clock.stop()
+        said_ns = meter.end()
+        used_ns = max(0, clock.taken_ns() - said_ns.total())
+        tally = Tally([Lot(used_ns, *admitted_messages(reports_of_running(directory, batch)))])
         charge_driver(directory, batch, tally.charges(said_ns), DRIVER)
         return result
 
@@ -121,14 +122,15 @@ class Metered:
         function = functools.partial(_each, self._function) if self._is_called_per_batch else self._function
         with self._noting_refusal(task):
             results = call.begin(functools.partial(function, call.taking(rows), **self._keywords(meter)))
-        if isinstance(results, Iterator):
+        if isinstance(results, Iterable) and not isinstance(results, Collection):
             return self._results(results, call, task)
         self._end(call, task)
         return results
 
-    def _results(self, results: Iterator[Any], call: _TaskCall, task: RunningTask) -> Iterator[Any]:
+    def _results(self, results: Iterable[Any], call: _TaskCall, task: RunningTask) -> Iterator[Any]:
+        """Yield what was returned; what works only while it is iterated has not yet begun."""
         with self._noting_refusal(task):
-            yield from call.returning(results)
+            yield from call.returning(call.begin(functools.partial(iter, results)))
         self._end(call, task)
 
     @contextmanager

@@ -2,12 +2,14 @@
 
 A process of Spark works for one task at a time, but may run several functions for it, or one function several times. It
 adds up what they charge, and writes the sum after each: under one name, so that nothing is counted twice. Two processes
-may work for the same task, one function after the other, and each has a file of its own.
+may work for the same task, one function after the other, and each has a file of its own. The driver does the same for
+a batch.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,6 +36,11 @@ class _Charged:
 
 
 _CHARGED: Final = _Charged()
+_OF_DRIVER: Final[dict[tuple[str, str], tuple[str, int, TimeCharges]]] = {}
+"""What a run has charged for a batch, by control directory and work: a function may call several metered ones."""
+
+_LOCK: Final = threading.Lock()
+"""They may be called in threads, and other queries run in others."""
 
 
 @dataclass(slots=True)
@@ -67,8 +74,14 @@ def charge_task(control_path: str, task: RunningTask, charges: TimeCharges) -> N
 
 
 def charge_driver(directory: Directory, batch: int, charges: TimeCharges, work: str) -> None:
-    """Charge what work of the driver used for a batch."""
-    replace_charges(directory, batch, charges, Part(_run(directory), work))
+    """Charge what work of the driver used for a batch, beside what a run has charged for that work before."""
+    run, place = _run(directory), (directory.location, work)
+    with _LOCK:
+        before = _OF_DRIVER.get(place)
+        parts = [] if before is None or before[:2] != (run, batch) else [before[2]]
+        every = TimeCharges.sum_of([*parts, charges])
+        _OF_DRIVER[place] = run, batch, every
+        replace_charges(directory, batch, every, Part(run, work))
 
 
 def _run(directory: Directory) -> str:

@@ -334,7 +334,7 @@ class Flow:
         if domain is None:
             return [0, 0]
         most = (1000, MAX_SIZE_BYTES * 1000)
-        rates = self.turn_rates
+        rates = self.rules.turn_rates
         return [
             min(milli_tokens_in(self.lead_vt[d] - 2, rates[d], self.limits.weight), most[d])
             if d in self.rules.clocked_dimensions
@@ -356,11 +356,6 @@ class Flow:
         return max(proportional(rate, shared_ns, price_ns, 50), 1)
 
     @property
-    def turn_rates(self) -> Pair:
-        """The rates in which the lead is kept."""
-        return pair([self._rate_in(self.rules.turn_scope(d), d) for d in DIMENSIONS])
-
-    @property
     def counted_rates(self) -> Pair:
         """The rates in which service is counted."""
         return pair([self._rate_in(self.rules.counted_scope(d, self.loose), d) for d in DIMENSIONS])
@@ -368,7 +363,7 @@ class Flow:
     @property
     def counted_lead(self) -> list[int]:
         """The lead, in the virtual time in which service is counted."""
-        rates = zip(self.lead_vt, self.turn_rates, self.counted_rates, strict=True)
+        rates = zip(self.lead_vt, self.rules.turn_rates, self.counted_rates, strict=True)
         return [told_in(lead_vt, kept, counted) for lead_vt, kept, counted in rates]
 
     def find_eligible(self, now_ms: int) -> None:
@@ -416,7 +411,7 @@ class Flow:
         """
         served = total_tokens(self.rows[: self.admitted])
         memory = self.rules.memory(self.loose)
-        counted, kept_rates = self.counted_rates, self.turn_rates
+        counted, kept_rates = self.counted_rates, self.rules.turn_rates
         lead_vt = {}
         for d in DIMENSIONS:
             if not any(limits.limits(d) for limits in kept):

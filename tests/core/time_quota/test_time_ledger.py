@@ -17,7 +17,7 @@ from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
-from spark_throttle.core.time_quota.time_ledger import REMEMBERED_MS, TimeLease, TimeLedger, time_by_scope
+from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger, time_by_scope
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 
@@ -170,17 +170,6 @@ def test_quota_of_zero_admits_nothing_whatever_a_message_costs() -> None:
         assert (told.balance_micro.tolist(), told.rate_micro_per_ms.tolist()) == ([-1], [0])
     ledger = ledger.settled(charges(acme_x=5), [report(acme_x=10)], policy, at_ms=0)
     assert ledger.own_as_messages(policy).rate_micro_per_ms.tolist() == [0]
-
-
-def test_long_idle_namespace_is_struck_out_and_one_in_debt_is_not() -> None:
-    policy = make_policy(namespaces={"acme/x": Namespace(HALF), "acme/y": Namespace(limit(request_percentage=0))})
-    ledger = TimeLedger.opened(policy, now_ms=0)
-    ledger = ledger.settled(charges(acme_x=100, acme_y=100), [report(acme_x=1)], policy, at_ms=0)
-    recent = ledger.refilled(policy, now_ms=REMEMBERED_MS).without_idle(policy)
-    assert recent.names.to_pylist() == ["acme/x", "acme/y"]
-    later = ledger.refilled(policy, now_ms=REMEMBERED_MS + 1).without_idle(policy)
-    assert "acme/x" not in later.names.to_pylist()
-    assert len(later.own.balance_ns) == len(later.used.own_ns) == len(later.active_ms) == len(later.names)
 
 
 # Policies that change

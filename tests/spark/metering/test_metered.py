@@ -19,52 +19,17 @@ from pyspark.sql.pandas import functions
 from pyspark.sql.types import LongType
 from pyspark.util import PythonEvalType
 
-from spark_throttle.control.charges import read_charges
 from spark_throttle.errors import Backpressure, ConfigurationError
-from spark_throttle.files.storage import Directory
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.metering import meter as meters
 from spark_throttle.spark.metering.meter import Meter
 from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.metered_query import MeteredQuery
 from spark_throttle.spark.metering.running_task import RunningTask
 from spark_throttle.spark.metering.task_refusal import take_refusal
+from tests.spark.metering.metered_world import SECOND_NS, World
 
 PANDAS_UDF: Any = functions.pandas_udf
 ARROW_UDF: Any = functions.arrow_udf  # their overloads know no wrapper of a function
-
-SECOND_NS = 1_000_000_000
-
-
-class World:
-    """The clock, the control directory and the task of a test."""
-
-    def __init__(self, control_path: str) -> None:
-        self.now_ns = 0
-        self.query = MeteredQuery(control_path)
-        self.directory = Directory(control_path)
-        self.task: RunningTask | None = RunningTask(batch=3, stage=8, partition=0, attempt=20)
-
-    def spend(self, time_ns: int) -> None:
-        self.now_ns += time_ns
-
-    def metered(self, function: Callable[..., Any], namespace: str | int | None = "ns") -> Metered:
-        return Metered(function, "cpu", namespace, self.query)
-
-    def charged_ns(self, batch: int = 3) -> dict[str | None, int]:
-        found = read_charges(self.directory, after_batch=batch - 1).get(batch)
-        if found is None:
-            return {}
-        each = dict(zip(found.names.to_pylist(), found.time_ns.tolist(), strict=True))
-        return {**each, None: found.unattributed_ns} if found.unattributed_ns else each
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World(str(tmp_path))
-    monkeypatch.setitem(meters.CLOCKS, "cpu", lambda: world.now_ns)
-    monkeypatch.setattr(RunningTask, "current", classmethod(lambda _: world.task))
-    return world
 
 
 def arrow(*names: str | None) -> pa.RecordBatch:
@@ -123,6 +88,38 @@ def test_time_between_two_results_is_of_the_rows_taken_for_them(world: World) ->
 
     assert len(list(world.metered(work)(given_to("arrow", ("a", "a"), ("b",), ("c",))))) == 3
     assert world.charged_ns() == {"a": 1002, "b": 32, "c": 32}
+
+
+class Lazy:
+    """What works only while it is iterated, and is no iterator itself."""
+
+    def __init__(self, work: Callable[[], Iterator[Any]]) -> None:
+        self._work = work
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._work()
+
+
+def test_result_that_is_iterated_later_is_measured_then(world: World) -> None:
+    def work(batches: Iterator[pa.RecordBatch]) -> Lazy:
+        def results() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                world.spend(30)
+                yield batch
+
+        return Lazy(results)
+
+    assert len(list(world.metered(work)(given_to("arrow", ("a",), ("b",))))) == 2
+    assert world.charged_ns() == {"a": 30, "b": 30}
+
+
+def test_result_that_is_there_is_returned_as_it_is(world: World) -> None:
+    def work(batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        world.spend(8)
+        return list(batches)
+
+    assert isinstance(world.metered(work)(given_to("arrow", ("a",), ("b",))), list)
+    assert world.charged_ns() == {"a": 4, "b": 4}
 
 
 def test_rows_that_are_all_taken_before_the_first_result_share_all_the_time(world: World) -> None:
@@ -256,19 +253,6 @@ def test_rows_that_are_taken_in_another_thread_leave_the_clock_alone(world: Worl
 
     assert len(list(world.metered(work)(given_to("arrow", ("a",), ("b",), ("c",))))) == 3
     assert world.charged_ns() == {"a": 5, "b": 5, "c": 5}
-
-
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 2.0**31])
-def test_time_that_is_none_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigurationError, match="seconds cannot be charged: give 0 or more"):
-        Meter("cpu").charge("a", seconds)
-
-
-def test_namespace_that_is_no_text_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="None is no namespace"):
-        Meter("cpu").charge(None, 1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="is no namespace"):
-        Meter("cpu").charge("half a pair: \ud800", 1)
 
 
 def test_functions_of_one_task_add_up_and_another_attempt_replaces_them(world: World) -> None:

@@ -1,0 +1,191 @@
+"""The laws of scopes that are short of processing time: it is divided by time, and none is kept from those that wait.
+
+They are asked of scopes that limit nothing but time, of namespaces that no other quota can hold, and where each message
+of a namespace takes the same time: then the prices by which the job divides are exact once it has seen a message of
+each. They begin anew where a policy, a price, the run or the clock changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import combinations
+from typing import Final
+
+from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Row
+from tests.life.contract import Contract, Contracts, Key, Scope, text_of
+from tests.life.gap import Gap
+from tests.life.laws import Law, World
+from tests.life.laws_of_fairness import shard_in
+
+_REMEMBERED_MS: Final = 500_000
+"""How long a price is surely remembered without a batch."""
+
+_PLANNED_MS: Final = 3_000
+"""How long before its batch an epoch may have been made."""
+
+_PARTS: Final = {True: 50, False: 10}
+"""The part of what it was given by which a namespace may be off, beside one of its shard and of another."""
+
+
+@dataclass(slots=True)
+class _Prices:
+    """The namespaces that only the time of one scope can hold, and the prices that the job has seen."""
+
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    known_ns: dict[str, int] = field(default_factory=dict)
+    asking: frozenset[str] = frozenset()
+    elapsed_ms: int = 0
+    _state: tuple[object, ...] = ()
+    _at_ms: int = 0
+
+    def begin(self, world: World, batch: SimulatedBatch) -> bool:
+        """Take in who asks for something in a batch; return whether what was known of batches before still holds."""
+        state = batch.revision, world.other_causes, world.job.is_sharing, world.job.shards
+        self.elapsed_ms, self._at_ms = batch.steady_ms - self._at_ms, batch.steady_ms
+        holds, self._state = state == self._state and self.elapsed_ms <= _REMEMBERED_MS, state
+        if not holds:
+            self.known_ns.clear()
+        self.asking = frozenset({*world.waited, *world.waiting, *(text_of(row.namespace) for row in batch.arrived)})
+        self.scopes = _short_of_time(world.contracts(batch.revision), self.asking)
+        if world.job.is_sharing or any(world.is_held_by_rule(name) for name in self.asking):
+            self.scopes = {}
+        self.known_ns = {name: ns for name, ns in self.known_ns.items() if ns == self._price_ns(world, name)}
+        return holds
+
+    def end(self, world: World, batch: SimulatedBatch) -> None:
+        """Take in whose messages the job has seen."""
+        for name in {text_of(row.namespace) for row in batch.admitted} & self.scopes.keys():
+            if price_ns := self._price_ns(world, name):
+                self.known_ns[name] = price_ns
+
+    @staticmethod
+    def _price_ns(world: World, name: str) -> int:
+        return world.job.cost_ns([Row(0, name, 0)]).get(name, 0)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """Two that compete for time, since both are backlogged and the prices of both are known."""
+
+    gap: Gap = field(default_factory=Gap)
+    given_ns: tuple[Fraction, Fraction] = (Fraction(0), Fraction(0))
+    """The time that each was given, for its weight."""
+
+
+@dataclass(slots=True)
+class TimeShares(Law):
+    """Two that stay backlogged get as much time each for their weight, to a message of each and a fiftieth.
+
+    Between shards, that is a message of each for every shard, and a tenth; and it is asked only while the same
+    namespaces want something, as the parts of shards are right one batch later (L3).
+    """
+
+    _prices: _Prices = field(default_factory=_Prices)
+    _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    name = "Time"
+    is_by_shard = True
+
+    def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
+        """Compare every two that can be compared."""
+        prices, asked = self._prices, self._prices.asking
+        if not prices.begin(world, batch):
+            self._pairs.clear()
+        contracts, shards = world.contracts(batch.revision), world.job.shards
+        served = Counter(text_of(row.namespace) for row in batch.admitted)
+        backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
+        kept = dict[tuple[str, str], _Pair]()
+        for one, other in combinations(sorted(backlogged), 2):
+            key, is_together = prices.scopes[one].key, shard_in(one, shards) == shard_in(other, shards)
+            if key != prices.scopes[other].key or not (is_together or asked == prices.asking):
+                continue
+            pair = kept[one, other] = self._pairs.get((one, other), _Pair())
+            message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
+            given_ns = served[one] * message_ns[0], served[other] * message_ns[1]
+            pair.given_ns = pair.given_ns[0] + given_ns[0], pair.given_ns[1] + given_ns[1]
+            apart_ns = pair.gap.add(given_ns[0] - given_ns[1], excused=Fraction(0))
+            bound_ns = sum(message_ns) * (1 if is_together else shards) + max(pair.given_ns) / _PARTS[is_together]
+            if apart_ns > bound_ns:
+                where = "one shard" if is_together else f"{shards} shards"
+                yield (
+                    f"{one!r} and {other!r} ({where}, {', '.join(f'{float(each):g}' for each in message_ns)} ns a "
+                    f"message and its weight) were short of the time of {key} for {pair.gap.batches} batches, and were "
+                    f"given {float(apart_ns):g} ns more one than the other, not {float(bound_ns):g}"
+                )
+        self._pairs = kept
+        prices.end(world, batch)
+
+    def forget(self) -> None:
+        """Forget who was ahead, and which prices are known."""
+        self._pairs.clear()
+        self._prices = _Prices()
+
+
+@dataclass(slots=True)
+class Unspent(Law):
+    """In one shard, as many messages leave as waited, where the time that a scope surely has left pays for all of them.
+
+    So no dear message holds up cheap ones for longer than its debt.
+    """
+
+    _prices: _Prices = field(default_factory=_Prices)
+    _least_ns: dict[Key, int] = field(default_factory=dict)
+    """What each scope has left at least."""
+
+    name = "Unspent"
+
+    def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
+        """Look for messages that wait for time that is there."""
+        prices, contracts = self._prices, world.contracts(batch.revision)
+        if not prices.begin(world, batch):
+            self._least_ns.clear()
+        took_ns, admitted = Counter[Key](), Counter[Key]()
+        for name, each_ns in world.job.cost_ns(batch.admitted).items():
+            took_ns.update({scope.key: each_ns for scope in contracts.of(name).timed})
+        for row in batch.admitted:
+            admitted.update(scope.key for scope in contracts.of(text_of(row.namespace)).timed)
+        for scope in {scope.key: scope for scope in prices.scopes.values()}.values():
+            assert scope.time is not None
+            rate, burst_ns = scope.time.rate, scope.time.burst
+            least_ns = min(self._least_ns.get(scope.key, -burst_ns) + rate * prices.elapsed_ms, burst_ns)
+            waited = _waited(world, contracts, scope.key)
+            cost_ns = sum(len(rows) * prices.known_ns.get(name, 2**62) for name, rows in waited.items())
+            count = sum(map(len, waited.values()))
+            is_known = waited.keys() <= prices.scopes.keys() and world.job.shards == 1
+            if is_known and cost_ns <= least_ns - rate * _PLANNED_MS and admitted[scope.key] < count - 1:
+                yield (
+                    f"{scope.key} had {least_ns} ns left at least, the {count} messages that waited take {cost_ns} ns, "
+                    f"and {admitted[scope.key]} left"
+                )
+            self._least_ns[scope.key] = max(least_ns - took_ns[scope.key], -burst_ns)
+        prices.end(world, batch)
+
+    def forget(self) -> None:
+        """Know nothing of what is left."""
+        self._least_ns.clear()
+        self._prices = _Prices()
+
+
+def _waited(world: World, contracts: Contracts, key: Key) -> Mapping[str, list[Row]]:
+    """Return what waited before a batch of those that pass a scope."""
+    return {
+        name: rows
+        for name, rows in world.waited.items()
+        if any(scope.key == key for scope in contracts.of(name).scopes)
+    }
+
+
+def _short_of_time(contracts: Contracts, names: frozenset[str]) -> dict[str, Scope]:
+    """Return, by namespace, the shared scope whose time is all that can hold it; nothing for those with any other."""
+    found = {}
+    for name in names:
+        contract: Contract = contracts.of(name)
+        if contract.has_rules or contract.enforced or len(contract.timed) != 1:
+            continue
+        (scope,) = contract.timed
+        if scope.key[0] != "namespace" and scope.time is not None and scope.time.rate > 0:
+            found[name] = scope
+    return found
