@@ -115,6 +115,22 @@ def test_every_form_of_function_is_charged_to_the_namespaces_of_its_rows(lake: L
             assert b_ns >= 20 * DEAR_NS, FORMS[batch]
 
 
+def test_functions_that_a_plain_one_calls_for_its_batch_are_charged_to_the_batchs_rows(lake: Lake) -> None:
+    lake.offer(EVENTS)
+    throttle = lake.throttle(POLICIES)
+    metered = throttle.metered(lambda rows, _: spend(DEAR_NS * rows.count()))
+
+    def work(rows: DataFrame, batch: int) -> None:
+        metered(rows, batch)
+        metered(rows, batch)
+
+    finish(lake.writer(throttle).foreachBatch(work).start())
+    charges = charges_of(lake)[0]
+    assert charges.names.to_pylist() == ["acme/a", "acme/b"]
+    assert charges.total_ns >= 2 * 40 * DEAR_NS
+    assert charges.unattributed_ns == 0
+
+
 def test_decided_stream_is_charged_too_and_a_batch_again_replaces_its_charges(lake: Lake) -> None:
     control = lake.path("control")
     started = []

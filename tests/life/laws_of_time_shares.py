@@ -27,6 +27,9 @@ _REMEMBERED_MS: Final = 500_000
 _PLANNED_MS: Final = 3_000
 """How long before its batch an epoch may have been made."""
 
+_DEAREST_NS: Final = 1 << 62
+"""More than any message takes."""
+
 _PARTS: Final = {True: 50, False: 10}
 """The part of what it was given by which a namespace may be off, beside one of its shard and of another."""
 
@@ -80,12 +83,14 @@ class _Pair:
 class TimeShares(Law):
     """Two that stay backlogged get as much time each for their weight, to a message of each and a fiftieth.
 
-    Between shards, that is a message of each for every shard, and a tenth; and it is asked only while the same
-    namespaces want something, as the parts of shards are right one batch later (L3).
+    Between shards, that is a message of each for every shard, and a tenth. There it is asked only while the same
+    namespaces want something, as the parts of shards are right one batch later (L3): so what others want more or less
+    than in the batch before may be missing on one side, and all may where who is behind got all that was known to wait.
     """
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    _arrived: Counter[str] = field(default_factory=Counter)
     name = "Time"
     is_by_shard = True
 
@@ -97,6 +102,13 @@ class TimeShares(Law):
         contracts, shards = world.contracts(batch.revision), world.job.shards
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
+        arrived, before = Counter(text_of(row.namespace) for row in batch.arrived), self._arrived
+        self._arrived = arrived
+        changed_ns = {
+            name: Fraction(abs(arrived[name] - before[name]) * prices.known_ns.get(name, _DEAREST_NS))
+            for name in prices.asking
+        }
+        changes_ns = sum(changed_ns.values(), Fraction(0))
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(sorted(backlogged), 2):
             key, is_together = prices.scopes[one].key, shard_in(one, shards) == shard_in(other, shards)
@@ -106,7 +118,12 @@ class TimeShares(Law):
             message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
             given_ns = served[one] * message_ns[0], served[other] * message_ns[1]
             pair.given_ns = pair.given_ns[0] + given_ns[0], pair.given_ns[1] + given_ns[1]
-            apart_ns = pair.gap.add(given_ns[0] - given_ns[1], excused=Fraction(0))
+            difference_ns, excused_ns = given_ns[0] - given_ns[1], Fraction(0)
+            if not is_together:
+                behind = one if difference_ns < 0 else other
+                is_drained = served[behind] >= len(world.waited[behind])
+                excused_ns = abs(difference_ns) if is_drained else changes_ns - changed_ns[one] - changed_ns[other]
+            apart_ns = pair.gap.add(difference_ns, excused=excused_ns)
             bound_ns = sum(message_ns) * (1 if is_together else shards) + max(pair.given_ns) / _PARTS[is_together]
             if apart_ns > bound_ns:
                 where = "one shard" if is_together else f"{shards} shards"
@@ -121,6 +138,7 @@ class TimeShares(Law):
     def forget(self) -> None:
         """Forget who was ahead, and which prices are known."""
         self._pairs.clear()
+        self._arrived.clear()
         self._prices = _Prices()
 
 
@@ -152,7 +170,7 @@ class Unspent(Law):
             rate, burst_ns = scope.time.rate, scope.time.burst
             least_ns = min(self._least_ns.get(scope.key, -burst_ns) + rate * prices.elapsed_ms, burst_ns)
             waited = _waited(world, contracts, scope.key)
-            cost_ns = sum(len(rows) * prices.known_ns.get(name, 2**62) for name, rows in waited.items())
+            cost_ns = sum(len(rows) * prices.known_ns.get(name, _DEAREST_NS) for name, rows in waited.items())
             count = sum(map(len, waited.values()))
             is_known = waited.keys() <= prices.scopes.keys() and world.job.shards == 1
             if is_known and cost_ns <= least_ns - rate * _PLANNED_MS and admitted[scope.key] < count - 1:
