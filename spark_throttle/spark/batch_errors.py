@@ -1,11 +1,12 @@
 """Errors of a batch's function, in words that Spark can read.
 
-Of an error of Python's, Spark gets the traceback as text. In it, it looks for an error of Java's that says that the
-query is being stopped, with a regular expression that needs more stack for each character that follows. So a long
-text ends the stream's thread with a `StackOverflowError`, after which nobody learns why the query has ended.
+Of an error of Python's, Spark gets the traceback as text. When the query is stopped, Spark looks there for an error of
+Java's that says that it was interrupted, with a regular expression that needs more stack for each character that
+follows. A long text, such as that of an error with a stack of Java's and what came of it, ends the stream's thread with
+a `StackOverflowError`.
 
-So here an error that ends a stopped query says so in one line. In all others the words are changed with which that
-expression begins.
+So here an error of a batch that was interrupted says so in one line. In all others the words are changed with which
+that expression begins.
 """
 
 from __future__ import annotations

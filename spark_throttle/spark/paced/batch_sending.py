@@ -27,7 +27,7 @@ from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.kept_sender import Heard, SentMeanwhile
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
+from spark_throttle.spark.paced.unsent_calls import rows_by_namespace
 
 _NS_MILLI: Final = 10**12
 """Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
@@ -165,7 +165,7 @@ class BatchSending:
         """
         names, admitted = admitted_messages(reports)
         moved = {name: count for name, count in zip(shown(names).to_pylist(), admitted.tolist(), strict=True) if count}
-        messages = Counter(moved) + _counts(kept)
+        messages = Counter(moved) + rows_by_namespace(kept)
         known, destination_of = destinations_of(epoch, policy, messages, heard_of(epoch, policy, closed, now_ms))
         costs = costs_of(epoch, policy, reports)
         return cls(
@@ -197,11 +197,11 @@ class BatchSending:
 
     def after(self, meanwhile: SentMeanwhile, kept: Sequence[bytes]) -> BatchSending:
         """Return it where of the kept calls only some are still unsent."""
-        return self._with(Counter(self.moved) + _counts(kept), meanwhile.heard)
+        return self._with(Counter(self.moved) + rows_by_namespace(kept), meanwhile.heard)
 
     def left(self, heard: Mapping[str, Heard], kept: Sequence[bytes]) -> BatchSending:
         """Return what is left of it: kept calls."""
-        return self._with(_counts(kept), heard)
+        return self._with(rows_by_namespace(kept), heard)
 
     def told_with(self, told: Mapping[str, Told], meanwhile: SentMeanwhile | None) -> dict[str, Told]:
         """Return what its tasks were told, with what was said since the batch before."""
@@ -215,11 +215,11 @@ class BatchSending:
                 found[name] = self.known[name].told(each, meanwhile.heard[name].aimd)
         return found
 
-    def told_of_kept(self, told: Mapping[str, Told], kept: Mapping[str, Sequence[bytes]]) -> dict[str, Told]:
+    def told_of_kept(self, told: Mapping[str, Told], kept: Sequence[bytes]) -> dict[str, Told]:
         """Return what was said, with how many rows are kept."""
         rows = Counter(dict.fromkeys(told, 0))
-        for name, tables in kept.items():
-            rows[self.destination_of[name]] += count_rows(tables)
+        for name, count in rows_by_namespace(kept).items():
+            rows[self.destination_of[name]] += count
         nothing = {name: Told(0, 0, WHOLE, 0, 0, 0, each.heard.closed_until_ms) for name, each in self.known.items()}
         said = {**nothing, **told}
         return {name: replace(said[name], unsent_messages=count) for name, count in sorted(rows.items())}
@@ -267,8 +267,3 @@ def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], des
     )
     times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)
     return max(times_ps, default=0) // _PS_PER_NS
-
-
-def _counts(kept: Sequence[bytes]) -> Counter[str]:
-    """Return how many rows are unsent, by namespace."""
-    return Counter({name: count_rows(tables) for name, tables in by_namespace(kept).items()})

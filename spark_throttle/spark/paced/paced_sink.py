@@ -47,7 +47,13 @@ from spark_throttle.spark.paced.kept_sender import KeptSender, Sending, SentMean
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
 from spark_throttle.spark.paced.retry_after import wall_ms
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send, Sent
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, given_up_rows, tables_of
+from spark_throttle.spark.paced.unsent_calls import (
+    by_namespace,
+    count_rows,
+    given_up_rows,
+    rows_by_namespace,
+    tables_of,
+)
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 
 _NS_PER_MS = 1_000_000
@@ -136,7 +142,7 @@ class PacedSink:
         held = held_in(answers) if meanwhile is None or not keeps else meanwhile.held
         told = told_in(answers) if batch is None else batch.told_with(told_in(answers), meanwhile)
         if batch is not None and keeps:
-            told = batch.told_of_kept(told, by_namespace(tables))
+            told = batch.told_of_kept(told, tables)
         self.closed.update({name: each.closed_until_ms for name, each in told.items()})
         write_told(directory, mark.batch, told)
         write_unsent(directory, mark.batch, batch_ms, UnsentCalls(self.target, count_rows(tables), tables, held))
@@ -173,7 +179,7 @@ class PacedSink:
         """
         most = sum(each.ceiling_micro_per_ms for each in batch.destinations.values())
         is_little = 0 < most <= _MOST_MICRO_PER_MS
-        may_wait = all(name in batch.destination_of for name in by_namespace(kept)) and not batch.may_give_up
+        may_wait = all(name in batch.destination_of for name in rows_by_namespace(kept)) and not batch.may_give_up
         return self.interval_ms is not None and is_little and may_wait
 
     def _task(
@@ -199,7 +205,7 @@ class PacedSink:
         self, rows: Callable[[], DataFrame] | None, task: PacedTask, unsent: Mapping[str, Sequence[bytes]]
     ) -> list[Row]:
         """Send, and return what the tasks say."""
-        alone = {name: tables for name, tables in unsent.items() if name not in task.unsent}
+        alone = [table for name, tables in unsent.items() if name not in task.unsent for table in tables]
         sending = None
         if rows is not None:
             helpers = [self.namespace.cast("string").alias(NAMESPACE)]
@@ -210,7 +216,7 @@ class PacedSink:
             sending = chosen.mapInArrow(task, SENT_DDL)
         if alone:
             spark = SparkSession.active()
-            resuming = spark.range(0, 1, 1, 1).mapInArrow(replace(task, unsent=alone, takes_all_unsent=True), SENT_DDL)
+            resuming = spark.range(0, 1, 1, 1).mapInArrow(replace(task, unsent={}, alone=alone), SENT_DDL)
             sending = resuming if sending is None else resuming.union(sending)
         return [] if sending is None else sending.collect()
 
@@ -224,7 +230,7 @@ class PacedSink:
         """Return what sends kept calls from the driver, of which some may be on their way."""
         task = PacedTask(
             self.send, batch.name, {}, _NO_END_NS, 0, self.options, batch.destinations, batch.destination_of,
-            by_namespace(tables), unsent_costs=batch.unsent_costs, held=held, takes_all_unsent=True,
+            unsent_costs=batch.unsent_costs, held=held, alone=tables,
         )  # fmt: skip
 
         def send(stop: Stop, tell: Callable[[SentMeanwhile], None]) -> None:

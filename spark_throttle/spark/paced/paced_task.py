@@ -102,8 +102,8 @@ class PacedTask:
     held: Mapping[str, Held] = field(default_factory=dict)
     """In whose names earlier batches were refused, if not in the destinations', by namespace."""
 
-    takes_all_unsent: bool = False
-    """Whether the task has no rows of the batch, and takes all these calls."""
+    alone: Sequence[bytes] | None = None
+    """Other calls of earlier batches, if the task takes these in place of rows of the batch."""
 
     keeps: bool = False
     """Whether calls for destinations are returned as unsent, for the driver to send."""
@@ -112,13 +112,13 @@ class PacedTask:
         """Send the rows of all batches."""
         set_loaded_aside()
         given = [batch for batch in batches if batch.num_rows]
-        flows = self.left_flows() if self.takes_all_unsent else self.flows(given)
+        flows = self.flows(given) if self.alone is None else self.left_flows()
         count = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels)
         flows, spared = self._spared(flows)
         kept = [parcel for flow in flows if self._is_kept(flow) for parcel in flow.parcels]
         began_ns = time.process_time_ns()
         sent = self.sent([flow for flow in flows if not self._is_kept(flow)])
-        rows = 0 if self.takes_all_unsent else sum(batch.num_rows for batch in given)
+        rows = sum(batch.num_rows for batch in given) if self.alone is None else 0
         closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
         is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
         given_up = [*spared, *compress(sent.unsent, is_over)]
@@ -199,8 +199,14 @@ class PacedTask:
         return found
 
     def left_flows(self) -> list[Flow]:
-        """Return the calls of earlier batches."""
-        return [self._flow(namespace, self._left(namespace)) for namespace in self.unsent]
+        """Return the calls of earlier batches that the task takes alone."""
+        found, takes_ns = dict[str, list[Parcel]](), dict[str, int]()
+        for parcel in (parcel for table in self.alone or () for parcel in parcels_of_table(table, 1)):
+            name = parcel.key.namespace
+            if name not in found:
+                found[name], takes_ns[name] = [], self._row_takes_ns(name)
+            found[name].append(replace(parcel, takes_ns=parcel.takes_ns * takes_ns[name]))
+        return [self._flow(name, parcels) for name, parcels in found.items()]
 
     def terms(self, flows: list[Flow]) -> dict[str, Terms]:
         """Return how this task sends to its destinations: at its part of their rates, by what it has to send."""
@@ -237,6 +243,10 @@ class PacedTask:
         return Flow(namespace, parcels, self.destination_of.get(namespace), self.held.get(namespace))
 
     def _left(self, namespace: str) -> list[Parcel]:
-        cost_ns = int(self.unsent_costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
-        takes_ns = cost_ns * HASTE[0] // HASTE[1]
+        takes_ns = self._row_takes_ns(namespace)
         return [parcel for table in self.unsent.get(namespace, ()) for parcel in parcels_of_table(table, takes_ns)]
+
+    def _row_takes_ns(self, namespace: str) -> int:
+        """Return the time that a row of an unsent call takes."""
+        cost_ns = int(self.unsent_costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
+        return cost_ns * HASTE[0] // HASTE[1]

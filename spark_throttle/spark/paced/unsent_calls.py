@@ -10,6 +10,7 @@ In the dead letters they look like rows that their resource group rejected, for 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -55,7 +56,7 @@ def tables_with(
     found = list[bytes]()
     for _, alike in groupby(parcels, key=lambda parcel: parcel.rows.schema):
         together = list(alike)
-        rows = pa.concat_tables([parcel.rows for parcel in together])
+        rows = pa.concat_tables([parcel.rows for parcel in together]).combine_chunks()  # else a slice looks at each
         values = [value_of(parcel) for parcel in together for _ in range(parcel.rows.num_rows)]
         found.append(_to_bytes(rows.append_column(name, pa.array(values, kind))))
     return found
@@ -86,6 +87,16 @@ def by_namespace(contents: Sequence[bytes]) -> dict[str, list[bytes]]:
         table = table_in(content)
         for name, rows in _runs(table):
             found.setdefault(name, []).append(_to_bytes(rows))
+    return found
+
+
+def rows_by_namespace(contents: Sequence[bytes]) -> Counter[str]:
+    """Return how many rows of calls each namespace has in tables."""
+    found = Counter[str]()
+    for content in contents:
+        names = pc.struct_field(table_in(content).column(_KEY), "namespace")
+        for each in names.value_counts().to_pylist():
+            found[each["values"]] += each["counts"]
     return found
 
 
@@ -143,7 +154,7 @@ def _to_bytes(table: pa.Table) -> bytes:
 
 def table_in(content: bytes) -> pa.Table:
     """Return a table that `tables_of` or `tables_with` has written."""
-    return pa.ipc.open_stream(content).read_all()
+    return pa.ipc.open_stream(content).read_all().combine_chunks()
 
 
 def _plain(key: IdempotencyKey) -> dict[str, str | int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.spark.paced.batch_sending import BatchDestination
+from spark_throttle.spark.paced.batch_sending import BatchDestination, BatchSending
+from spark_throttle.spark.paced.calls import Call
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.kept_sender import Heard
 from spark_throttle.spark.paced.paced_task import PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import row_costs
-from spark_throttle.spark.paced.sending import BatchName
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows
+from spark_throttle.spark.paced.sending import BatchName, parcels_of
+from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE
 
 RATES = st.integers(1, 10**9)
@@ -86,3 +88,13 @@ def test_calls_for_destinations_are_returned_where_the_driver_sends_them() -> No
     assert taken == [2]
     kept = by_namespace(answer["unsent"])
     assert {name: count_rows(tables) for name, tables in kept.items()} == {"t/a": 1, "t/b": 1}
+
+
+def test_batch_in_which_nothing_was_sent_to_a_destination_passes_on_until_when_it_asked_not_to_be_called() -> None:
+    closed = replace(destination(1, 10**6, 10**6, 10**6), heard=Heard(Aimd(10**6), 2**41))
+    nothing: Any = None
+    batch = BatchSending(
+        BatchName("q", 1, "i"), nothing, nothing, {}, {}, {}, 0, {"api": closed, "other": closed}, {"t/a": "api"}
+    )
+    kept = tables_of(parcels_of("t/a", pa.table({"id": [1, 2]}), [Call(0, 2, 0)], BatchName("q", 1, "i")))
+    assert batch.told_of_kept({}, kept) == {"api": Told(0, 0, WHOLE, 0, 0, 2, 2**41)}

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from spark_throttle.spark.paced.http_sender import encoded
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import Parcel
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, parcels_of_table, tables_of
+from spark_throttle.spark.paced.unsent_calls import (
+    by_namespace,
+    count_rows,
+    parcels_of_table,
+    rows_by_namespace,
+    table_in,
+    tables_of,
+)
 
 SCHEMAS = [
     pa.schema([("id", pa.int64())]),
@@ -53,3 +60,10 @@ def shown(flows: dict[str, list[Parcel]]) -> dict[str, list[tuple[str, bytes]]]:
     return {
         name: [(each.key.text, encoded(each.rows.to_pylist())) for each in parcels] for name, parcels in flows.items()
     }
+
+
+def test_kept_calls_are_read_and_counted_as_one_piece_however_many_they_are() -> None:
+    made = [parcel(f"a/{number}", 1, 0, 0, 1 + number % 2) for number in range(300)]
+    (table,) = tables_of(made)
+    assert table_in(table).column("id").num_chunks == pa.ipc.open_stream(table).read_all().column("id").num_chunks == 1
+    assert rows_by_namespace([table, table]) == {f"a/{number}": 2 + 2 * (number % 2) for number in range(300)}
