@@ -6,6 +6,7 @@ A reader sees all of a file or none of it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import threading
@@ -19,6 +20,12 @@ from spark_throttle.errors import ConfigurationError
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _SAME_STORE = re.compile(r"^s3[an]://")
 """Hadoop's names for S3."""
+
+_MOST_READS = 4
+"""How often an object is read that is replaced while it is read; what is in it tells whether it is whole."""
+
+_LONGEST_REPLACED_BYTES = 1 << 20
+"""No longer file is ever replaced by other content: its name is its alone."""
 
 _DELAYED = "allow_delayed_open"
 """Has pyarrow open a file on S3 with the first request for its content."""
@@ -63,10 +70,28 @@ class Directory:
             if self._moves:
                 with open(self.path(name), "rb") as file:  # noqa: PTH123 - called for every job in every cycle
                     return file.read()
-            with self._files.open_input_file(self.path(name)) as stream:
-                content: bytes = stream.read()
+            return self._read_object(self.path(name))
         except FileNotFoundError:
             return None
+
+    def _read_object(self, path: str) -> bytes:
+        """Return the content of an object.
+
+        pyarrow asks for an object's size first, and then for so many bytes: of one that became longer in between, it
+        returns the beginning. S3's tag of an object that was written by one put is a digest of the content. If it is
+        another tag, as under a key of one's own, the size is asked for once more.
+        """
+        content = b""
+        for _ in range(_MOST_READS):
+            with self._files.open_input_stream(path, compression=None) as stream:
+                tag = (stream.metadata() or {}).get("ETag") if self._files.type_name == "s3" else None
+                content = stream.read()
+            if tag is None or len(content) > _LONGEST_REPLACED_BYTES:
+                break
+            if tag.strip(b'"').decode() == hashlib.md5(content, usedforsecurity=False).hexdigest():
+                break
+            if self._files.get_file_info(path).size == len(content):
+                break
         return content
 
     def read_part(self, name: str, first_byte: int, size_bytes: int) -> bytes | None:

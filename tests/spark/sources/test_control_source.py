@@ -333,6 +333,26 @@ def test_policies_that_cannot_be_read_bind_nothing(tmp_path: Path) -> None:
     assert not driver.path.exists()
 
 
+@pytest.mark.parametrize("call", ["partitions", "commit"])
+def test_batch_that_spark_plans_is_looked_for_at_once_although_looks_are_seldom(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """On an object store an idle query looks once a second; a batch of new rows may end sooner."""
+    monkeypatch.setattr(Directory, "is_on_disk", property(lambda _: False))
+    start = driver.reader.initialOffset()
+    first = driver.latest(start)
+    driver.rows(start, first)
+    driver.batch()
+    assert driver.latest(first) == first
+    if call == "partitions":
+        driver.rows(first, first)
+    else:
+        driver.reader.commit(first)
+    driver.batch(moved=1)
+    driver.now_ms += 10
+    assert driver.latest(first)["epoch"] == 2
+
+
 def test_commit_forgets_old_epochs_and_may_come_twice(driver: Driver) -> None:
     first = driver.latest(driver.reader.initialOffset())
     for _ in range(2):
