@@ -119,7 +119,7 @@ class Pacer:
         self._by_level: WeakKeyDictionary[Level, LevelState] = WeakKeyDictionary()
 
     def level(self, name: str, limit: Limit | int, *, initial_tokens: int | None = None) -> Level:
-        """Return a new level.
+        """Return a new level, also if another has this name: the two do not share tokens.
 
         Parameters
         ----------

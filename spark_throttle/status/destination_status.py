@@ -15,7 +15,7 @@ class DestinationStatus:
 
     resource_group: str
     messages_per_second: float
-    """The rate at which rows are admitted for it."""
+    """The rate at which rows are admitted for it: up to an eighth more than is sent."""
 
     floor_messages_per_second: float
     ceiling_messages_per_second: float

@@ -99,7 +99,7 @@ class Status:
     """The processing time that is charged to no scope; `None` without a quota on processing time."""
 
     destinations: tuple[DestinationStatus, ...] = ()
-    """The destinations that push back, as the newest epoch has them."""
+    """The policy's destinations, as the newest epoch has them; none until a batch under a new policy has reported."""
 
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""

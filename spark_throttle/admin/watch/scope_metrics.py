@@ -84,7 +84,10 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
                 f"balance_{unit}",
                 "Tokens that the bucket held when the newest batch was planned; below 0 it is in debt.",
             ),
-            (f"share_{unit}_per_second", "The job's share of the quota's rate."),
+            (
+                f"share_{unit}_per_second",
+                "The rate that the job may use: the quota, its share of it, or what a destination takes now.",
+            ),
         )
     }
     throttle_time = GaugeMetricFamily(
