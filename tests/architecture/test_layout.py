@@ -39,6 +39,19 @@ def test_folder_can_be_taken_in_at_a_glance() -> None:
     assert [relative(folder) for folder in folders if len(list(folder.glob("*.py"))) > MAX_FILES] == []
 
 
+IN_THE_ROOT = {
+    ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md",
+    "pyproject.toml", "requirements.lock",
+}  # fmt: skip
+
+
+def test_nothing_lies_about_in_the_root() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no clone")
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {path for path in listed.splitlines() if "/" not in path} == IN_THE_ROOT
+
+
 def test_package_says_where_to_begin_and_what_it_may_import() -> None:
     for folder in PACKAGES[1:]:
         words = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
