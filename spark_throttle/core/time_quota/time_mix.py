@@ -35,7 +35,7 @@ _MESSAGES = Dimension.MESSAGES
 _BITS = 10
 """Messages are counted in units of ``2**-10`` messages, and time in units of ``2**10`` ns."""
 
-_MOST_BITS, _SUM_BITS = 49, 61
+_MOST = 1 << 49
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,17 +130,16 @@ def _given(
         Shape (scopes,): the time that is divided; 0 where the scope is not divided by time.
     """
     scopes, is_divided = len(time_ns), time_ns > 0
-    most = 1 << min(_MOST_BITS, _SUM_BITS - len(messages).bit_length())
-    time = np.where(is_divided, np.clip(time_ns >> _BITS, 1, most), PLENTY)
-    available = np.stack([np.where(held == PLENTY, PLENTY, np.minimum(held, most >> _BITS) << _BITS), time], axis=1)
-    wanted = np.minimum(messages, most >> _BITS) << _BITS
+    time = np.where(is_divided, np.clip(time_ns >> _BITS, 1, _MOST), PLENTY)
+    available = np.stack([np.where(held == PLENTY, PLENTY, np.minimum(held, _MOST >> _BITS) << _BITS), time], axis=1)
+    wanted = np.minimum(messages, _MOST >> _BITS) << _BITS
     domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     observes, given = policy.shared.on_excess == OnExcess.OBSERVE, np.zeros((scopes, 2), dtype=np.int64)
     for scope in claims.shared_scope.T:
         at = np.flatnonzero(scope >= 0)
         here = scope[at]
         each_ns = np.where(prices.own_ns[at] > 0, prices.own_ns[at], prices.shared_ns[here]) * is_divided[here]
-        taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), most)
+        taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), _MOST)
         weight = weights_in(here, claims.weight[at], domain[at], policy)
         granted = water_fill(np.stack([wanted[at], taken], axis=1), weight, here, available)
         given += sums(here, granted, scopes)
