@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offset_log import batch_time_ms
-from spark_throttle.checkpoint.told import write_told
+from spark_throttle.checkpoint.told import read_told, write_told
 from spark_throttle.checkpoint.unsent import (
     Held,
     UnsentCalls,
@@ -143,7 +143,7 @@ class PacedSink:
         told = told_in(answers) if batch is None else batch.told_with(told_in(answers), meanwhile)
         if batch is not None and keeps:
             told = batch.told_of_kept(told, tables)
-        self.closed.update({name: each.closed_until_ms for name, each in told.items()})
+        self.closed.update(_closed_by(told))
         write_told(directory, mark.batch, told)
         write_unsent(directory, mark.batch, batch_ms, UnsentCalls(self.target, count_rows(tables), tables, held))
         forget_unsent(directory, batch=mark.batch, batches_kept=self.epochs.batches_kept)
@@ -167,6 +167,11 @@ class PacedSink:
         """Return what a batch has to send, with what is left of the batch before."""
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
         policy = self.epochs.policy(epoch)
+        if not self.closed and epoch.destinations is not None:
+            # An earlier attempt at this batch may have been told, and not have come to its end.
+            self.closed.update(zip(group_names(policy), epoch.destinations.closed_until_ms.tolist(), strict=True))
+            for batch in range(max(0, mark.batch - 1), mark.batch + 1):
+                self.closed.update(_closed_by(read_told(directory, batch)))
         if left.target != self.target:  # what others asked for says nothing of this one
             self.closed.update(dict.fromkeys(group_names(policy), 0))
         return BatchSending.of(epoch, policy, mark, reports, left.tables, self.closed, now_ms=self.clock_ms())
@@ -252,6 +257,10 @@ class PacedSink:
         if self.interval_ms is None:
             return 0
         return (self.interval_ms - self.clock_ms() % self.interval_ms) * _NS_PER_MS
+
+
+def _closed_by(told: Mapping[str, Told]) -> dict[str, int]:
+    return {name: each.closed_until_ms for name, each in told.items()}
 
 
 def told_in(answers: Sequence[Row]) -> dict[str, Told]:
