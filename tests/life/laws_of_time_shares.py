@@ -30,8 +30,8 @@ _PLANNED_MS: Final = 3_000
 _DEAREST_NS: Final = 1 << 62
 """More than any message takes."""
 
-_PARTS: Final = {True: 50, False: 10}
-"""The part of what it was given by which a namespace may be off, beside one of its shard and of another."""
+_PARTS: Final = 50
+"""The part of what it was given by which a namespace may be off: prices are rounded."""
 
 
 @dataclass(slots=True)
@@ -81,54 +81,38 @@ class _Pair:
 
 @dataclass(slots=True)
 class TimeShares(Law):
-    """Two that stay backlogged get as much time each for their weight, to a message of each and a fiftieth.
+    """Two of one shard that stay backlogged get as much time for their weight, to a message of each and a fiftieth.
 
-    Between shards, that is a message of each for every shard, and a tenth. There it is asked only while the same
-    namespaces want something, as the parts of shards are right one batch later (L3): so what others want more or less
-    than in the batch before may be missing on one side, and all may where who is behind got all that was known to wait.
+    Between shards, parts are estimated from prices and demand; `tests.control.test_time_fairness` has the bounds.
     """
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
-    _arrived: Counter[str] = field(default_factory=Counter)
     name = "Time"
     is_by_shard = True
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Compare every two that can be compared."""
-        prices, asked = self._prices, self._prices.asking
+        prices = self._prices
         if not prices.begin(world, batch):
             self._pairs.clear()
         contracts, shards = world.contracts(batch.revision), world.job.shards
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
-        arrived, before = Counter(text_of(row.namespace) for row in batch.arrived), self._arrived
-        self._arrived = arrived
-        changed_ns = {
-            name: Fraction(abs(arrived[name] - before[name]) * prices.known_ns.get(name, _DEAREST_NS))
-            for name in prices.asking
-        }
-        changes_ns = sum(changed_ns.values(), Fraction(0))
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(sorted(backlogged), 2):
-            key, is_together = prices.scopes[one].key, shard_in(one, shards) == shard_in(other, shards)
-            if key != prices.scopes[other].key or not (is_together or asked == prices.asking):
+            key = prices.scopes[one].key
+            if key != prices.scopes[other].key or shard_in(one, shards) != shard_in(other, shards):
                 continue
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
             given_ns = served[one] * message_ns[0], served[other] * message_ns[1]
             pair.given_ns = pair.given_ns[0] + given_ns[0], pair.given_ns[1] + given_ns[1]
-            difference_ns, excused_ns = given_ns[0] - given_ns[1], Fraction(0)
-            if not is_together:
-                behind = one if difference_ns < 0 else other
-                is_drained = served[behind] >= len(world.waited[behind])
-                excused_ns = abs(difference_ns) if is_drained else changes_ns - changed_ns[one] - changed_ns[other]
-            apart_ns = pair.gap.add(difference_ns, excused=excused_ns)
-            bound_ns = sum(message_ns) * (1 if is_together else shards) + max(pair.given_ns) / _PARTS[is_together]
+            apart_ns = pair.gap.add(given_ns[0] - given_ns[1], excused=Fraction(0))
+            bound_ns = sum(message_ns) + max(pair.given_ns) / _PARTS
             if apart_ns > bound_ns:
-                where = "one shard" if is_together else f"{shards} shards"
                 yield (
-                    f"{one!r} and {other!r} ({where}, {', '.join(f'{float(each):g}' for each in message_ns)} ns a "
+                    f"{one!r} and {other!r} ({', '.join(f'{float(each):g}' for each in message_ns)} ns a "
                     f"message and its weight) were short of the time of {key} for {pair.gap.batches} batches, and were "
                     f"given {float(apart_ns):g} ns more one than the other, not {float(bound_ns):g}"
                 )
@@ -138,7 +122,6 @@ class TimeShares(Law):
     def forget(self) -> None:
         """Forget who was ahead, and which prices are known."""
         self._pairs.clear()
-        self._arrived.clear()
         self._prices = _Prices()
 
 

@@ -330,7 +330,6 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Charges", loses_charges, Birth(TIMED, 1, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
         ("Time", counts_every_message_alike, Birth(TIMED, 1), [CONTEST]),
-        ("Time", counts_every_message_alike, Birth(TIMED, 2), [CONTEST]),
         ("Time", keeps_leads_by_price, Birth(TIMED, 1), [AT_TIMES]),
         ("Unspent", waits_for_the_price_to_fall, Birth(TIMED, 1), [OF_EQUALS]),
         ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
