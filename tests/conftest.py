@@ -6,6 +6,7 @@ pytest runs in several processes, each of them has one.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 from datetime import timedelta
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, forked_python, open_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -47,6 +48,17 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 
 ALONE = ("crash", "recovery", "notebooks")
 """Directories of the tests that take minutes each, most of them waiting for processes of their own."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector of garbage from what is collected: it would look through half a million objects many times."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
