@@ -102,6 +102,12 @@ class TimeQuotas:
         """Whether each scope has a quota, shape (n,)."""
         return self.rate_ns_per_ms != UNLIMITED
 
+    @property
+    def window_ms(self) -> Int64s:
+        """The time in which a bucket fills, shape (n,); 0 where there is no quota, or one of 0."""
+        rate = self.rate_ns_per_ms
+        return np.where(rate > 0, np.maximum(self.burst_ns // np.maximum(rate, 1), 1), 0)
+
     def take(self, index: Int64s) -> TimeQuotas:
         """Return the quotas at `index`, in that order."""
         return TimeQuotas(self.rate_ns_per_ms[index], self.burst_ns[index])

@@ -2,7 +2,8 @@
 
 They are asked of scopes that limit nothing but time, of namespaces that no other quota can hold, and where each message
 of a namespace takes the same time: then the prices by which the job divides are exact once it has seen a message of
-each. They begin anew where a policy, a price, the run or the clock changes.
+each, and once the price of messages that have become cheaper has fallen. They begin anew where a policy, a price, the
+run or the clock changes.
 """
 
 from __future__ import annotations
@@ -42,6 +43,13 @@ class _Prices:
     known_ns: dict[str, int] = field(default_factory=dict)
     asking: frozenset[str] = frozenset()
     elapsed_ms: int = 0
+    most_ns: dict[str, int] = field(default_factory=dict)
+    """By namespace, the highest price that its messages ever had: a checkpoint that is put back may bring it back."""
+
+    _above_ns: dict[str, int] = field(default_factory=dict)
+    """What the job may still take a message for, at most."""
+
+    _seen_ms: dict[str, int] = field(default_factory=dict)
     _state: tuple[object, ...] = ()
     _at_ms: int = 0
 
@@ -61,9 +69,23 @@ class _Prices:
 
     def end(self, world: World, batch: SimulatedBatch) -> None:
         """Take in whose messages the job has seen."""
-        for name in {text_of(row.namespace) for row in batch.admitted} & self.scopes.keys():
-            if price_ns := self._price_ns(world, name):
+        for name in {text_of(row.namespace) for row in batch.admitted}:
+            price_ns = self._price_ns(world, name)
+            before_ns = self._above_ns.get(name, self.most_ns.get(name, 0))
+            fallen_ns = self._fallen_ns(name, before_ns, batch.steady_ms - self._seen_ms.get(name, batch.steady_ms))
+            above_ns = max(price_ns, before_ns - fallen_ns)
+            self._above_ns[name], self._seen_ms[name] = above_ns, batch.steady_ms
+            self.most_ns[name] = max(self.most_ns.get(name, 0), price_ns)
+            if name in self.scopes and 0 < price_ns == above_ns:
                 self.known_ns[name] = price_ns
+
+    def _fallen_ns(self, name: str, price_ns: int, passed_ms: int) -> int:
+        """Return by how much a price has surely fallen: by half in its scope's window; here by a quarter."""
+        time = self.scopes[name].time if name in self.scopes else None
+        if time is None:
+            return 0
+        window_ms = max(1_000, time.burst // time.rate)
+        return price_ns * min(passed_ms, window_ms) // (4 * window_ms)
 
     @staticmethod
     def _price_ns(world: World, name: str) -> int:
@@ -122,7 +144,7 @@ class TimeShares(Law):
     def forget(self) -> None:
         """Forget who was ahead, and which prices are known."""
         self._pairs.clear()
-        self._prices = _Prices()
+        self._prices = _Prices(most_ns=self._prices.most_ns)
 
 
 @dataclass(slots=True)
@@ -167,7 +189,7 @@ class Unspent(Law):
     def forget(self) -> None:
         """Know nothing of what is left."""
         self._least_ns.clear()
-        self._prices = _Prices()
+        self._prices = _Prices(most_ns=self._prices.most_ns)
 
 
 def _waited(world: World, contracts: Contracts, key: Key) -> Mapping[str, list[Row]]:

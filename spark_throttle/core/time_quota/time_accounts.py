@@ -64,14 +64,22 @@ class TimeAccounts:
         return replace(self, balance_ns=refill(self.balance_ns, quotas.rate_ns_per_ms, quotas.burst_ns, elapsed_ms))
 
     def charged(
-        self, quotas: TimeQuotas, time_ns: Int64s, messages: Int64s, *, passed_ms: Int64s | int = 0
+        self,
+        quotas: TimeQuotas,
+        time_ns: Int64s,
+        messages: Int64s,
+        *,
+        passed_ms: int = 0,
+        least_window_ms: Int64s | int = 0,
     ) -> TimeAccounts:
         """Return the accounts after a batch that used `time_ns` for `messages`.
 
         Parameters
         ----------
         passed_ms
-            The time, of each scope or of all, since the batch before, in which the price may have fallen.
+            The time since the batch before, in which the price may have fallen.
+        least_window_ms
+            The least time in which the price falls by half.
 
         Examples
         --------
@@ -92,17 +100,17 @@ class TimeAccounts:
         floor_ns = np.minimum(-quotas.burst_ns, -1)
         balance_ns = np.maximum(self.balance_ns - time_ns, np.minimum(floor_ns, self.balance_ns))
         has_messages = messages > 0
-        least_ns = np.where(has_messages, self._least_ns(quotas, messages, passed_ms), self.time_ns)
+        least_ns = np.where(has_messages, self._least_ns(quotas, messages, passed_ms, least_window_ms), self.time_ns)
         return TimeAccounts(
             np.where(quotas.is_limited, balance_ns, 0),
             np.maximum(time_ns, least_ns),
             np.where(has_messages, messages * MICRO, self.messages_micro),
         )
 
-    def _least_ns(self, quotas: TimeQuotas, messages: Int64s, passed_ms: Int64s | int) -> Int64s:
+    def _least_ns(self, quotas: TimeQuotas, messages: Int64s, passed_ms: int, least_window_ms: Int64s | int) -> Int64s:
         """Return the least time that messages count for: by the price as it was, less what it may have fallen."""
-        rate_ns = quotas.rate_ns_per_ms
-        window_ms = np.where(rate_ns > 0, np.maximum(quotas.burst_ns // np.maximum(rate_ns, 1), 1), _NO_WINDOW_MS)
+        window_ms = np.maximum(quotas.window_ms, least_window_ms)
+        window_ms = np.where(window_ms > 0, window_ms, _NO_WINDOW_MS)
         as_before_ns = proportional(messages * MICRO, self.time_ns, self.messages_micro, most_bits=_TIME_BITS)
         fallen_ns = proportional(as_before_ns, np.clip(passed_ms, 0, window_ms), 2 * window_ms, most_bits=_TIME_BITS)
         return as_before_ns - fallen_ns

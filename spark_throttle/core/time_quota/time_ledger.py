@@ -141,8 +141,7 @@ class TimeLedger:
         reports
             The batch's reports, which say how many messages the time was used for.
         passed_ms
-            The time between the batch before and that of this ledger, which counts for the prices of shared scopes; of
-            a namespace, all time since it was active counts.
+            The time between the batch before and that of this ledger.
         """
         passed_ms += max(0, at_ms - self.as_of_ms)
         paid = self.refilled(policy, now_ms=max(at_ms, self.as_of_ms)).entered(charges, policy)
@@ -155,7 +154,9 @@ class TimeLedger:
         return replace(
             paid,
             shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages, passed_ms=passed_ms),
-            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=paid.as_of_ms - paid.active_ms),
+            own=paid.own.charged(
+                own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=_windows_ms(paid.names, policy)
+            ),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
                 used,
@@ -242,6 +243,17 @@ def quotas_of(limits: Limits) -> TimeQuotas:
     if limits.time is not None:
         return limits.time
     return TimeQuotas(np.full(len(limits), UNLIMITED, dtype=np.int64), np.zeros(len(limits), dtype=np.int64))
+
+
+def _windows_ms(names: pa.StringArray, policy: CompiledPolicy) -> Int64s:
+    """Return the longest window of the shared scopes that namespaces pass, 0 without any.
+
+    A namespace's price falls no faster than theirs: else dear messages that follow cheap ones would be told at a price
+    that is too low, as soon as the namespace's own had fallen.
+    """
+    windows_ms = np.append(quotas_of(policy.shared).window_ms, 0)
+    found: Int64s = windows_ms[match(names, policy).shared_scope].max(axis=1, initial=0)
+    return found
 
 
 def time_by_scope(names: pa.StringArray, amount: Int64s, policy: CompiledPolicy) -> tuple[Int64s, int]:

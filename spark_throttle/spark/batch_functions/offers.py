@@ -79,6 +79,7 @@ def offered_messages(destination: BatchDestination, refusals: int, elapsed_ms: i
     --------
     The quota is 100 messages a second, 900 rows are there, and the batch before was 2 s ago:
 
+    >>> from spark_throttle.spark.paced.kept_sender import Heard
     >>> destination = BatchDestination(
     ...     900, 100_000, 1_000, 100_000, Heard(Aimd(100_000)), is_unavailable=False, gives_up=False
     ... )

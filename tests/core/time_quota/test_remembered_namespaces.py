@@ -7,7 +7,7 @@ import pytest
 from spark_throttle.core.time_quota import time_ledger
 from spark_throttle.core.time_quota.time_ledger import REMEMBERED_MS, TimeLedger
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
-from tests.core.time_quota.test_time_ledger import HALF, MS, charges, report
+from tests.core.time_quota.test_time_ledger import HALF, charges, report
 
 
 def test_long_idle_namespace_is_struck_out_and_one_in_debt_is_not() -> None:
@@ -32,17 +32,3 @@ def test_namespaces_that_were_active_before_many_others_are_struck_out_whatever_
         ledger = ledger.settled(charges(**batch), [report(**dict.fromkeys(names, 1))], policy, at_ms=at_ms)
         ledger = ledger.without_idle(policy)
     assert ledger.names.to_pylist() == ["c/x", "m/x", "owes/x", "y/x"]
-
-
-def test_price_of_a_namespace_that_sends_seldom_falls_by_half_in_a_window_too() -> None:
-    policy = make_policy(job=HALF)
-    ledger = TimeLedger.opened(policy, now_ms=0)
-    ledger = ledger.settled(charges(seldom_x=64, often_x=1), [report(seldom_x=1, often_x=1)], policy, at_ms=0)
-    prices = []
-    for second in range(1, 41):
-        names = {"often_x": 1} | ({"seldom_x": 1} if second % 10 == 0 else {})
-        batch = charges(**names), [report(**names)]
-        ledger = ledger.settled(*batch, policy, at_ms=1_000 * second)
-        if second % 10 == 0:
-            prices.append(int(ledger.own.price_ns[ledger.names.to_pylist().index("seldom/x")]) // MS)
-    assert prices == [32, 16, 8, 4]

@@ -110,7 +110,7 @@ def test_commit_on_an_object_store_takes_as_many_requests_however_long_the_log_i
         append("s3://lake/admitted", 12)
     assert costs[2] == costs[11]
     assert costs[11] == {"HEAD": 1, "GET": 5, "LIST": 3, "PUT": 1}
-    assert store.counted()["GET"] > 36  # by a process that has just begun
+    assert store.counted()["GET"] > 24  # two for each entry, by a process that has just begun
 
 
 def test_commits_of_others_in_between_are_kept(table: Path, opened: list[str]) -> None:
