@@ -160,8 +160,8 @@ class ControlPlane:
         last, epoch = self._planned, self.epochs.load(start)
         self._planned = epoch
         handover = self._handover_after(start, epoch)
-        looks = self._look.comes() or epoch is not last or ends_when_drained or self._snapshot is None
-        policy = self._policy_in_force() if looks or self._snapshot is None else self._snapshot[1]
+        looks = self._look.comes() or epoch is not last or ends_when_drained
+        policy = self._policy_in_force() if looks else self._policy_seen()
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
         for reports in self._settling.take_in(epoch) if looks else ():
@@ -265,8 +265,7 @@ class ControlPlane:
 
     def forget_before(self, name: EpochName) -> None:
         """Delete the files that no batch retained by Spark can need; called once the batch of `name` is committed."""
-        in_force = self._policy_in_force() if self._snapshot is None else self._snapshot[1]
-        self.epochs.forget_before(name, in_force.revision)
+        self.epochs.forget_before(name, self._policy_seen().revision)
 
     def stop(self) -> None:
         """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""
@@ -274,6 +273,10 @@ class ControlPlane:
             self._shared.stop()
         if self._pulse is not None:
             self._pulse.stop()
+
+    def _policy_seen(self) -> CompiledPolicy:
+        """Return the policy that was in force at the last look."""
+        return self._policy_in_force() if self._snapshot is None else self._snapshot[1]
 
     def _policy_in_force(self) -> CompiledPolicy:
         snapshot = self._policies.current()

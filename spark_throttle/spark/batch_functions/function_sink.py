@@ -27,7 +27,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -36,7 +35,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.offered import note_offered, noted_offered
 from spark_throttle.checkpoint.told import write_told
-from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, write_unsent
+from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, write_unsent
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.core.lending.destinations import group_names
 from spark_throttle.core.names.shown_names import shown
@@ -50,9 +49,15 @@ from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.metering.running_batch import running_batch
 from spark_throttle.spark.metering.task_refusal import take_refusal
 from spark_throttle.spark.paced.batch_sending import BatchDestination, destinations_of, heard_of
+from spark_throttle.spark.paced.calls import sorted_by_namespace
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.paced_sink import checkpoint_of, epoch_of, time_of, unsent_before
-from spark_throttle.spark.paced.retry_after import wall_ms
+from spark_throttle.spark.paced.paced_sink import checkpoint_of, epoch_of, time_of
+from spark_throttle.spark.paced.retry_after import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_ASKED_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    wall_ms,
+)
 from spark_throttle.spark.paced.sending import Parcel
 from spark_throttle.spark.paced.unsent_calls import (
     count_rows,
@@ -65,9 +70,6 @@ from spark_throttle.spark.paced.unsent_calls import (
 from spark_throttle.spark.rows.frames import NAMESPACE, decode, encode_whole
 from spark_throttle.spark.sinks.batch_sink import BatchFunction
 
-_FIRST_PAUSE_SECONDS: Final = 0.1
-_LONGEST_PAUSE_SECONDS: Final = 5.0
-_DAY_SECONDS: Final = 86_400
 _RAW: Final = "__throttle_namespace_bytes"
 
 
@@ -142,7 +144,8 @@ class FunctionSink:
     ) -> _Batch | None:
         """Return a batch whose policy has destinations, or to which earlier batches left rows."""
         checkpoint = checkpoint_of(directory)
-        left = unsent_before(directory, checkpoint, mark.batch)
+        before_ms = time_of(checkpoint, mark.batch - 1) if mark.batch else None
+        left = read_unsent(directory, mark.batch - 1, before_ms)
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
         if left is None and epoch.destinations is None:
             return None
@@ -158,7 +161,7 @@ class FunctionSink:
         found, destination_of = destinations_of(epoch, policy, +messages, heard)
         destinations = {name: each for name, each in found.items() if each.rows}
         batch_ms = time_of(checkpoint, mark.batch)
-        elapsed_ms = batch_ms - time_of(checkpoint, mark.batch - 1) if mark.batch else 0
+        elapsed_ms = 0 if before_ms is None else batch_ms - before_ms
         batch = _Batch(
             rows(), self.schema, self.namespace, mark, batch_ms, elapsed_ms, names.filter(pa.array(admitted > 0)), kept,
             destinations, destination_of, noted_offered(directory, mark.batch, batch_ms),
@@ -183,14 +186,16 @@ class FunctionSink:
         reports: Sequence[UsageReport],
     ) -> set[str]:
         """Call the function until it takes the rows, or destinations refuse that can be set aside; return these."""
-        until, pause = self.clock_seconds() + self.patience_seconds, _FIRST_PAUSE_SECONDS
+        until, pause = self.clock_seconds() + self.patience_seconds, FIRST_PAUSE_SECONDS
         attempts = 0
         while (refusal := self._refusal(rows, mark, directory, reports)) is not None:
             attempts += 1
             asks_seconds = refusal.retry_after_seconds
             refused = asked if refusal.scope is None else {refusal.scope} & asked
             if asks_seconds is not None:
-                self.closed |= dict.fromkeys(refused, self.clock_ms() + round(1_000 * min(asks_seconds, _DAY_SECONDS)))
+                self.closed |= dict.fromkeys(
+                    refused, self.clock_ms() + round(1_000 * min(asks_seconds, LONGEST_ASKED_SECONDS))
+                )
             if refused:
                 return refused
             seconds = pause if asks_seconds is None else asks_seconds
@@ -198,7 +203,7 @@ class FunctionSink:
                 key = f"{mark.query}/{mark.batch}"
                 raise DeliveryError(self.target, key, _problem(refusal, asked), attempts) from refusal
             self.sleep(seconds)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         return set()
 
     def _refusal(
@@ -326,15 +331,12 @@ class _Batch:
                 f"{due} rows were admitted for {list(names)}, and {found_messages} were found",
                 "start again: the batch is written again",
             )
-        table = pa.concat_tables(tables).combine_chunks()
-        coded = table.column(NAMESPACE).combine_chunks().dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        rows = table.take(pa.array(np.argsort(codes, kind="stable"))).drop_columns([NAMESPACE])
-        ends, found = np.cumsum(np.bincount(codes, minlength=len(coded.dictionary))).tolist(), []
-        for namespace, start, end in zip(shown(coded.dictionary).to_pylist(), [0, *ends], ends, strict=False):
-            key = IdempotencyKey(self.mark.query, self.mark.batch, self.mark.identity, namespace, 0)
-            found.append(Parcel(rows.slice(start, end - start), key, 0))
-        return found
+        table, namespaces = sorted_by_namespace(pa.concat_tables(tables).combine_chunks())
+        rows, mark = table.drop_columns([NAMESPACE]), self.mark
+        return [
+            Parcel(rows.slice(start, end - start), IdempotencyKey(mark.query, mark.batch, mark.identity, name, 0), 0)
+            for name, start, end in namespaces
+        ]
 
     def _messages_for(self, name: str) -> int:
         """Return how many rows the batch itself admits for a destination."""

@@ -54,13 +54,10 @@ def cut(parcels: Sequence[Parcel], offered_messages: int) -> Cut:
 
 def after_refusals(destination: BatchDestination, refusals: int) -> Aimd:
     """Return what the rate of a destination follows after so many batches that it refused."""
-    found = destination.heard.aimd
+    found, floor, ceiling = destination.heard.aimd, destination.floor_micro_per_ms, destination.ceiling_micro_per_ms
     for _ in range(refusals):
-        rate = found.rate(floor=destination.floor_micro_per_ms, ceiling=destination.ceiling_micro_per_ms)
-        found = replace(found, base=rate, quiet_ms=0).after_refusal(
-            floor=destination.floor_micro_per_ms, ceiling=destination.ceiling_micro_per_ms
-        )
-        if found.base <= destination.floor_micro_per_ms:
+        found = Aimd(found.rate(floor=floor, ceiling=ceiling), 0).after_refusal(floor=floor, ceiling=ceiling)
+        if found.base <= floor:
             break
     return found
 

@@ -15,8 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Int64s
+from spark_throttle.spark.rows.frames import NAMESPACE
 
 CALL_NS: Final = 3_000_000
 """The cost of a call's rows, its first not counted, is at most this."""
@@ -26,6 +29,22 @@ SLACK_NS: Final = 4_000_000
 
 HASTE: Final = (100, 108)
 """A batch whose rows cost 108 ms may be sent in 100."""
+
+
+def sorted_by_namespace(table: pa.Table) -> tuple[pa.Table, list[tuple[str, int, int]]]:
+    """Return rows with those of each namespace together, in their order, and where each namespace begins and ends.
+
+    Examples
+    --------
+    >>> rows, namespaces = sorted_by_namespace(pa.table({NAMESPACE: ["b", "a", "b"], "id": [1, 2, 3]}))
+    >>> rows.column("id").to_pylist(), namespaces
+    ([1, 3, 2], [('b', 0, 2), ('a', 2, 3)])
+    """
+    coded = table.column(NAMESPACE).combine_chunks().dictionary_encode()
+    codes = coded.indices.to_numpy(zero_copy_only=False)
+    ends = np.cumsum(np.bincount(codes, minlength=len(coded.dictionary))).tolist()
+    names = shown(coded.dictionary).to_pylist()
+    return table.take(pa.array(np.argsort(codes, kind="stable"))), list(zip(names, [0, *ends], ends, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

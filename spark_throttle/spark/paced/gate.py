@@ -30,13 +30,11 @@ from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.errors import Backpressure, TurnTimeoutError
 from spark_throttle.pace import AsyncProducer, Limit, Pacer
+from spark_throttle.spark.paced.retry_after import FIRST_PAUSE_SECONDS, LONGEST_ASKED_SECONDS, LONGEST_PAUSE_SECONDS
 
-_FIRST_PAUSE_SECONDS: Final = 0.1
-_LONGEST_PAUSE_SECONDS: Final = 5.0
 _LONGEST_PAUSE_OF_KNOWN_SECONDS: Final = 1.0
 """A destination that the policy knows is to be right again soon."""
 
-_LONGEST_ASKED_SECONDS: Final = 86_400.0
 _GIVES_WAY_SECONDS: Final = 0.01
 
 _BURST_NS: Final = 20_000_000
@@ -126,7 +124,7 @@ class Gate:
         self._is_open = terms is None or not terms.is_unavailable
         self._began, self._began_ms = _now(), began_ms
         self._shut_until = self._asked_until = 0.0
-        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._pause_seconds = FIRST_PAUSE_SECONDS
         self._refused_since: float | None = None
         self._changed = asyncio.Event()
         self._probes = self._waiting = 0
@@ -172,7 +170,7 @@ class Gate:
 
     def close(self, until_ms: int) -> None:
         """Let nothing through before a wall-clock time that was asked for earlier."""
-        seconds = min((until_ms - self._began_ms) / 1_000, _LONGEST_ASKED_SECONDS)
+        seconds = min((until_ms - self._began_ms) / 1_000, LONGEST_ASKED_SECONDS)
         if seconds > 0:
             self._is_open = False
             self._asked_until = max(self._asked_until, self._began + seconds)
@@ -260,7 +258,7 @@ class Gate:
         self.accepted += 1
         self._accepted_at = _now()
         self._refused_since = None
-        self._pause_seconds = _FIRST_PAUSE_SECONDS
+        self._pause_seconds = FIRST_PAUSE_SECONDS
         if not self._is_open:
             self._is_open = not self.shut_for_seconds
             self._quiet_until = self._accepted_at
@@ -273,8 +271,8 @@ class Gate:
         now = _now()
         if self._refused_since is None:
             self._refused_since = now
-        asked = min(refusal.retry_after_seconds or 0.0, _LONGEST_ASKED_SECONDS)
-        if asked >= _FIRST_PAUSE_SECONDS:
+        asked = min(refusal.retry_after_seconds or 0.0, LONGEST_ASKED_SECONDS)
+        if asked >= FIRST_PAUSE_SECONDS:
             self._asked_until = max(self._asked_until, now + asked)
         else:
             asked = 0.0
@@ -284,7 +282,7 @@ class Gate:
             self.turn += 1
             self._is_open = False
             self._shut_until = now + (asked or self._pause_seconds)
-            longest = _LONGEST_PAUSE_SECONDS if self._terms is None else _LONGEST_PAUSE_OF_KNOWN_SECONDS
+            longest = LONGEST_PAUSE_SECONDS if self._terms is None else _LONGEST_PAUSE_OF_KNOWN_SECONDS
             self._pause_seconds = min(2 * self._pause_seconds, longest)
             self._wake()
         self._shut_until = max(self._shut_until, self._asked_until)

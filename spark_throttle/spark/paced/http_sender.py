@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.retry_after import retry_after_seconds
+from spark_throttle.spark.paced.retry_after import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, retry_after_seconds
 from spark_throttle.spark.paced.sending import Rows, Send
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ KEY_HEADER: Final = "Idempotency-Key"
 
 _PUSHES_BACK: Final = frozenset((429, 503))
 _MAY_CHANGE: Final = frozenset((408, 425, 500, 502, 504))
-_FIRST_PAUSE_SECONDS: Final = 0.1
-_LONGEST_PAUSE_SECONDS: Final = 5.0
 _PHASES: Final = 3
 """To connect, to send, to receive."""
 
@@ -139,7 +137,7 @@ class HttpSender:
             return
         problem = f"it answered {answer.status_code}"
         asked = retry_after_seconds(answer.headers)
-        is_long = asked is not None and asked > _LONGEST_PAUSE_SECONDS
+        is_long = asked is not None and asked > LONGEST_PAUSE_SECONDS
         if answer.status_code in _PUSHES_BACK or (answer.status_code in _MAY_CHANGE and is_long):
             raise Backpressure(asked, problem=problem)
         if answer.status_code in _MAY_CHANGE:
@@ -169,7 +167,7 @@ def _pause_seconds(state: RetryCallState) -> float:
     """Return how long to wait before the next attempt: twice the last pause, or what the destination asks for."""
     error = state.outcome.exception() if state.outcome is not None else None
     asked = error.retry_after_seconds if isinstance(error, _NotYetError) else None
-    return max(asked or 0.0, min(_FIRST_PAUSE_SECONDS * 2.0 ** (state.attempt_number - 1), _LONGEST_PAUSE_SECONDS))
+    return max(asked or 0.0, min(FIRST_PAUSE_SECONDS * 2.0 ** (state.attempt_number - 1), LONGEST_PAUSE_SECONDS))
 
 
 def encoded(rows: Rows) -> bytes:

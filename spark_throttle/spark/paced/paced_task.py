@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.core.lending.destinations import Told
-from spark_throttle.core.names.shown_names import shown
 from spark_throttle.spark.paced.batch_sending import BatchDestination
-from spark_throttle.spark.paced.calls import HASTE, calls_of
+from spark_throttle.spark.paced.calls import HASTE, calls_of, sorted_by_namespace
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, InFlight, Stop
 from spark_throttle.spark.paced.retry_after import wall_ms
@@ -183,15 +182,13 @@ class PacedTask:
         """Return the rows by namespace, each namespace's in their order."""
         if not batches:
             return []
-        table = pa.Table.from_batches(batches).combine_chunks()
-        coded = table.column(NAMESPACE).combine_chunks().dictionary_encode()
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        order = np.argsort(codes, kind="stable")
-        table, ends = table.take(pa.array(order)), np.cumsum(np.bincount(codes))
+        table, namespaces = sorted_by_namespace(pa.Table.from_batches(batches).combine_chunks())
         rows = table.drop_columns([name for name in (NAMESPACE, SIZE) if name in table.column_names])
-        sizes = table.column(SIZE).to_numpy() if SIZE in table.column_names else np.zeros(len(order), dtype=np.int64)
+        sizes = (
+            table.column(SIZE).to_numpy() if SIZE in table.column_names else np.zeros(table.num_rows, dtype=np.int64)
+        )
         found = []
-        for namespace, start, end in zip(shown(coded.dictionary).to_pylist(), [0, *ends], ends, strict=False):
+        for namespace, start, end in namespaces:
             costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
             calls = calls_of(costs_ns, self.window_ns, self.options.rows_per_call)
             parcels = parcels_of(namespace, rows.slice(start, end - start), calls, self.name)

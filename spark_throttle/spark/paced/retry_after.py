@@ -2,7 +2,7 @@
 
 A date is a time by the destination's clock. So it is compared with the answer's own ``Date``, and with this machine's
 clock only where the answer has none. What is no number and no date says nothing. More than a day is a day: so an answer
-cannot close a destination for good.
+cannot close a destination for good. Where a destination asks for no time, pauses double between two bounds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-_LONGEST_SECONDS: Final = 86_400.0
+LONGEST_ASKED_SECONDS: Final = 86_400.0
+"""A destination that asks for longer is asked again after a day."""
+
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
 def wall_ms() -> int:
@@ -41,12 +45,12 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """
     text = headers.get("retry-after", "").strip()
     if text.isascii() and text.isdigit():
-        return min(float(text), _LONGEST_SECONDS)
+        return min(float(text), LONGEST_ASKED_SECONDS)
     until = _date(text)
     if until is None:
         return None
     now = _date(headers.get("date", "")) or datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a date is compared
-    return min(max(0.0, (until - now).total_seconds()), _LONGEST_SECONDS)
+    return min(max(0.0, (until - now).total_seconds()), LONGEST_ASKED_SECONDS)
 
 
 def _date(text: str) -> datetime | None:

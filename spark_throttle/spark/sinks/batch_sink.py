@@ -205,9 +205,9 @@ class BatchSink:
                 is_given = has_admitted or not isinstance(self.admitted, Target)
                 given = partial(rows.admitted, self.admitted) if is_given else None
                 given_up = self.outlet.write(given, directory, mark, reports)
-            elif isinstance(self.admitted, Target) and (
-                has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta)
-            ):
+            elif not isinstance(self.admitted, Target):
+                raise TypeError(f"{self.admitted!r} is a function, and has no outlet that calls it")
+            elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
                     self.admitted.write(rows.admitted(self.admitted), mark)

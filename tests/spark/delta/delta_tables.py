@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
+
+from spark_throttle.checkpoint.batch_mark import BatchMark
+from spark_throttle.spark.delta.commit import open_table
+
+
+def mark_of(batch: int, identity: str = "a", query: str = "q") -> BatchMark:
+    return BatchMark(query, batch, f"{identity}{batch}")
+
+
+def note_opened(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
+    """Return the locations of the tables that a module opens, as they come."""
+    found: list[str] = []
+
+    def noted(location: str) -> DeltaTable | None:
+        found.append(location)
+        return open_table(location)
+
+    monkeypatch.setattr(module, "open_table", noted)
+    return found
 
 
 def make_table(

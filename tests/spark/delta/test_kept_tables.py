@@ -20,7 +20,7 @@ from spark_throttle.spark.delta.commit import append_batch, has_batch, open_tabl
 from spark_throttle.spark.delta.kept_tables import append_to_table
 from spark_throttle.spark.delta.table_files import WrittenFile
 from tests.object_store import object_store
-from tests.spark.delta.delta_tables import make_table
+from tests.spark.delta.delta_tables import make_table, mark_of, note_opened
 
 ROWS = StructType().add("id", "long")
 QUERY = "q"
@@ -36,23 +36,12 @@ def _nothing_kept() -> Iterator[None]:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the locations of the tables that are opened anew, as they come."""
-    found: list[str] = []
-
-    def noted(location: str) -> DeltaTable | None:
-        found.append(location)
-        return open_table(location)
-
-    monkeypatch.setattr(kept_tables, "open_table", noted)
-    return found
+    return note_opened(monkeypatch, kept_tables)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return make_table(tmp_path / "lake", ROWS)
-
-
-def mark_of(batch: int, identity: str = "a", query: str = QUERY) -> BatchMark:
-    return BatchMark(query, batch, f"{identity}{batch}")
 
 
 def file_of(mark: BatchMark) -> WrittenFile:

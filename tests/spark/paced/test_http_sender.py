@@ -34,8 +34,8 @@ def record() -> Iterator[Record]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_sender, "_FIRST_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(gate, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(http_sender, "FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "FIRST_PAUSE_SECONDS", 0.0)
 
 
 def send(sender: HttpSender, rows: int = 12, patience_seconds: float = 60) -> None:

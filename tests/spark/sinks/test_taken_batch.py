@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import CheckpointMismatchError
 from spark_throttle.spark.delta.commit import append_batch, open_table
 from spark_throttle.spark.sinks import taken_batch
 from spark_throttle.spark.sinks.taken_batch import check_taken
 from tests.object_store import object_store
-from tests.spark.delta.delta_tables import make_table
+from tests.spark.delta.delta_tables import make_table, mark_of, note_opened
 
 ROWS = StructType().add("id", "long")
 NO_SPARK = cast("SparkSession", None)
@@ -34,23 +32,12 @@ def _nothing_seen() -> Iterator[None]:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the locations of the tables that are opened, as they come."""
-    found: list[str] = []
-
-    def noted(location: str) -> DeltaTable | None:
-        found.append(location)
-        return open_table(location)
-
-    monkeypatch.setattr(taken_batch, "open_table", noted)
-    return found
+    return note_opened(monkeypatch, taken_batch)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return make_table(tmp_path / "lake", ROWS)
-
-
-def mark_of(batch: int, identity: str = "a", query: str = "q") -> BatchMark:
-    return BatchMark(query, batch, f"{identity}{batch}")
 
 
 def write(location: object, batch: int, identity: str = "a", query: str = "q") -> None:
