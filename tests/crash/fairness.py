@@ -23,6 +23,12 @@ from tests.life.gap import Gap
 LARGEST: Final = (1, LARGEST_BYTES)
 """What the largest message costs in each dimension."""
 
+_TIME: Final = len(LARGEST)
+"""The dimension of processing time, where that counts."""
+
+_DEAREST_NS: Final = 10_000_000
+"""The time of a row with what its batch takes beside, generously: the work on a row takes a hundredth of it."""
+
 _BATCHES_TO_LEARN: Final = 3 + SHARDS
 """Tokens may be divided in a batch before it is known who wants some, and be passed on from shard to shard."""
 
@@ -54,7 +60,8 @@ class Apart:
 def compare(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Contracts]) -> list[Apart]:
     """Return how far any two that waited side by side in one group came apart, by weighted service.
 
-    They are compared while both wait, under one revision, if the same scopes hold them, and these limit one dimension.
+    They are compared while both wait, under one revision, if the same scopes hold them, by messages, bytes or time, and
+    these limit one dimension beside time.
     Where they live in two shards, a batch does not count whose tokens were divided before it was known who wants some:
     one in which flows of the group come or go, or whose predecessor had not reported, or in which one of them drained.
     """
@@ -69,10 +76,10 @@ def compare(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Cont
 
 def _equals(policy: Contracts, names: Sequence[str]) -> Iterator[tuple[list[int], int]]:
     """Yield positions of namespaces that the same scopes hold, and none of their own, with the dimension."""
-    alike: dict[tuple[Scope, ...], list[int]] = defaultdict(list)
+    alike: dict[tuple[tuple[Scope, ...], tuple[Scope, ...]], list[int]] = defaultdict(list)
     for position, name in enumerate(names):
-        alike[policy.of(name).enforced].append(position)
-    for scopes, group in alike.items():
+        alike[policy.of(name).enforced, policy.of(name).timed].append(position)
+    for (scopes, _), group in alike.items():
         limited = {d for scope in scopes for d, limit in enumerate(scope.limits) if limit is not None}
         is_shared = scopes and all(scope.key[0] != "namespace" for scope in scopes)
         if is_shared and len(limited) == 1:
@@ -145,7 +152,7 @@ def starvation(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, C
     for reign in reigns(batches):
         policy = contracts[batches[reign[0]].revision]
         for n, name in enumerate(flows.names):
-            if not policy.of(name).enforced:
+            if not policy.of(name).enforced and not policy.of(name).timed:
                 # What nothing holds goes at once, whatever held it before.
                 needed: dict[tuple[Key, int], int] | None = {}
             else:
@@ -182,6 +189,9 @@ def _starved_in(
                         rate = _rate(batches[at - 1 : at + 1], scope.key, dimension, limit)
                         full_ms = limit.burst // limit.rate if limit.rate else 0
                         hunger.earned[scope.key, dimension] += rate * min(elapsed_ms, full_ms)
+            for scope in policy.of(name).timed if batches[at].shares is None else ():
+                assert scope.time is not None
+                hunger.earned[scope.key, _TIME] += min(scope.time.rate * elapsed_ms, scope.time.burst)
         hunger.batches += 1
         if hunger.batches > _BATCHES_TO_LEARN and all(hunger.earned[scope] > least for scope, least in needed.items()):
             yield Starvation(name, hunger.first, batches[at].number)
@@ -208,17 +218,30 @@ def _needed(
         others = [other for other in names if other != name and scope in policy.of(other).enforced]
         if any(policy.of(other).domain != own.domain for other in others):
             return None  # their turns are not taken in one order
+        turns = _turns(policy, others, name)
         for dimension, limit in enumerate(scope.limits):
             if limit is None:
                 continue
-            turns = sum(
-                (1 + Fraction(policy.of(other).weight, own.weight))
-                * (1 if shard_of(other) == shard_of(name) else SHARDS)
-                for other in others
-            )
             owed = debts.get((scope.key, dimension), 0) + SHARDS * LARGEST[dimension] * MICRO
             needed[scope.key, dimension] = owed + int((turns + 1) * LARGEST[dimension] * MICRO)
+    for scope in own.timed:
+        assert scope.time is not None
+        turns = _turns(policy, [other for other in names if other != name and scope in policy.of(other).timed], name)
+        # A debt is a window at most.
+        needed[scope.key, _TIME] = scope.time.burst + int((turns + 1 + SHARDS) * _DEAREST_NS)
     return needed
+
+
+def _turns(policy: Contracts, others: Sequence[str], name: str) -> Fraction:
+    """Return how many messages others may get before a namespace gets its next."""
+    weight = policy.of(name).weight
+    return sum(
+        (
+            (1 + Fraction(policy.of(other).weight, weight)) * (1 if shard_of(other) == shard_of(name) else SHARDS)
+            for other in others
+        ),
+        Fraction(0),
+    )
 
 
 def _debts(contracts: Mapping[str, Contracts]) -> dict[tuple[Key, int], int]:

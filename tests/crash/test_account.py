@@ -190,6 +190,31 @@ def test_shards_may_be_apart_by_a_message_of_each_a_shard() -> None:
     assert faults(account(replace(evidence, batches=unknown))) == {}
 
 
+def timed(evidence: Evidence, percents: dict[str, float]) -> Evidence:
+    """Return a run whose tenants are of one group, and have quotas on processing time."""
+    document = {
+        "resource_groups": {"g": {"publish": {"messages_per_second": 2 * TURNS, "burst_seconds": 0.5}}},
+        "tenants": {
+            tenant: {"resource_group": "g", "publish": {"request_percentage": percent, "burst_seconds": 1}}
+            for tenant, percent in percents.items()
+        },
+    }
+    one = Contracts(parse_policies(yaml.safe_dump(document)), DIRECTION)
+    return replace(evidence, contracts={**evidence.contracts, "one": one})
+
+
+@pytest.mark.parametrize(("other", "unfair"), [("t/b", 1), ("u/b", 0)])
+def test_namespaces_whose_time_is_limited_by_other_scopes_are_not_compared(other: str, unfair: int) -> None:
+    evidence = run((14, 7), ("t/a", other))
+    assert faults(account(timed(evidence, {"t": 4, "u": 2}))) == ({"unfair": 1} if unfair else {})
+
+
+@pytest.mark.parametrize(("percent", "starved"), [(50, 1), (0.001, 0)])
+def test_who_earns_time_is_expected_to_be_served(percent: float, starved: int) -> None:
+    evidence = run((11, 10, 0), ("t/a", "t/b", "u/h"))
+    assert account(timed(evidence, {"t": 100, "u": percent})).starved == starved
+
+
 def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
     """Return what a job without Spark leaves behind, under one quota of the group after another for so many batches."""
     documents = [
