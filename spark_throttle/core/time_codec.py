@@ -6,7 +6,7 @@ versions say whether they are there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLim
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 
@@ -30,6 +31,12 @@ class EpochTime:
 
     share_ns_per_ms: Int64s | None = None
     """Shape (scopes,): this job's shares of processing time; `None` if it shares none with other jobs."""
+
+    @property
+    def has_parted_prices(self) -> bool:
+        """Whether the prices of messages are other than what the accounts of the namespaces say."""
+        prices, own = self.ledger.prices, self.ledger.own
+        return bool(prices.common.has_price.any()) or not np.array_equal(prices.specific.time_ns, own.time_ns)
 
     def of_shard(self, shard: int, shards: int) -> MessageLimits:
         """Return the limits that a shard needs."""
@@ -85,6 +92,12 @@ def epoch_time_fields(time: EpochTime) -> dict[str, Field]:
         }  # fmt: skip
     if time.share_ns_per_ms is not None:
         fields["time_share"] = time.share_ns_per_ms
+    if time.has_parted_prices:
+        common = ledger.prices.common
+        fields |= {
+            "ledger_specific": ledger.prices.specific.time_ns, "ledger_common_time": common.time_ns,
+            "ledger_common_messages": common.messages_micro,
+        }  # fmt: skip
     return fields | {
         "ledger_active": ledger.active_ms, "used_shared": used.shared_ns, "used_own": used.own_ns,
         "used_exempt": used.exempt_ns, "used_unattributed": used.unattributed_ns, "used_interval": used.interval_ms,
@@ -104,5 +117,14 @@ def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
         f.integers("used_shared"), f.integers("used_own"), f.integer("used_exempt"), f.integer("used_unattributed"),
         f.integer("used_interval"),
     )  # fmt: skip
-    ledger = TimeLedger(as_of_ms, shared, limits.names, own, f.integers("ledger_active"), used)
+    prices = NamespacePrices.unknown(len(limits.names))
+    # In older versions, and where nothing is common, all time is specific.
+    specific_ns = f.integers("ledger_specific") if f.has("ledger_specific") else own.time_ns
+    specific, common = replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro), prices.common
+    if f.has("ledger_specific"):
+        common = replace(
+            common, time_ns=f.integers("ledger_common_time"), messages_micro=f.integers("ledger_common_messages")
+        )
+    prices = NamespacePrices(specific, common)
+    ledger = TimeLedger(as_of_ms, shared, limits.names, own, prices, f.integers("ledger_active"), used)
     return EpochTime(ledger, limits, f.integers("time_share") if f.has("time_share") else None)

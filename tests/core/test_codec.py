@@ -37,6 +37,7 @@ from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
@@ -105,7 +106,12 @@ def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArra
     n = len(names)
     shared, own = (TimeAccounts(*(arrays(data, size) for _ in range(3))) for size in (scopes, n))
     used = UsedTime(arrays(data, scopes), arrays(data, n), *(data.draw(int64) for _ in range(3)))
-    return TimeLedger(as_of_ms, shared, names, own, arrays(data, n), used)
+    prices = NamespacePrices.unknown(n)
+    specific_ns = data.draw(st.sampled_from([own.time_ns, arrays(data, n)]))
+    specific = dataclasses.replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro)
+    common = TimeAccounts(np.array([0]), *(np.array([data.draw(st.integers(1, 2**57))]) for _ in range(2)))
+    prices = NamespacePrices(specific, data.draw(st.sampled_from([common, prices.common])))
+    return TimeLedger(as_of_ms, shared, names, own, prices, arrays(data, n), used)
 
 
 # Round trips

@@ -86,7 +86,7 @@ def _prices(
 ) -> MessagePrices | None:
     """Return the prices that divide the shared scopes; those that limit bytes too are not divided by time."""
     is_divided = is_by_time & ~policy.shared.is_limited[:, Dimension.BYTES]
-    return MessagePrices.of(ledger.own.price_ns, np.where(is_divided, accounts.price_ns, 0))
+    return MessagePrices.of(ledger.prices.price_ns, np.where(is_divided, accounts.price_ns, 0))
 
 
 def _mix(

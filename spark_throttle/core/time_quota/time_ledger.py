@@ -25,6 +25,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, former_scopes
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits, TimeQuotas
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport, admitted_messages
 
@@ -79,7 +80,10 @@ class TimeLedger:
     bytes."""
 
     own: TimeAccounts
-    """Their accounts; those without a quota of their own have a price alone."""
+    """Their accounts; those without a quota of their own hold nothing back."""
+
+    prices: NamespacePrices
+    """The prices of their messages, by which shared scopes are divided."""
 
     active_ms: Int64s
     """When each namespace was last charged, or sent a message."""
@@ -93,7 +97,7 @@ class TimeLedger:
         own = TimeAccounts(nothing, nothing, nothing)
         used = UsedTime(np.zeros(len(policy.shared), dtype=np.int64), nothing, 0, 0, 0)
         shared = TimeAccounts.opened(quotas_of(policy.shared))
-        return cls(now_ms, shared, pa.array([], pa.string()), own, nothing, used)
+        return cls(now_ms, shared, pa.array([], pa.string()), own, NamespacePrices.unknown(0), nothing, used)
 
     def begun(self) -> TimeLedger:
         """Return the ledger with nothing used yet, from which a next epoch settles."""
@@ -149,13 +153,22 @@ class TimeLedger:
         own_ns, own_messages = paid.of_own(charges.names, charges.time_ns), paid.of_own(admitted, messages)
         shared_ns, exempt_ns = time_by_scope(charges.names, charges.time_ns, policy)
         shared_messages, _ = time_by_scope(admitted, messages, policy)
-        own_quotas = quotas_of(paid.own_limits(policy))
+        own_quotas, windows_ms = quotas_of(paid.own_limits(policy)), _windows_ms(paid.names, policy)
+        prices = paid.prices.charged(
+            paid.of_own(charges.names, charges.specific_ns), own_messages,
+            windows_ms=np.maximum(own_quotas.window_ms, windows_ms), passed_ms=passed_ms,
+        )  # fmt: skip
+        common_ns = charges.time_ns - charges.specific_ns
         used = paid.used
         return replace(
             paid,
             shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages, passed_ms=passed_ms),
-            own=paid.own.charged(
-                own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=_windows_ms(paid.names, policy)
+            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=windows_ms),
+            prices=prices.with_common(
+                int(sums_of_time(np.zeros_like(common_ns), common_ns, 1)[0]),
+                int(messages.sum()),
+                passed_ms=passed_ms,
+                window_ms=int(quotas_of(policy.shared).window_ms.max(initial=0)),
             ),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
@@ -201,8 +214,9 @@ class TimeLedger:
         """Return the ledger with the namespaces at `at` alone."""
         used = replace(self.used, own_ns=self.used.own_ns[at])
         return replace(
-            self, names=self.names.take(pa.array(at)), own=self.own.take(at), active_ms=self.active_ms[at], used=used
-        )
+            self, names=self.names.take(pa.array(at)), own=self.own.take(at), prices=self.prices.take(at),
+            active_ms=self.active_ms[at], used=used,
+        )  # fmt: skip
 
     def shared_as_messages(self, policy: CompiledPolicy) -> MessageBuckets:
         """Return what the time of the shared scopes lets through, in messages."""
@@ -229,7 +243,8 @@ class TimeLedger:
             *(np.concatenate([getattr(each, name) for each in (self.own, begins)]) for name in TimeAccounts.__slots__)
         )
         used = replace(self.used, own_ns=np.concatenate([self.used.own_ns, zeros]))
-        entered = replace(self, names=every, own=own, active_ms=np.concatenate([self.active_ms, zeros]), used=used)
+        active_ms, prices = np.concatenate([self.active_ms, zeros]), self.prices.of_names(every, self.names)
+        entered = replace(self, names=every, own=own, prices=prices, active_ms=active_ms, used=used)
         return entered.taken(pc.sort_indices(every).to_numpy().astype(np.int64))
 
     def of_own(self, names: pa.StringArray, amount: Int64s) -> Int64s:

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row
 
-from spark_throttle.core.time_charges import Lot
+from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import admitted_messages
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
@@ -106,8 +106,8 @@ class Metered:
             clock.stop()
         said_ns = meter.end()
         used_ns = max(0, clock.taken_ns() - said_ns.total())
-        tally = Tally([Lot(used_ns, *admitted_messages(reports_of_running(directory, batch)))])
-        charge_driver(directory, batch, tally.charges(said_ns), DRIVER)
+        used = TimeCharges.common(used_ns, *admitted_messages(reports_of_running(directory, batch)))
+        charge_driver(directory, batch, TimeCharges.sum_of([used, TimeCharges.of(dict(said_ns))]), DRIVER)
         return result
 
     def _of_task(self, rows: Iterator[Any], task: RunningTask) -> Iterator[Any] | None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from spark_throttle.core.time_charges import Lot, TimeCharges
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.decided_policy import decided_policy
@@ -25,7 +25,7 @@ def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
 
 def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
     """Charge what a sink used for a batch."""
-    charge_driver(directory, batch, TimeCharges.divided([Lot(time_ns, *admitted_messages(reports))]), SINK)
+    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages(reports)), SINK)
 
 
 @contextmanager

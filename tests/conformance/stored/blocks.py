@@ -44,6 +44,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
@@ -123,18 +124,36 @@ TIME = MessageLimits(
 PRICED = replace(TIME, prices=MessagePrices(np.array([0, 2**50]), np.array([7, 0])))
 """The same with the prices of messages: shards of version 9, epochs of version 10 and grants of version 7 have them."""
 
+ONE_PRICE = NamespacePrices(
+    TimeAccounts(np.array([0, 0]), np.array([0, 3]), np.array([1, 2**61])), NamespacePrices.unknown(0).common
+)
+"""Prices of which nothing is common to a batch."""
+
 EPOCH_TIME = EpochTime(
     TimeLedger(
         1_760_000_000_000,
         TimeAccounts(np.array([0, -(2**60)]), np.array([2**57, 1]), np.array([2**61, 0])),
         TIME.names,
         TimeAccounts(np.array([-1, 2**60]), np.array([0, 3]), np.array([1, 2**61])),
+        ONE_PRICE,
         np.array([0, 1_760_000_000_000]),
         UsedTime(np.array([2**57, 5]), np.array([0, 7]), 11, 13, 1_000),
     ),
     TIME,
 )
 """The ledger of processing time, which epochs of version 6 have."""
+
+PARTED_TIME = replace(
+    EPOCH_TIME,
+    ledger=replace(
+        EPOCH_TIME.ledger,
+        prices=NamespacePrices(
+            replace(ONE_PRICE.specific, time_ns=np.array([0, 2])),
+            TimeAccounts(np.array([0]), np.array([2**57]), np.array([2**61])),
+        ),
+    ),
+)
+"""The same with prices in two parts, which epochs of version 12 have."""
 
 SHARED_TIME = replace(EPOCH_TIME, share_ns_per_ms=np.array([UNLIMITED, 2**50]))
 """The same with a job's shares of quotas on processing time, which epochs of version 8 have."""
@@ -271,8 +290,10 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v5": lambda: epoch(SHARE, READING, None, OF_SHARDS),
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "epoch_v11": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=CLOSED),
+    "epoch_v12": lambda: epoch(SHARE, READING, None, OF_SHARDS, PARTED_TIME),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
+    "charges_v2": lambda: replace(charges(), common_ns=np.array([0, 2**40])),
     "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
     "told_v2": lambda: {"gold": Told(0, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(9, 0, 1, 5, 0, 0)},
     "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),

@@ -1,0 +1,109 @@
+"""What a message of each namespace costs, by which a scope that is short of time is divided among its namespaces.
+
+Such a price has two parts. What functions used for a namespace's own rows is specific to it, and known from the last
+batch that admitted any of them. What all rows of a batch used together is divided by rows (`TimeCharges.common`): it
+costs every row of the batch the same, and in another batch another amount, for a batch of three rows after a start
+takes as long as one of ten thousand. That says nothing about a namespace. So this part is the job's last, for all
+namespaces alike: else one that was last served in a dear batch would count as dear until it is served again, and as it
+counts as dear, that would be long after the others.
+
+Both parts rise and fall as the prices of accounts do (`time_accounts`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.quota import UNLIMITED, Int64s, TimeQuotas
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamespacePrices:
+    """The prices of the messages of a ledger's namespaces; arrays run over them.
+
+    Examples
+    --------
+    A batch of 10 messages took 70 ms together, and 30 ms more for those of the first namespace; the next one has 100
+    messages of the second, and takes 200 ms together:
+
+    >>> ms, window_ms = 1_000_000, np.array([1_000, 1_000])
+    >>> prices = (
+    ...     NamespacePrices.unknown(2)
+    ...     .charged(np.array([30 * ms, 0]), np.array([6, 4]), windows_ms=window_ms, passed_ms=0)
+    ...     .with_common(70 * ms, 10, window_ms=1_000, passed_ms=0)
+    ... )
+    >>> (prices.price_ns / ms).tolist()
+    [12.0, 7.0]
+    >>> prices = prices.charged(
+    ...     np.array([0, 0]), np.array([0, 100]), windows_ms=window_ms, passed_ms=1_000
+    ... ).with_common(200 * ms, 100, window_ms=1_000, passed_ms=1_000)
+    >>> (prices.price_ns / ms).tolist()
+    [8.5, 3.5]
+    """
+
+    specific: TimeAccounts
+    """Without quotas: the time of each namespace's own rows, and its messages."""
+
+    common: TimeAccounts
+    """One position, without a quota: the time that all rows of a batch used together, and its messages."""
+
+    @classmethod
+    def unknown(cls, count: int) -> NamespacePrices:
+        """Return the prices of so many namespaces of which nothing is known."""
+        return cls(TimeAccounts.opened(_no_quotas(count)), TimeAccounts.opened(_no_quotas(1)))
+
+    @property
+    def price_ns(self) -> Int64s:
+        """The price of a message of every namespace; 0 where it is not known."""
+        price_ns = self.specific.price_ns + self.common.price_ns
+        return np.where(self.specific.messages_micro > 0, price_ns, 0)
+
+    def charged(self, specific_ns: Int64s, messages: Int64s, *, windows_ms: Int64s, passed_ms: int) -> NamespacePrices:
+        """Return the prices after a batch that used `specific_ns` for the `messages` of each namespace.
+
+        Parameters
+        ----------
+        windows_ms
+            The least time in which the price of each falls by half.
+        passed_ms
+            The time since the batch before.
+        """
+        specific = self.specific.charged(
+            _no_quotas(len(messages)), specific_ns, messages, passed_ms=passed_ms, least_window_ms=windows_ms
+        )
+        return replace(self, specific=specific)
+
+    def with_common(self, time_ns: int, messages: int, *, window_ms: int, passed_ms: int) -> NamespacePrices:
+        """Return the prices after a batch whose messages used `time_ns` together.
+
+        Parameters
+        ----------
+        window_ms
+            The least time in which the common part falls by half: a scope's own price falls no faster.
+        passed_ms
+            The time since the batch before.
+        """
+        common = self.common.charged(
+            _no_quotas(1), np.array([time_ns]), np.array([messages]), passed_ms=passed_ms, least_window_ms=window_ms
+        )
+        return replace(self, common=common)
+
+    def take(self, at: Int64s) -> NamespacePrices:
+        """Return the prices of the namespaces at `at`, in that order."""
+        return replace(self, specific=self.specific.take(at))
+
+    def of_names(self, names: pa.StringArray, known: pa.StringArray) -> NamespacePrices:
+        """Return the prices of namespaces, given that these are those of `known`; nothing is known of the others."""
+        at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
+        accounts = self.specific
+        specific = TimeAccounts(*(np.append(getattr(accounts, name), 0)[at] for name in TimeAccounts.__slots__))
+        return replace(self, specific=specific)
+
+
+def _no_quotas(count: int) -> TimeQuotas:
+    return TimeQuotas(np.full(count, UNLIMITED, dtype=np.int64), np.zeros(count, dtype=np.int64))
