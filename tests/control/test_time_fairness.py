@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -105,6 +106,36 @@ def test_time_is_divided_as_a_slow_division_of_time_says(seed: int) -> None:
     asked_ms = {name: per_second[name] * each_ms[name] for name in names}
     for name, part_ms in fair_ms(500, asked_ms, weight).items():
         assert abs(found[name] - part_ms * seconds) <= part_ms * seconds / 10 + 5 * each_ms[name], (name, found)
+
+
+def together(job: SimulatedJob, each_ms: int) -> None:
+    """Let a batch take 40 ms, and so long for each row; the first after a start, and each tenth, takes 5 s more."""
+    batches = itertools.count()
+    job.common_ns = lambda rows: (40 + each_ms * len(rows) + (0 if next(batches) % 10 else 5_000)) * MS
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_batch_that_takes_long_for_few_rows_makes_nobody_dear(shards: int) -> None:
+    """Of eight alike, those served in such a batch got one row while the others got hundreds."""
+    names = [f"acme/{at}" for at in range(8)]
+    job = SimulatedJob({"tenants": {"acme": {"publish": HALF}}}, shards=shards)
+    together(job, 2)
+    played(job, 20, dict.fromkeys(names, 200))
+    batches = played(job, 40, dict.fromkeys(names, 200))
+    messages = Counter(str(row.namespace) for batch in batches for row in batch.admitted)
+    assert min(messages[name] for name in names) > 100
+    assert max(messages.values()) - min(messages[name] for name in names) <= 2 * shards
+
+
+def test_what_a_batch_takes_together_is_divided_by_messages_and_the_rest_by_time() -> None:
+    """A row takes 2 ms in any case, and one of the first namespace 6 ms more: for one of it come four of the other."""
+    job = SimulatedJob(PLACES["job"], shards=1, cost_ns=costs({"acme/x": 6, "blue/x": 0}))
+    job.common_ns = lambda rows: 2 * len(rows) * MS
+    played(job, 10, {"acme/x": 300, "blue/x": 300})
+    batches = played(job, 20, {"acme/x": 300, "blue/x": 300})
+    messages = Counter(str(row.namespace) for batch in batches for row in batch.admitted)
+    assert messages["blue/x"] == pytest.approx(4 * messages["acme/x"], rel=0.05)
+    assert 8 * messages["acme/x"] + 2 * messages["blue/x"] == pytest.approx(20 * 500, rel=0.1)
 
 
 @pytest.mark.slow

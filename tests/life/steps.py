@@ -268,7 +268,7 @@ RULES: Final[dict[str, Rule]] = {
     "first_quota": (1, _first_quota, _limited),
     "contest": (4, _contest, _contested),
     "contest_for_both": (3, _contest_for_both, _contested),
-    "contest_for_time": (0, _contest_for_time, _contested_for_time),  # written lives play it, drawn ones do not
+    "contest_for_time": (2, _contest_for_time, _contested_for_time),
     "tight": (2, _tight, _was_tight),
     "drop": (1, _drop, _dropped),
     "broken": (1, _broken, _offer),

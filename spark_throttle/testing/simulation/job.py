@@ -40,10 +40,12 @@ from spark_throttle.testing.simulation.disk import (
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulation.query import (
     INLINE_BYTES,
+    CommonCost,
     Costs,
     SimulatedQuery,
     StartConditions,
     Surroundings,
+    costs_no_batch,
     costs_nothing,
 )
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
@@ -67,6 +69,8 @@ class SimulatedJob:
         The exchange through which the job shares its quotas, if it does; all members of an exchange live in one time.
     cost_ns
         The processing time that admitted rows take, in ns by namespace; by default, none is measured.
+    common_ns
+        The processing time that all rows of a batch take together, as a sink's does, in ns; by default, none.
 
     Examples
     --------
@@ -106,6 +110,7 @@ class SimulatedJob:
         batches_retained: int = 100,
         exchange: SimulatedExchange | None = None,
         cost_ns: Costs = costs_nothing,
+        common_ns: CommonCost = costs_no_batch,
     ) -> None:
         if shards < 1:
             raise ConfigurationError(f"shards is {shards}; give 1 or more")
@@ -115,6 +120,9 @@ class SimulatedJob:
         self.exchange = exchange
         self.cost_ns = cost_ns
         """The processing time that admitted rows take; a cost that is assigned counts from the next batch on."""
+
+        self.common_ns = common_ns
+        """The processing time that all rows of a batch take together; as above."""
 
         self.is_sharing = exchange is not None
         """Whether the job shares its quotas, from its next start on."""
@@ -339,8 +347,9 @@ class SimulatedJob:
     def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
         """Return a stopped job like this one, with another checkpoint, surroundings and place."""
         other = SimulatedJob(
-            self.followed.snapshot.document, self.shards, direction=self.direction, cost_ns=self.cost_ns
-        )
+            self.followed.snapshot.document, self.shards, direction=self.direction, cost_ns=self.cost_ns,
+            common_ns=self.common_ns,
+        )  # fmt: skip
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
         other.batches_retained, other.documents = self.batches_retained, dict(self.documents)
@@ -444,6 +453,7 @@ class SimulatedJob:
             self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
             self.outside, self.time, clock, exchange, self._interruptions.passes, self.attempts,
             lambda rows: self.cost_ns(rows),  # noqa: PLW0108 - a cost may be assigned while the job runs
+            lambda rows: self.common_ns(rows),  # noqa: PLW0108 - as above
         )  # fmt: skip
         running = self._running = SimulatedQuery(given)
         if exchange is not None and running.lease is not None:

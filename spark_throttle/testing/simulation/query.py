@@ -12,9 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-import pyarrow as pa
-
 from spark_throttle.checkpoint.batch_mark import mark_of
 from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation, refuse_before_resharding
 from spark_throttle.checkpoint.offset_log import OffsetLog
@@ -29,6 +26,7 @@ from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.usage import admitted_messages
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
@@ -58,6 +56,15 @@ Costs: TypeAlias = Callable[[Sequence[Row]], Mapping[str, int]]
 def costs_nothing(_rows: Sequence[Row]) -> Mapping[str, int]:
     """Measure no processing time."""
     return {}
+
+
+CommonCost: TypeAlias = Callable[[Sequence[Row]], int]
+"""The processing time that all admitted rows of a batch take together, in ns."""
+
+
+def costs_no_batch(_rows: Sequence[Row]) -> int:
+    """Measure no processing time."""
+    return 0
 
 
 INLINE_BYTES = 2_000
@@ -97,6 +104,7 @@ class StartConditions:
     passes: Callable[[CrashPoint], None]
     attempts: list[SimulatedBatch]
     cost_ns: Costs
+    common_ns: CommonCost
 
 
 class SimulatedQuery:
@@ -244,10 +252,11 @@ class SimulatedQuery:
             outside.letters.append(mark.of_part("rejected"), rejected)
         passes("after dead letters")
         passes("before feedback")
-        if cost_ns := given.cost_ns(admitted):
-            names = sorted(cost_ns)
-            time_ns = np.array([cost_ns[name] for name in names], dtype=np.int64)
-            write_charges(self._directory, number, TimeCharges(pa.array(names, pa.string()), time_ns, 0), part="all")
+        charges = TimeCharges.of(dict(given.cost_ns(admitted)))
+        if common_ns := given.common_ns(admitted):
+            charges = TimeCharges.sum_of([charges, TimeCharges.common(common_ns, *admitted_messages(reports))])
+        if len(charges.names) or charges.unattributed_ns:
+            write_charges(self._directory, number, charges, part="all")
         write_reports(self._directory, number, usage)
         passes("after feedback")
         passes("before commit")
