@@ -28,7 +28,11 @@ _COMPILER: Final = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
 
 
 def make_local_files(folder: Path) -> None:
-    """Compile the local files of tests."""
+    """Compile the local files of tests, if this Java has a compiler."""
+    LOCAL_FILES.unlink(missing_ok=True)
+    modules = subprocess.run(["java", "--list-modules"], check=True, capture_output=True, text=True).stdout
+    if "jdk.compiler" not in modules:
+        return
     classes = folder / "classes"
     (hadoop,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
     subprocess.run([*_COMPILER, "-d", classes, "-cp", hadoop, "--release", "17", _SOURCE], check=True)

@@ -33,7 +33,7 @@ A session's first query costs a third less with it. A JVM of another version or 
 """
 
 LOCAL_FILES = ROOT / "build" / "local-files.jar"
-"""What is written in `LocalFiles.java`, compiled; `tests.class_archive` makes it, and sessions do without it too."""
+"""What is written in `LocalFiles.java`; `tests.class_archive` compiles it where Java can, and sessions do without it."""
 
 CHECKPOINTS_WITHOUT_PROCESSES = (
     "spark.sql.streaming.checkpointFileManagerClass",
@@ -86,7 +86,8 @@ def session_settings(
     scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
-    class_path = ":".join(str(jar) for jar in (LOCAL_FILES, *jars("delta")))
+    own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
+    class_path = ":".join(str(jar) for jar in (*own, *jars("delta")))
     return {
         "spark.master": "local[2]",
         "spark.app.name": "spark-throttle tests",
