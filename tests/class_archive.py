@@ -1,23 +1,46 @@
-"""Makes the archive of classes with which the JVMs of tests start (`tests.sessions.CLASS_ARCHIVE`).
+"""Makes what the JVMs of tests start with: local files of their own, and an archive of classes (`tests.sessions`).
 
-Runs a throttled query into a Delta table by each writer, and leaves all classes that the JVM has loaded by then.
+For the archive, runs a throttled query into a Delta table by each writer, and leaves all classes that the JVM has
+loaded by then.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyspark
+
 from spark_throttle.spark import Throttle
-from tests.sessions import CLASS_ARCHIVE, SHORT_LIVED, open_session
+from tests.sessions import CLASS_ARCHIVE, LOCAL_FILES, SHORT_LIVED, files_without_processes, open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _POLICIES: Final = {"tenants": {"bad": {"publish": {"messages_per_second": 0, "on_excess": "reject"}}}}
 _LONGEST_SECONDS: Final = 300
+_SOURCE: Final = Path(__file__).with_name("LocalFiles.java")
+_COMPILER: Final = ("java", "-m", "jdk.compiler/com.sun.tools.javac.Main")
+
+
+def make_local_files(folder: Path) -> None:
+    """Compile the local files of tests, if this Java has a compiler."""
+    LOCAL_FILES.unlink(missing_ok=True)
+    modules = subprocess.run(["java", "--list-modules"], check=True, capture_output=True, text=True).stdout
+    if "jdk.compiler" not in modules:
+        return
+    classes = folder / "classes"
+    (hadoop,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    subprocess.run([*_COMPILER, "-d", classes, "-cp", hadoop, "--release", "17", _SOURCE], check=True)
+    made = folder / LOCAL_FILES.name
+    with zipfile.ZipFile(made, "w") as jar:
+        for path in sorted(classes.rglob("*.class")):
+            jar.write(path, path.relative_to(classes))
+    LOCAL_FILES.write_bytes(made.read_bytes())
 
 
 def run_queries(spark: SparkSession, root: Path) -> None:
@@ -35,11 +58,17 @@ def run_queries(spark: SparkSession, root: Path) -> None:
 
 
 def main() -> int:
-    """Make the archive anew."""
+    """Make both anew."""
     CLASS_ARCHIVE.unlink(missing_ok=True)
+    CLASS_ARCHIVE.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
+        make_local_files(Path(folder))
         made = Path(folder) / CLASS_ARCHIVE.name
-        spark = open_session(Path(folder), jvm_options=f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off")
+        spark = open_session(
+            Path(folder),
+            jvm_options=f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off",
+            settings=files_without_processes(),
+        )
         run_queries(spark, Path(folder))
         gateway = spark.sparkContext._gateway
         assert gateway is not None
@@ -48,7 +77,6 @@ def main() -> int:
         # The JVM ends with its standard input, and writes the archive as it ends.
         gateway.proc.stdin.close()
         gateway.proc.wait(_LONGEST_SECONDS)
-        CLASS_ARCHIVE.parent.mkdir(exist_ok=True)
         CLASS_ARCHIVE.write_bytes(made.read_bytes())
     return 0
 

@@ -32,6 +32,9 @@ CLASS_ARCHIVE = ROOT / "build" / "spark-classes.jsa"
 A session's first query costs a third less with it. A JVM of another version or class path does not take it.
 """
 
+LOCAL_FILES = ROOT / "build" / "local-files.jar"
+"""What is written in `LocalFiles.java`; `tests.class_archive` compiles it where Java can, and sessions do without it."""
+
 CHECKPOINTS_WITHOUT_PROCESSES = (
     "spark.sql.streaming.checkpointFileManagerClass",
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
@@ -69,14 +72,29 @@ def with_class_archive(jvm_options: str) -> str:
     return f"{jvm_options} -XX:SharedArchiveFile={CLASS_ARCHIVE} -Xlog:cds=off" if is_to_be_used else jvm_options
 
 
+def files_without_processes() -> dict[str, str]:
+    """Return the settings with which Hadoop starts no process for a local file, if there is what they need."""
+    if not LOCAL_FILES.exists():
+        return {}
+    return {
+        "spark.hadoop.fs.file.impl": "tests.LocalFiles",
+        "spark.hadoop.fs.AbstractFileSystem.file.impl": "tests.LocalFiles$InContext",
+    }
+
+
 def session_settings(
     scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
+    own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
+    class_path = ":".join(str(jar) for jar in (*own, *jars("delta")))
     return {
         "spark.master": "local[2]",
         "spark.app.name": "spark-throttle tests",
-        "spark.jars": ",".join(str(jar) for use in uses for jar in jars(use)),
+        # What the JVM loads itself comes from the archive, and Spark copies no jar for its executors.
+        "spark.driver.extraClassPath": class_path,
+        "spark.executor.extraClassPath": class_path,
+        "spark.jars": ",".join(str(jar) for use in uses if use != "delta" for jar in jars(use)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -149,7 +167,8 @@ def open_session(
 @contextmanager
 def brief_session(scratch: Path, *, cores: int = 2) -> Iterator[SparkSession]:
     """Yield the session of a process that runs some rows through queries and ends."""
+    settings = {**FOR_FEW_ROWS, **files_without_processes(), "spark.master": f"local[{cores}]"}
     with forked_python(scratch) as python:
-        session = open_session(scratch, python=python, settings={**FOR_FEW_ROWS, "spark.master": f"local[{cores}]"})
+        session = open_session(scratch, python=python, settings=settings)
         yield session
         session.stop()

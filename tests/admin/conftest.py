@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,12 @@ from fastapi.routing import APIRoute, _EffectiveRouteContext
 from starlette.testclient import TestClient
 from typer.main import get_command
 
+from spark_throttle.admin.api import app as app_module
 from spark_throttle.admin.api.app import make_app
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.files.private_file import replace_private
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
@@ -62,6 +65,21 @@ def _routes_are_built_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _description_is_made_once() -> Iterator[None]:
+    """Describe one application for all: each would describe itself, for 0.2 s, at its first request with a query."""
+    describe, made = app_module._described, list[dict[str, Any]]()
+
+    def once(app: FastAPI) -> dict[str, Any]:
+        if not made:
+            made.append(describe(app))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app_module, "_described", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _requests_share_a_loop() -> Iterator[None]:
     """Run all applications in one event loop: a client starts one for each request, and its threads."""
     with start_blocking_portal() as portal, pytest.MonkeyPatch.context() as patch:
@@ -100,16 +118,27 @@ class ServedApp:
         return TestClient(self.app, headers=headers, raise_server_exceptions=True)
 
 
+@functools.cache
+def _issued() -> tuple[bytes, Mapping[str, str]]:
+    """Issue a token of each role, once for all servers: the file of tokens, and the tokens."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = TokenFile(Path(folder) / "tokens.json", clock_ms=lambda: START_MS)
+        texts = {role: tokens.create(f"{role}-of-test", role, tenant="acme" if role == "tenant_admin" else None)
+                 for role in ROLES}  # fmt: skip
+        return tokens.path.read_bytes(), texts
+
+
 def served_over(store: PolicyStore, folder: Path, **settings: Any) -> ServedApp:
     clock, monotonic = [START_MS], [0]
     tokens = TokenFile(folder / "tokens.json", clock_ms=lambda: clock[0])
-    texts = {role: tokens.create(f"{role}-of-test", role, tenant="acme" if role == "tenant_admin" else None)
-             for role in ROLES}  # fmt: skip
+    content, texts = _issued()
+    if not tokens.path.exists():
+        replace_private(tokens.path, content)
     watch = settings.pop("watch", None) or JobWatch({})
     settings.setdefault("requests_per_second", 1_000_000)
     settings.setdefault("audit", AuditLog(folder / "audit", clock_ms=lambda: clock[0]))
     app = make_app(store, tokens, watch, clock_ms=lambda: clock[0], monotonic_ms=lambda: monotonic[0], **settings)
-    return ServedApp(app, store, tokens, texts, clock, monotonic, settings["audit"])
+    return ServedApp(app, store, tokens, dict(texts), clock, monotonic, settings["audit"])
 
 
 @pytest.fixture(params=["memory", "delta"])

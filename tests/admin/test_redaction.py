@@ -79,7 +79,7 @@ def test_secret_that_the_cut_divides_is_hidden_wherever_the_cut_is(secret: str, 
     text = secret
     for _ in range(encodings):
         text = "".join(f"%{byte:02x}" for byte in text.encode()) if text == secret else text.replace("%", "%25")
-    for most in range(20, len(text) + 600, 7):
+    for most in range(20, len(text) + 50, 7):  # later cuts are all in what follows the secret
         shown = without_secrets(f"/a/{text}/{'b' * 9000}", most=most)
         digested = shown.partition("... [sha256 ")[0]
         for _ in range(encodings):

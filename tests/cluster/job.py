@@ -56,7 +56,6 @@ def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, s
     """Return the settings of the session: one core and one GiB an executor."""
     path = ":".join(str(jar) for use in ("delta", "s3a") for jar in jars(use))
     own = session_settings(scratch) | OF_QUERIES
-    del own["spark.jars"]  # each executor would copy them
     return own | {
         "spark.master": master,
         "spark.driver.memory": "1g",

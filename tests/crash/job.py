@@ -26,6 +26,7 @@ from tests.crash.peer import exchange_of
 from tests.sessions import (
     FOR_FEW_ROWS,
     SHORT_LIVED,
+    files_without_processes,
     forked_python,
     pin_interpreter,
     session_settings,
@@ -205,7 +206,7 @@ def main() -> None:
     settings = (
         session_settings(scratch)
         | OF_QUERIES
-        | (FOR_FEW_ROWS if asked.brief else {})
+        | (FOR_FEW_ROWS | files_without_processes() if asked.brief else {})
         | {
             "spark.master": asked.master,
             "spark.driver.memory": "1g",

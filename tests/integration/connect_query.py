@@ -25,7 +25,13 @@ from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, pin_interpreter, session_settings
+from tests.sessions import (
+    CHECKPOINTS_WITHOUT_PROCESSES,
+    FOR_FEW_ROWS,
+    files_without_processes,
+    pin_interpreter,
+    session_settings,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +51,7 @@ def open_connect_session(scratch: Path) -> SparkSession:
     pin_interpreter()
     os.environ["SPARK_TESTING"] = "1"  # what makes PySpark choose a free port
     settings = session_settings(scratch) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
+    settings |= files_without_processes()
     builder = SparkSession.builder.remote(settings.pop("spark.master"))
     for key, value in settings.items():
         builder = builder.config(key, value)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from fastapi import Depends, FastAPI, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
@@ -72,6 +72,10 @@ def wall_clock_ms() -> int:
 def monotonic_clock_ms() -> int:
     """Return the time of a clock that nobody sets, for request rates."""
     return time.monotonic_ns() // 1_000_000
+
+
+_open: Final = APIRouter()
+"""The calls for anybody; a query is ignored."""
 
 
 class Health(BaseModel):
@@ -142,9 +146,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
-    app.add_api_route("/healthz", _health, methods=["GET"], tags=["health"])
-    app.add_api_route("/openapi.json", _description(app), methods=["GET"], include_in_schema=False)
-    answer_errors(app, [route for router in (app, *routers) for route in router.routes])
+    app.include_router(_open)
+    answer_errors(app, [route for router in (_open, *routers) for route in router.routes])
     app.add_middleware(
         Gate,
         tokens=tokens,
@@ -157,6 +160,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     if proxies:
         app.add_middleware(ForwardedFor, proxies=proxies)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
+    app.state.description = cache(lambda: json.dumps(app.openapi()).encode())
     return app
 
 
@@ -267,19 +271,16 @@ def _sign_in(path: str) -> SignIn:
     return SignIn(read_settings(path), clock_ms=wall_clock_ms, monotonic_ms=monotonic_clock_ms)
 
 
+@_open.get("/healthz", tags=["health"])
 async def _health() -> Health:
     """Return `ok`: the server answers."""
     return Health(status="ok")
 
 
-def _description(app: FastAPI) -> Callable[[], Awaitable[Response]]:
-    """Return the call that answers with the OpenAPI description; it is written once, for anybody may ask for it."""
-    written = cache(lambda: json.dumps(app.openapi()).encode())
-
-    async def get_description() -> Response:
-        return Response(written(), media_type="application/json")
-
-    return get_description
+@_open.get("/openapi.json", include_in_schema=False)
+async def _get_description(request: Request) -> Response:
+    """Return the OpenAPI description; it is written once, for anybody may ask for it."""
+    return Response(request.app.state.description(), media_type="application/json")
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
