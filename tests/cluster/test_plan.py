@@ -22,6 +22,7 @@ def test_half_of_a_hundred_kills_stand_at_points_and_each_victim_has_its_quarter
     assert set(at) == set(POINTS)
     assert sum(0 < kill.outage_seconds <= 20 for kill in kills) >= 8
     assert sum(kill.outage_seconds >= 90 for kill in kills) == 2
+    assert {kill.is_silent for kill in kills if kill.outage_seconds} == {False, True}
     assert kills == draw_kills(100, seed, POINTS)
 
 
