@@ -102,6 +102,8 @@ class ControlPlane:
         Gives the job's signs of life, which no decision reads; `None` where nobody watches.
     resharding
         The last change of the number of shards; `None` where it never changed.
+    are_policies_on_disk
+        Whether to ask for the policies costs next to nothing: no request to a store.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -117,6 +119,7 @@ class ControlPlane:
         fence: RunFence | None = None,
         pulse: Pulse | None = None,
         resharding: Resharding | None = None,
+        are_policies_on_disk: bool = True,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
@@ -138,7 +141,8 @@ class ControlPlane:
         self._warned_of = ""
         self._ends_when_drained = False
         self._epochs_made = 0
-        self._look = Occasion(self._clock.steady_ms, 0 if directory.is_on_disk else _LOOK_INTERVAL_MS)
+        is_cheap = directory.is_on_disk and are_policies_on_disk
+        self._look = Occasion(self._clock.steady_ms, 0 if is_cheap else _LOOK_INTERVAL_MS)
         """The occasion to look for reports and for other policies."""
 
     def next_epoch(self, start: EpochName, *, ends_when_drained: bool = False) -> EpochName:

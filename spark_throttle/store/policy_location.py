@@ -125,6 +125,21 @@ class PolicyLocation:
             return cls("file", file_system(path)[1])
         return cls("file", str(Path(path).absolute()))
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether a look at the policies costs next to nothing: no request to a store.
+
+        Examples
+        --------
+        >>> places = ("{}", "/lake/p.yaml", "s3://b/p.yaml", "delta:/lake", "delta:s3a://b/lake", "file:/lake")
+        >>> [PolicyLocation.parse(each).is_on_disk for each in places]
+        [True, True, False, True, False, True]
+        """
+        if self.kind in ("document", "file"):
+            return True
+        scheme = _SCHEME.match(self.place.partition(":")[2] if self.kind == "store" else self.place)
+        return scheme is None or scheme[1].lower() not in OBJECT_SCHEMES
+
     # --------------------------------------------------------------------------------------- from process to process
 
     def to_options(self) -> dict[str, str]:

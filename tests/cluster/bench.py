@@ -143,7 +143,7 @@ class Bench:
         self._disarm()
         if kill.outage_seconds:
             began = self._now()
-            self._store.go_out()
+            self._store.go_out(is_silent=kill.is_silent)
             _wait(kill.outage_seconds)
             self._store.set_faults(kill.weather)
             self.diary.outages.append((began, self._now()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -48,7 +48,7 @@ class Cluster:
 
     def kill_worker(self, pid: int | None, otherwise: int) -> None:
         """Kill the worker on whose machine a process runs, or one by its number, with all there; start it again."""
-        number = next((n for n, worker in enumerate(self._workers) if pid in session_members(worker.pid)), otherwise)
+        number = machine_of(pid, [session_members(worker.pid) for worker in self._workers], otherwise)
         self._kill(self._workers[number])
         self._workers[number] = self._start_worker(number)
 
@@ -121,6 +121,11 @@ def running_cluster(folder: Path, workers: int, executors: int, environment: Map
         yield cluster
     finally:
         cluster.stop()
+
+
+def machine_of(pid: int | None, machines: Sequence[Collection[int]], otherwise: int) -> int:
+    """Return the machine, of those whose processes are given, on which a process runs, or one by a number."""
+    return next((number for number, pids in enumerate(machines) if pid in pids), otherwise % len(machines))
 
 
 def _command(pid: int) -> str:

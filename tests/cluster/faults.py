@@ -20,11 +20,15 @@ class Faults:
     """The part of requests whose connection is reset: of one half before they are done, of the other after it."""
 
     is_out: bool = False
-    """Whether the store is not to be reached at all."""
+    """Whether the store is not to be reached at all: connections are reset."""
+
+    is_silent: bool = False
+    """Whether requests get no answer until this ends, and then none either, as where a network drops packets."""
 
 
 CALM: Final = Faults()
 OUT: Final = Faults(is_out=True)
+SILENT: Final = Faults(is_silent=True)
 WEATHERS: Final = (
     CALM,
     Faults(latency_ms=20),

@@ -2,7 +2,7 @@
 
 Executors, workers, the driver and the master are killed by turns, half of them while the job stands at a named point.
 A worker is killed with all that runs on its machine. Of ten kills one falls into an outage of the store of seconds, and
-of fifty one into an outage of minutes.
+of fifty one into an outage of minutes: in half of them connections are reset, in half nobody answers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _MOST_BATCHES_BETWEEN: Final = 3
 _LONGEST_DELAY_MS: Final = 1_500
 _SECONDS: Final = (4, 20)
 _MINUTES_SECONDS: Final = (90, 150)
+_SILENT: Final = 0.5
+"""Part of the outages in which requests get no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,9 @@ class Kill:
 
     outage_seconds: int
     """For so long nobody reaches the store after it."""
+
+    is_silent: bool
+    """Whether requests then get no answer at all; else connections are reset."""
 
 
 def draw_kills(kills: int, seed: int, points: Sequence[str]) -> list[Kill]:
@@ -73,6 +78,7 @@ def draw_kills(kills: int, seed: int, points: Sequence[str]) -> list[Kill]:
             dice.randrange(_LONGEST_DELAY_MS),
             dice.choice(WEATHERS),
             dice.randint(*(_MINUTES_SECONDS if number in minutes else _SECONDS if number in seconds else (0, 0))),
+            dice.random() < _SILENT,
         )
         for number, (victim, point) in enumerate(zip(victims, stands, strict=True))
     ]

@@ -39,6 +39,8 @@ class Proxy:
     faults: Faults = field(default_factory=Faults)
     counts: Counter[str] = field(default_factory=Counter)
     session: Any = None
+    speaks: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set unless requests get no answer."""
 
     async def forward(self, request: web.Request) -> web.StreamResponse:
         """Answer with what the store says, or with a fault."""
@@ -47,6 +49,9 @@ class Proxy:
         faults = self.faults
         content = await request.read()
         await asyncio.sleep(faults.latency_ms / 1000)
+        if self.faults.is_silent:
+            await self.speaks.wait()
+            return _cut(request)
         drawn = self.dice.random()
         if faults.is_out or drawn < faults.cut_share / 2:
             return _cut(request)
@@ -75,6 +80,10 @@ class Proxy:
     async def set_faults(self, request: web.Request) -> web.Response:
         """Set what happens from now on."""
         self.faults = Faults(**await request.json())
+        if self.faults.is_silent:
+            self.speaks.clear()
+        else:
+            self.speaks.set()
         return web.Response()
 
 

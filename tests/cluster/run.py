@@ -56,7 +56,8 @@ def run(
                 for number, kill in enumerate(draw_kills(kills, seed, POINTS["delta"])):
                     bench.make(kill)
                     seconds, victim, point = bench.diary.kills[-1]
-                    out = f", and the store for {kill.outage_seconds} s" if kill.outage_seconds else ""
+                    how = ", silently" if kill.is_silent else ""
+                    out = f", and the store for {kill.outage_seconds} s{how}" if kill.outage_seconds else ""
                     say(f"{seconds:6.0f} s  kill {number + 1} of {kills}: {victim} at {point or 'a moment'}{out}")
                 bench.finish()
                 say("drained")

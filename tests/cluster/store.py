@@ -15,7 +15,7 @@ from typing import Final
 import httpx
 from pyarrow import fs
 
-from tests.cluster.faults import CALM, OUT, Faults
+from tests.cluster.faults import CALM, OUT, SILENT, Faults
 from tests.recovery.processes import session_members
 from tests.sessions import ROOT
 
@@ -82,8 +82,9 @@ class Store:
         """Set what requests meet from now on."""
         httpx.put(f"{self._control}/faults", json=asdict(faults), trust_env=False).raise_for_status()
 
-    def go_out(self) -> None:
-        self.set_faults(OUT)
+    def go_out(self, *, is_silent: bool) -> None:
+        """Be out of reach: with a word to those who ask, or without one."""
+        self.set_faults(SILENT if is_silent else OUT)
 
     def counts(self) -> dict[str, int]:
         """Return how many requests of each kind came to the proxy so far."""

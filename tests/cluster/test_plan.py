@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.cluster.cluster import machine_of
 from tests.cluster.plan import VICTIMS, draw_kills
 from tests.cluster.requests import between, by_owner, request_of
 
@@ -21,6 +22,7 @@ def test_half_of_a_hundred_kills_stand_at_points_and_each_victim_has_its_quarter
     assert set(at) == set(POINTS)
     assert sum(0 < kill.outage_seconds <= 20 for kill in kills) >= 8
     assert sum(kill.outage_seconds >= 90 for kill in kills) == 2
+    assert {kill.is_silent for kill in kills if kill.outage_seconds} == {False, True}
     assert kills == draw_kills(100, seed, POINTS)
 
 
@@ -46,3 +48,8 @@ def test_requests_of_a_batch_are_those_between_two_counts() -> None:
     counts = between({"spark/offsets PUT": 3}, {"spark/offsets PUT": 7, "tables/log PUT": 2, "exchange PUT": 5})
     assert counts == {"spark/offsets PUT": 4, "tables/log PUT": 2, "exchange PUT": 5}
     assert by_owner(counts, 2) == {"spark": 2.0, "tables": 1.0, "all": 3.0}
+
+
+@pytest.mark.parametrize(("pid", "machine"), [(31, 2), (20, 1), (99, 1), (None, 1)])
+def test_machine_of_a_process_is_killed_or_one_that_a_large_number_chooses(pid: int | None, machine: int) -> None:
+    assert machine_of(pid, [[10, 11], [20], [30, 31]], otherwise=40_000) == machine

@@ -10,7 +10,8 @@ the next batch is committed on top:
 - What others have committed since then is found by the next commit itself. It is refused if the schema, the properties
   or the protocol were changed, or if a batch of the query was committed. Then too the table is opened anew, and asked
   and checked as it is now, before the files are appended once more. So it is after any other failure, as of credentials
-  that have expired, or if nobody knows whether a commit was made.
+  that have expired, or of a connection that broke, so that nobody knows whether a commit was made. A commit to a table
+  that was just opened is tried again too, once.
 
 Only a commit to a table that was just opened removes what has expired in its log, because that lists the whole log.
 
@@ -101,6 +102,16 @@ def append_to_table(
                 return
         except (ThrottleError, DeltaError, OSError, ValueError, pa.ArrowException) as error:
             logger.info("the Delta table %s is opened anew: %s", location, one_line(error))
+    try:
+        _append_anew(location, mark, check, files)
+    except (DeltaError, OSError, pa.ArrowException) as error:  # `deltalake` does not ask a store twice for a commit
+        logger.info("the Delta table %s is opened once more: %s", location, one_line(error))
+        _append_anew(location, mark, check, files)
+
+
+def _append_anew(
+    location: str, mark: BatchMark, check: Callable[[DeltaTable], None], files: Callable[[], list[WrittenFile]]
+) -> None:
     table = open_table(location)
     if table is None:
         raise ConfigurationError(

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import fs
@@ -29,6 +30,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.kept_tables import append_to_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
@@ -47,6 +49,9 @@ from spark_throttle.spark.sinks.destination import (
 )
 from spark_throttle.spark.sinks.file_outlet import unpack_files
 from spark_throttle.spark.sinks.table_features import check_table
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 DELTA_SINK_FORMAT = "throttle_delta"
 _PLAN = "plan"
@@ -194,9 +199,20 @@ def append_once(destination: Destination, mark: BatchMark, written: Callable[[],
     append_to_table(
         destination.location,
         mark,
-        lambda table: check_table(table, destination.location, destination.schema, destination.partition_columns),
+        lambda table: _check_as_planned(table, destination),
         written,
     )
+
+
+def _check_as_planned(table: DeltaTable, destination: Destination) -> None:
+    """Refuse a table that can no longer take the files as they are written since the query started."""
+    found = tuple(table.metadata().partition_columns)
+    if found != destination.partition_columns:
+        raise ConfigurationError(
+            f"{destination.location} was partitioned by {list(destination.partition_columns)} when the query started, "
+            f"and is now by {list(found)}: restart the query, without partitionBy or with what the table has"
+        )
+    check_table(table, destination.location, destination.schema, destination.partition_columns)
 
 
 def show_folder(location: str, batch: int, files: list[WrittenFile]) -> None:

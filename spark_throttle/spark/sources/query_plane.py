@@ -58,7 +58,8 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     shards = len(json.loads(options["shardkeys"]))
     direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
     directory = Directory(options["controlpath"])
-    policies = _followed(PolicyLocation.from_options(options))
+    location = PolicyLocation.from_options(options)
+    policies = _followed(location)
     policies.current()
     sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
     if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:
@@ -84,6 +85,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     return ControlPlane(
         directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
         resharding=manifest.reshardings[-1] if manifest.reshardings else None,
+        are_policies_on_disk=location.is_on_disk,
     )  # fmt: skip
 
 

@@ -205,24 +205,47 @@ def test_changed_schema_is_checked_before_more_is_appended(table: Path) -> None:
 
 
 @pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_failed_commit_is_looked_for_and_made_if_it_was_not(
-    table: Path, monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+    table: Path, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool, is_done: bool
 ) -> None:
     """The connection may break, or credentials expire, before a commit is made or after it."""
     append(table, 0)
+    if not is_kept:
+        kept_tables._KEPT.clear()
+    calls = failures(monkeypatch, 1, is_done=is_done)
+    append(table, 1)
+    assert len(calls) == (1 if is_done else 2)
+    assert files_of(table) == ["q-0-a0", "q-1-a1"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_commit_that_fails_again_and_again_is_given_up(
+    table: Path, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool
+) -> None:
+    append(table, 0)
+    if not is_kept:
+        kept_tables._KEPT.clear()
+    calls = failures(monkeypatch, 9, is_done=False)
+    with pytest.raises(OSError, match="the token has expired"):
+        append(table, 1)
+    assert len(calls) == (3 if is_kept else 2)
+    assert files_of(table) == ["q-0-a0"]
+
+
+def failures(monkeypatch: pytest.MonkeyPatch, number: int, *, is_done: bool) -> list[int]:
+    """Let the next commits fail, before they are made or after it, and return a list with an entry for each call."""
     calls: list[int] = []
 
     def failing(*args: Any, **more: Any) -> None:
         calls.append(1)
-        if len(calls) > 1 or is_done:
+        if len(calls) > number or is_done:
             append_batch(*args, **more)
-        if len(calls) == 1:
+        if len(calls) <= number:
             raise OSError("the token has expired")
 
     monkeypatch.setattr(kept_tables, "append_batch", failing)
-    append(table, 1)
-    assert len(calls) == (1 if is_done else 2)
-    assert files_of(table) == ["q-0-a0", "q-1-a1"]
+    return calls
 
 
 def test_files_are_written_once_for_a_batch_that_is_appended_twice(table: Path) -> None:

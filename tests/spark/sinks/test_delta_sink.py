@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import CommitProperties, Transaction
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -43,16 +44,16 @@ USAGE = from_arrow_schema(USAGE_SCHEMA)
 class Sink:
     """A sink of three destinations below a directory, and the batches that are run through it."""
 
-    def __init__(self, root: Path, *, has_usage: bool = True) -> None:
+    def __init__(self, root: Path, *, has_usage: bool = True, partition_columns: tuple[str, ...] = ("ns",)) -> None:
         self.root = root
         self.directory = Directory(str(root / "control"))
         self.query = bind(self.directory, shards=2, direction="publish").query
         self.directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
-        self.admitted = make_table(root / "admitted", ROWS, partition_columns=("ns",))
+        self.admitted = make_table(root / "admitted", ROWS, partition_columns=partition_columns)
         usage = Destination(str(make_table(root / "usage", USAGE)), is_table=True, schema_json=USAGE.json())
         self.plan = SinkPlan(
             self.directory.location,
-            Destination(f"file://{self.admitted}", is_table=True, schema_json=ROWS.json(), partition_columns=("ns",)),
+            Destination(f"file://{self.admitted}", True, ROWS.json(), partition_columns),
             Destination(str(root / "rejected"), is_table=False, schema_json=ROWS.json(), compression="none"),
             usage if has_usage else None,
         )
@@ -230,6 +231,22 @@ def test_table_that_changed_under_the_query_stops_it(sink: Sink) -> None:
     with pytest.raises(NativeWriterError, match=r"it has a constraint \(positive: id >= 0\)"):
         sink.commit(1, sink.run(1, [4, 5]))
     assert sink.ids == list(range(4))
+    assert newest_batch(sink.directory) == 0
+
+
+@pytest.mark.parametrize(("before", "after"), [((), ("ns",)), (("ns",), ()), (("ns",), ("id",))])
+def test_table_that_was_replaced_with_other_partitions_stops_the_query(
+    tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    """The files are in the folders of the partitions that the table had as the query began."""
+    sink = Sink(tmp_path, partition_columns=before)
+    sink.commit(0, sink.run(0, range(4)))
+    rows = pa.table({"id": [100], "ns": ["n/0"]})
+    write_deltalake(sink.admitted, rows, mode="overwrite", schema_mode="overwrite", partition_by=list(after))
+    message = re.escape(f"was partitioned by {list(before)} when the query started, and is now by {list(after)}")
+    with pytest.raises(ConfigurationError, match=f"{message}: restart the query"):
+        sink.commit(1, sink.run(1, [4, 5]))
+    assert sink.ids == [100]
     assert newest_batch(sink.directory) == 0
 
 

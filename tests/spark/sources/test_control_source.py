@@ -45,6 +45,7 @@ from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from tests.object_store import object_store
 
 KEYS = (11, 7)
 START_MS = 1_760_000_000_000
@@ -77,7 +78,9 @@ class Driver:
             "controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS),
             "batchesretained": "100",
         }  # fmt: skip
-        options |= self.more if "policyfile" in self.more else {"policytext": POLICIES} | self.more
+        options |= (
+            self.more if {"policyfile", "policyobject"} & set(self.more) else {"policytext": POLICIES} | self.more
+        )
         self.reader = ThrottleControlReader(options, clock=self.clock or self.now, pause=self.pause)
 
     def now(self) -> int:
@@ -351,6 +354,25 @@ def test_batch_that_spark_plans_is_looked_for_at_once_although_looks_are_seldom(
     driver.batch(moved=1)
     driver.now_ms += 10
     assert driver.latest(first)["epoch"] == 2
+
+
+def test_policies_on_a_store_are_looked_at_once_a_second_though_the_checkpoint_is_on_a_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with object_store(monkeypatch) as store:
+        store.objects["policies.yaml"] = b"{}"
+        driver = Driver(tmp_path / "control", {"policyobject": "s3://lake/policies.yaml"})
+        first = driver.latest(driver.reader.initialOffset())
+        driver.batch()
+        assert driver.latest(first) == first
+        asked = len(store.requests)
+        for _ in range(150):
+            driver.now_ms += 10
+            assert driver.latest(first) == first
+        assert len(store.requests) <= asked + 4  # two looks; until its time has settled, the object is also read
+        store.objects["policies.yaml"] = b"{job: {publish: {messages_per_second: 7}}}"
+        driver.now_ms += 1_000
+        assert driver.latest(first)["epoch"] == 2
 
 
 def test_commit_forgets_old_epochs_and_may_come_twice(driver: Driver) -> None:
