@@ -33,7 +33,7 @@ A session's first query costs a third less with it. A JVM of another version or 
 """
 
 LOCAL_FILES = ROOT / "build" / "local-files.jar"
-"""What is written in `LocalFiles.java`; `tests.class_archive` compiles it where Java can, and sessions do without it."""
+"""What is written in `LocalFiles.java`; `tests.class_archive` compiles it where Java can; sessions can do without."""
 
 CHECKPOINTS_WITHOUT_PROCESSES = (
     "spark.sql.streaming.checkpointFileManagerClass",
