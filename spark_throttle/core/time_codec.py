@@ -117,7 +117,7 @@ def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
         f.integers("used_shared"), f.integers("used_own"), f.integer("used_exempt"), f.integer("used_unattributed"),
         f.integer("used_interval"),
     )  # fmt: skip
-    prices = NamespacePrices.unknown(len(limits.names))
+    prices = NamespacePrices.unknown(len(limits.names), scopes=len(shared.time_ns))
     # In older versions, and where nothing is common, all time is specific.
     specific_ns = f.integers("ledger_specific") if f.has("ledger_specific") else own.time_ns
     specific, common = replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro), prices.common

@@ -127,6 +127,28 @@ def test_batch_that_takes_long_for_few_rows_makes_nobody_dear(shards: int) -> No
     assert max(messages.values()) - min(messages[name] for name in names) <= 2 * shards
 
 
+def test_window_of_another_tenant_does_not_hold_up_what_a_batch_takes_together() -> None:
+    """A tenant that sends nothing has a window of an hour: the quota of the job was used by less than half."""
+    admitted = []
+    for tenants in ({}, {"zoo": {"publish": {"request_percentage": 1_000, "burst_seconds": 3_600}}}):
+        job = SimulatedJob(PLACES["job"] | {"tenants": tenants}, cost_ns=costs({"acme/x": 10, "blue/x": 1}))
+        together(job, 0)
+        admitted.append([len(batch.admitted) for batch in played(job, 15, {"acme/x": 60, "blue/x": 300})])
+    assert admitted[0] == admitted[1]
+
+
+def test_scope_is_divided_by_time_soon_after_a_dear_batch_however_long_its_window() -> None:
+    """A batch of a minute for 60 rows leaves a debt of half a minute of half a core. They were served by messages."""
+    job = SimulatedJob({"job": {"publish": HALF | {"burst_seconds": 60}}}, cost_ns=costs({"acme/x": 10, "blue/x": 1}))
+    batches = itertools.count()
+    job.common_ns = lambda rows: 60_000 * MS if rows and next(batches) == 0 else 0
+    played(job, 1, {"acme/x": 30, "blue/x": 30})
+    job.trigger(after_ms=60_000)
+    played(job, 15, {"acme/x": 60, "blue/x": 600})
+    found = used_ms(played(job, 15, {"acme/x": 60, "blue/x": 600}), {"acme/x": 10, "blue/x": 1})
+    assert found["acme/x"] == pytest.approx(found["blue/x"], rel=0.1)
+
+
 def test_what_a_batch_takes_together_is_divided_by_messages_and_the_rest_by_time() -> None:
     """A row takes 2 ms in any case, and one of the first namespace 6 ms more: for one of it come four of the other."""
     job = SimulatedJob(PLACES["job"], shards=1, cost_ns=costs({"acme/x": 6, "blue/x": 0}))

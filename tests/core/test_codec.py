@@ -106,10 +106,11 @@ def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArra
     n = len(names)
     shared, own = (TimeAccounts(*(arrays(data, size) for _ in range(3))) for size in (scopes, n))
     used = UsedTime(arrays(data, scopes), arrays(data, n), *(data.draw(int64) for _ in range(3)))
-    prices = NamespacePrices.unknown(n)
+    prices = NamespacePrices.unknown(n, scopes=scopes)
     specific_ns = data.draw(st.sampled_from([own.time_ns, arrays(data, n)]))
     specific = dataclasses.replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro)
-    common = TimeAccounts(np.array([0]), *(np.array([data.draw(st.integers(1, 2**57))]) for _ in range(2)))
+    each = np.arange(scopes + 1)
+    common = TimeAccounts(0 * each, *(each + data.draw(st.integers(1, 2**57)) for _ in range(2)))
     prices = NamespacePrices(specific, data.draw(st.sampled_from([common, prices.common])))
     return TimeLedger(as_of_ms, shared, names, own, prices, arrays(data, n), used)
 

@@ -3,11 +3,14 @@
 Such a price has two parts. What functions used for a namespace's own rows is specific to it, and known from the last
 batch that admitted any of them. What all rows of a batch used together is divided by rows (`TimeCharges.common`): it
 costs every row of the batch the same, and in another batch another amount, for a batch of three rows after a start
-takes as long as one of ten thousand. That says nothing about a namespace. So this part is the job's last, for all
+takes as long as one of ten thousand. That says nothing about a namespace. So this part is the job's, for all
 namespaces alike: else one that was last served in a dear batch would count as dear until it is served again, and as it
 counts as dear, that would be long after the others.
 
-Both parts rise and fall as the prices of accounts do (`time_accounts`).
+Both parts rise and fall as the prices of accounts do (`time_accounts`). How fast the common part falls depends on what
+it is for. A scope is divided by one that falls as that of a scope without a quota, since beside the time of a dear
+batch all namespaces look alike. What its time is enough for is told by one that falls no faster than the scope's own
+price, and no slower: the window of another scope has no say in it.
 """
 
 from __future__ import annotations
@@ -33,35 +36,47 @@ class NamespacePrices:
 
     >>> ms, window_ms = 1_000_000, np.array([1_000, 1_000])
     >>> prices = (
-    ...     NamespacePrices.unknown(2)
+    ...     NamespacePrices.unknown(2, scopes=1)
     ...     .charged(np.array([30 * ms, 0]), np.array([6, 4]), windows_ms=window_ms, passed_ms=0)
-    ...     .with_common(70 * ms, 10, window_ms=1_000, passed_ms=0)
+    ...     .with_common(70 * ms, 10, windows_ms=np.array([4_000]), passed_ms=0)
     ... )
     >>> (prices.price_ns / ms).tolist()
     [12.0, 7.0]
     >>> prices = prices.charged(
     ...     np.array([0, 0]), np.array([0, 100]), windows_ms=window_ms, passed_ms=1_000
-    ... ).with_common(200 * ms, 100, window_ms=1_000, passed_ms=1_000)
+    ... ).with_common(200 * ms, 100, windows_ms=np.array([4_000]), passed_ms=1_000)
     >>> (prices.price_ns / ms).tolist()
     [8.5, 3.5]
+
+    For a scope with a window of 4 s the common part has fallen by an eighth, and not by half:
+
+    >>> (prices.held_up_ns / ms).tolist()
+    [2.625]
     """
 
     specific: TimeAccounts
     """Without quotas: the time of each namespace's own rows, and its messages."""
 
     common: TimeAccounts
-    """One position, without a quota: the time that all rows of a batch used together, and its messages."""
+    """Without quotas, shape (scopes + 1,): the time that all rows of a batch used together, and its messages, as it
+    falls in the window of every shared scope, and at last as it falls without a window."""
 
     @classmethod
-    def unknown(cls, count: int) -> NamespacePrices:
-        """Return the prices of so many namespaces of which nothing is known."""
-        return cls(TimeAccounts.opened(_no_quotas(count)), TimeAccounts.opened(_no_quotas(1)))
+    def unknown(cls, count: int, *, scopes: int) -> NamespacePrices:
+        """Return the prices of so many namespaces of which nothing is known, under so many shared scopes."""
+        return cls(TimeAccounts.opened(_no_quotas(count)), TimeAccounts.opened(_no_quotas(scopes + 1)))
 
     @property
     def price_ns(self) -> Int64s:
-        """The price of a message of every namespace; 0 where it is not known."""
-        price_ns = self.specific.price_ns + self.common.price_ns
+        """The price of a message of every namespace, by which scopes are divided; 0 where it is not known."""
+        price_ns = self.specific.price_ns + self.common.price_ns[-1]
         return np.where(self.specific.messages_micro > 0, price_ns, 0)
+
+    @property
+    def held_up_ns(self) -> Int64s:
+        """Shape (scopes,): by how much a message is dearer for what a scope's time is enough for."""
+        price_ns = self.common.price_ns
+        return np.maximum(price_ns[:-1] - price_ns[-1], 0)
 
     def charged(self, specific_ns: Int64s, messages: Int64s, *, windows_ms: Int64s, passed_ms: int) -> NamespacePrices:
         """Return the prices after a batch that used `specific_ns` for the `messages` of each namespace.
@@ -78,24 +93,30 @@ class NamespacePrices:
         )
         return replace(self, specific=specific)
 
-    def with_common(self, time_ns: int, messages: int, *, window_ms: int, passed_ms: int) -> NamespacePrices:
+    def with_common(self, time_ns: int, messages: int, *, windows_ms: Int64s, passed_ms: int) -> NamespacePrices:
         """Return the prices after a batch whose messages used `time_ns` together.
 
         Parameters
         ----------
-        window_ms
-            The least time in which the common part falls by half: a scope's own price falls no faster.
+        windows_ms
+            Shape (scopes,): the windows of the shared scopes' quotas, 0 without one.
         passed_ms
             The time since the batch before.
         """
+        each = np.ones(len(windows_ms) + 1, dtype=np.int64)
         common = self.common.charged(
-            _no_quotas(1), np.array([time_ns]), np.array([messages]), passed_ms=passed_ms, least_window_ms=window_ms
-        )
+            _no_quotas(len(each)), time_ns * each, messages * each, passed_ms=passed_ms,
+            least_window_ms=np.append(windows_ms, 0),
+        )  # fmt: skip
         return replace(self, common=common)
 
     def take(self, at: Int64s) -> NamespacePrices:
         """Return the prices of the namespaces at `at`, in that order."""
         return replace(self, specific=self.specific.take(at))
+
+    def in_scopes(self, former: Int64s) -> NamespacePrices:
+        """Return the prices under shared scopes that stood at `former`; those at -1 are new."""
+        return replace(self, common=self.common.take(np.append(former, -1)))
 
     def of_names(self, names: pa.StringArray, known: pa.StringArray) -> NamespacePrices:
         """Return the prices of namespaces, given that these are those of `known`; nothing is known of the others."""

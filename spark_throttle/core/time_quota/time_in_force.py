@@ -97,4 +97,4 @@ def _mix(
     if prices is None:
         return None
     held = np.where(own.is_limited, admissible_messages(own.balance_micro), PLENTY)
-    return TimeMix.of(ledger.shared, reports, prices, ledger.names, held, policy)
+    return TimeMix.of(ledger.shared, reports, prices, ledger.prices.held_up_ns, ledger.names, held, policy)

@@ -97,7 +97,8 @@ class TimeLedger:
         own = TimeAccounts(nothing, nothing, nothing)
         used = UsedTime(np.zeros(len(policy.shared), dtype=np.int64), nothing, 0, 0, 0)
         shared = TimeAccounts.opened(quotas_of(policy.shared))
-        return cls(now_ms, shared, pa.array([], pa.string()), own, NamespacePrices.unknown(0), nothing, used)
+        prices = NamespacePrices.unknown(0, scopes=len(policy.shared))
+        return cls(now_ms, shared, pa.array([], pa.string()), own, prices, nothing, used)
 
     def begun(self) -> TimeLedger:
         """Return the ledger with nothing used yet, from which a next epoch settles."""
@@ -168,7 +169,7 @@ class TimeLedger:
                 int(sums_of_time(np.zeros_like(common_ns), common_ns, 1)[0]),
                 int(messages.sum()),
                 passed_ms=passed_ms,
-                window_ms=int(quotas_of(policy.shared).window_ms.max(initial=0)),
+                windows_ms=quotas_of(policy.shared).window_ms,
             ),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
@@ -196,7 +197,8 @@ class TimeLedger:
         shared_ns = np.where(former >= 0, self.used.shared_ns[former], 0)
         old, new = (self.own_limits(policy) for policy in (before, after))
         own = replace(self, own=_carried(self.own, old, new)).taken(np.flatnonzero(_is_entered(self.names, after)))
-        return replace(own, shared=shared, used=replace(own.used, shared_ns=shared_ns))
+        prices, used = own.prices.in_scopes(former), replace(own.used, shared_ns=shared_ns)
+        return replace(own, shared=shared, prices=prices, used=used)
 
     def without_idle(self, policy: CompiledPolicy) -> TimeLedger:
         """Return the ledger without the namespaces that are full, and have long been idle or longer than many others.

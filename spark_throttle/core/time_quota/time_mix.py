@@ -60,6 +60,7 @@ class TimeMix:
         accounts: TimeAccounts,
         reports: Sequence[UsageReport],
         prices: MessagePrices,
+        held_up_ns: Int64s,
         known: pa.StringArray,
         held: Int64s,
         policy: CompiledPolicy,
@@ -70,6 +71,8 @@ class TimeMix:
         ----------
         prices
             The prices of the messages of the namespaces `known`; scopes that they do not divide keep theirs.
+        held_up_ns
+            Shape (scopes,): by how much a message is dearer in each scope than these prices say (`namespace_prices`).
         held
             Shape (scopes,): the messages that each scope's own limit lets through; `PLENTY` where it has none.
         policy
@@ -83,7 +86,8 @@ class TimeMix:
         is_divided, demand = (prices.shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
         time_ns = np.where(is_divided, accounts.balance_ns, 0)
         given, of_waiting = (
-            _given(claims, messages, own, time_ns, held, policy) for messages in (demand, np.minimum(demand, waiting))
+            _given(claims, messages, own, held_up_ns, time_ns, held, policy)
+            for messages in (demand, np.minimum(demand, waiting))
         )
         return cls(accounts, is_divided, given, of_waiting[:, 0])
 
@@ -120,8 +124,9 @@ class TimeMix:
 
 
 def _given(
-    claims: Claims, messages: Int64s, prices: MessagePrices, time_ns: Int64s, held: Int64s, policy: CompiledPolicy
-) -> Int64s:
+    claims: Claims, messages: Int64s, prices: MessagePrices, held_up_ns: Int64s, time_ns: Int64s, held: Int64s,
+    policy: CompiledPolicy,
+) -> Int64s:  # fmt: skip
     """Return the messages and the time that every scope gives of `messages` of each flow, shape (scopes, 2).
 
     Parameters
@@ -138,7 +143,8 @@ def _given(
     for scope in claims.shared_scope.T:
         at = np.flatnonzero(scope >= 0)
         here = scope[at]
-        each_ns = np.where(prices.own_ns[at] > 0, prices.own_ns[at], prices.shared_ns[here]) * is_divided[here]
+        own_ns = prices.own_ns[at]
+        each_ns = np.where(own_ns > 0, own_ns + held_up_ns[here], prices.shared_ns[here]) * is_divided[here]
         taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), _MOST)
         weight = weights_in(here, claims.weight[at], domain[at], policy)
         granted = water_fill(np.stack([wanted[at], taken], axis=1), weight, here, available)

@@ -125,7 +125,7 @@ PRICED = replace(TIME, prices=MessagePrices(np.array([0, 2**50]), np.array([7, 0
 """The same with the prices of messages: shards of version 9, epochs of version 10 and grants of version 7 have them."""
 
 ONE_PRICE = NamespacePrices(
-    TimeAccounts(np.array([0, 0]), np.array([0, 3]), np.array([1, 2**61])), NamespacePrices.unknown(0).common
+    TimeAccounts(np.array([0, 0]), np.array([0, 3]), np.array([1, 2**61])), NamespacePrices.unknown(0, scopes=2).common
 )
 """Prices of which nothing is common to a batch."""
 
@@ -149,7 +149,7 @@ PARTED_TIME = replace(
         EPOCH_TIME.ledger,
         prices=NamespacePrices(
             replace(ONE_PRICE.specific, time_ns=np.array([0, 2])),
-            TimeAccounts(np.array([0]), np.array([2**57]), np.array([2**61])),
+            TimeAccounts(np.zeros(3, dtype=np.int64), np.array([2**57, 3, 2]), np.full(3, 2**61)),
         ),
     ),
 )

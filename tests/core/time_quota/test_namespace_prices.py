@@ -53,13 +53,27 @@ def test_what_a_namespace_uses_for_itself_makes_it_dearer_whatever_the_batch_tak
     assert prices_ms(ledger) == {"acme/a": 41, "acme/b": 1}
 
 
-def test_common_price_rises_at_once_and_falls_by_half_in_the_longest_window() -> None:
+def test_common_price_rises_at_once_and_falls_by_half_in_a_second() -> None:
     ledger = batch(TimeLedger.opened(POLICY, now_ms=0), 10, {"acme/a": 10})
     seen = []
     for common_ms in (1_000, 1, 1, 1):
-        ledger = batch(ledger, common_ms, {"acme/a": 10}, after_ms=2_000)
+        ledger = batch(ledger, common_ms, {"acme/a": 10})
         seen.append(prices_ms(ledger)["acme/a"])
     assert seen == [100, 50, 25, 12.5]
+
+
+LONG = {name: Tenant(limit(request_percentage=4, burst_seconds=seconds)) for name, seconds in (("acme", 2), ("zoo", 8))}
+
+
+def test_common_price_tells_what_a_scope_is_enough_for_as_it_falls_in_the_scopes_own_window() -> None:
+    """Tenants of 2 s and of 8 s; the job and a group have no quota. A policy without the former keeps the latter's."""
+    policy = make_policy(tenants=LONG)
+    ledger = batch(TimeLedger.opened(policy, now_ms=0), 1_000, {"acme/a": 10}, policy=policy)
+    ledger = batch(ledger, 1, {"acme/a": 10}, after_ms=2_000, policy=policy)
+    assert prices_ms(ledger) == {"acme/a": 50}
+    assert (ledger.prices.held_up_ns / MS).tolist() == [0, 0, 37.5]
+    kept = ledger.carried(policy, make_policy(tenants={"new": LONG["acme"], "zoo": LONG["zoo"]}))
+    assert (kept.prices.held_up_ns / MS).tolist() == [0, 0, 37.5]
 
 
 def test_time_of_no_message_of_a_namespace_is_no_price_of_it() -> None:
@@ -90,17 +104,22 @@ class SlowPrice:
 @given(steps)
 def test_prices_equal_slow_ones(batches: list[tuple[int, list[tuple[int, int]], int]]) -> None:
     windows_ms = np.array([0, 1_000, 7])
-    prices, common, own = NamespacePrices.unknown(3), SlowPrice(), [SlowPrice() for _ in range(3)]
+    held_up = SlowPrice()
+    prices, common, own = NamespacePrices.unknown(3, scopes=2), SlowPrice(), [SlowPrice() for _ in range(3)]
     for together_ns, each, passed_ms in batches:
         messages = np.array([count for count, _ in each])
         specific_ns = np.array([time_ns if count else 0 for count, time_ns in each])
         total = int(messages.sum())
         common_ns = together_ns if total else 0
         prices = prices.charged(specific_ns, messages, windows_ms=windows_ms, passed_ms=passed_ms)
-        prices = prices.with_common(common_ns, total, window_ms=1_000, passed_ms=passed_ms)
+        prices = prices.with_common(common_ns, total, windows_ms=np.array([7, 6_000]), passed_ms=passed_ms)
+        held_up.charge(common_ns, total, 6_000, passed_ms)
         common.charge(common_ns, total, 1_000, passed_ms)
         for at, slow in enumerate(own):
             slow.charge(int(specific_ns[at]), int(messages[at]), int(windows_ms[at]) or 1_000, passed_ms)
             expected = slow.price + common.price if slow.has_messages else Fraction(0)
             # Each price is rounded down to a nanosecond, and its time to 30 bits in each batch.
             assert abs(int(prices.price_ns[at]) - expected) <= 3 + expected * Fraction(6, 2**27)
+        above_ns = held_up.price - common.price
+        assert abs(int(prices.held_up_ns[1]) - above_ns) <= 3 + held_up.price * Fraction(12, 2**27)
+        assert prices.held_up_ns[0] == 0
