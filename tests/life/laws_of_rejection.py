@@ -32,7 +32,8 @@ class Rejection(Law):
     A batch without an epoch of its own is decided by what was lent for an earlier one.
 
     A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it. A
-    job that has no share of its quota yet rejects nothing, whatever it owes.
+    job that has no share of its quota yet rejects nothing, whatever it owes. One that leaves the exchange before it has
+    a share begins without time.
     """
 
     name = REJECTION
@@ -42,6 +43,7 @@ class Rejection(Law):
         self._epoch = -1
         self._batch_ms = 0
         self._interval_ms = 0
+        self._was_sharing = False
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Look at the messages that were rejected for a quota of many namespaces."""
@@ -52,6 +54,7 @@ class Rejection(Law):
         is_standing, self._epoch = batch.epoch == self._epoch, batch.epoch
         between_ms, self._batch_ms = batch.steady_ms - self._batch_ms, batch.steady_ms
         longest_ms, self._interval_ms = max(between_ms, self._interval_ms), between_ms
+        was_sharing, self._was_sharing = self._was_sharing, world.job.is_sharing
         if before is None or is_standing:
             return
         yield from _waiting_for_debts(world, batch, 2 * longest_ms)
@@ -61,7 +64,8 @@ class Rejection(Law):
         may_wait = _rows_that_may_wait(world, batch)
         for letter in batch.rejected:
             scope = _rejecting_scope(contracts, letter)
-            if letter.dimension == "time" and text_of(letter.row.namespace) not in world.timed:
+            is_timed = was_sharing or text_of(letter.row.namespace) in world.timed
+            if letter.dimension == "time" and not is_timed:
                 yield f"{letter} was rejected for processing time, of which nothing was ever charged"
             if scope is None or letter.row.id not in may_wait:
                 continue
