@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], object]:
     """Put the queries that follow `policies` on a clock of their own, and return what moves it."""
     shift = policies.with_name("shift")
-    shift.write_text("0")
+
+    def move(by_ms: int) -> None:
+        """Set the shift in one step, for the query reads it at any time."""
+        written = shift.with_name("shift.tmp")
+        written.write_text(str(by_ms))
+        written.rename(shift)
+
+    move(0)
 
     def make_operator(*arguments: Any, **named: Any) -> Any:
         operator = ShardOperator(*arguments, **named)
@@ -43,7 +50,7 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
 
     monkeypatch.setattr("spark_throttle.spark.pipeline.ThrottleControlSource", _MovedControlSource)
     monkeypatch.setattr("spark_throttle.spark.pipeline.ShardOperator", make_operator)
-    return lambda by_ms: shift.write_text(str(by_ms))
+    return move
 
 
 class _MovedControlSource(ThrottleControlSource):
