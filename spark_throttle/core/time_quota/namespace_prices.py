@@ -18,8 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.core.quota import UNLIMITED, Int64s, TimeQuotas
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -118,12 +116,9 @@ class NamespacePrices:
         """Return the prices under shared scopes that stood at `former`; those at -1 are new."""
         return replace(self, common=self.common.take(np.append(former, -1)))
 
-    def of_names(self, names: pa.StringArray, known: pa.StringArray) -> NamespacePrices:
-        """Return the prices of namespaces, given that these are those of `known`; nothing is known of the others."""
-        at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
-        accounts = self.specific
-        specific = TimeAccounts(*(np.append(getattr(accounts, name), 0)[at] for name in TimeAccounts.__slots__))
-        return replace(self, specific=specific)
+    def with_unknown(self, count: int) -> NamespacePrices:
+        """Return these prices, and then those of so many namespaces of which nothing is known."""
+        return replace(self, specific=self.specific.followed_by(TimeAccounts.opened(_no_quotas(count))))
 
 
 def _no_quotas(count: int) -> TimeQuotas:

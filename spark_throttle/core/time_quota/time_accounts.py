@@ -59,6 +59,12 @@ class TimeAccounts:
         """Return the accounts at `at`, in that order."""
         return TimeAccounts(self.balance_ns[at], self.time_ns[at], self.messages_micro[at])
 
+    def followed_by(self, others: TimeAccounts) -> TimeAccounts:
+        """Return these accounts, and then others."""
+        return TimeAccounts(
+            *(np.concatenate([getattr(each, name) for each in (self, others)]) for name in TimeAccounts.__slots__)
+        )
+
     def refilled(self, quotas: TimeQuotas, elapsed_ms: int) -> TimeAccounts:
         """Return the accounts `elapsed_ms` later."""
         return replace(self, balance_ns=refill(self.balance_ns, quotas.rate_ns_per_ms, quotas.burst_ns, elapsed_ms))

@@ -154,7 +154,8 @@ class TimeLedger:
         own_ns, own_messages = paid.of_own(charges.names, charges.time_ns), paid.of_own(admitted, messages)
         shared_ns, exempt_ns = time_by_scope(charges.names, charges.time_ns, policy)
         shared_messages, _ = time_by_scope(admitted, messages, policy)
-        own_quotas, windows_ms = quotas_of(paid.own_limits(policy)), _windows_ms(paid.names, policy)
+        quotas, own_quotas = quotas_of(policy.shared), quotas_of(paid.own_limits(policy))
+        windows_ms = _windows_ms(paid.names, policy)
         prices = paid.prices.charged(
             paid.of_own(charges.names, charges.specific_ns), own_messages,
             windows_ms=np.maximum(own_quotas.window_ms, windows_ms), passed_ms=passed_ms,
@@ -163,13 +164,13 @@ class TimeLedger:
         used = paid.used
         return replace(
             paid,
-            shared=paid.shared.charged(quotas_of(policy.shared), shared_ns, shared_messages, passed_ms=passed_ms),
+            shared=paid.shared.charged(quotas, shared_ns, shared_messages, passed_ms=passed_ms),
             own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=windows_ms),
             prices=prices.with_common(
                 int(sums_of_time(np.zeros_like(common_ns), common_ns, 1)[0]),
                 int(messages.sum()),
                 passed_ms=passed_ms,
-                windows_ms=quotas_of(policy.shared).window_ms,
+                windows_ms=quotas.window_ms,
             ),
             active_ms=np.where((own_ns > 0) | (own_messages > 0), paid.as_of_ms, paid.active_ms),
             used=replace(
@@ -241,12 +242,14 @@ class TimeLedger:
             return self
         every, zeros = pa.concat_arrays([self.names, names]), np.zeros(len(names), dtype=np.int64)
         begins = TimeAccounts.opened(quotas_of(policy.namespace_limits.take(match(names, policy).rule)))
-        own = TimeAccounts(
-            *(np.concatenate([getattr(each, name) for each in (self.own, begins)]) for name in TimeAccounts.__slots__)
+        entered = replace(
+            self,
+            names=every,
+            own=self.own.followed_by(begins),
+            prices=self.prices.with_unknown(len(names)),
+            active_ms=np.concatenate([self.active_ms, zeros]),
+            used=replace(self.used, own_ns=np.concatenate([self.used.own_ns, zeros])),
         )
-        used = replace(self.used, own_ns=np.concatenate([self.used.own_ns, zeros]))
-        active_ms, prices = np.concatenate([self.active_ms, zeros]), self.prices.of_names(every, self.names)
-        entered = replace(self, names=every, own=own, prices=prices, active_ms=active_ms, used=used)
         return entered.taken(pc.sort_indices(every).to_numpy().astype(np.int64))
 
     def of_own(self, names: pa.StringArray, amount: Int64s) -> Int64s:
