@@ -5,6 +5,9 @@
 Printed per form: the CPU time that the wrapper takes of each call beside what the function takes, in percent, and the
 fixed cost of a task, which is that of writing one file. The function is called as a worker of Spark calls it, without
 Spark, so that nothing but the wrapper is measured: the same rows go through the wrapper and past it.
+
+The function's work is measured in the same round as the wrapper, for a machine is not always equally fast: a figure is
+the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -28,7 +32,10 @@ from spark_throttle.spark.metering.running_task import RunningTask
 from tests.benchmarks.results import save
 
 NAMESPACES: Final = 50
-ROUNDS: Final = 5
+ROUNDS: Final = 15
+WORKS: Final = 3
+"""Times that a round does the work."""
+
 FORMS: Final[dict[str, Callable[[pa.RecordBatch], Any]]] = {
     "arrow": lambda rows: rows,
     "pandas": lambda rows: rows.to_pandas(),
@@ -45,30 +52,54 @@ def main() -> None:
     parser.add_argument("--us-per-row", type=float, default=10)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    call_us = given.rows * given.us_per_row
+    work = Work.of(given.rows * given.us_per_row)
     numbers: dict[str, Any] = {"rows": given.rows, "us_per_row": given.us_per_row}
     for form in FORMS:
-        call_cost_us, task_cost_us = costs_us(form, given.calls, given.rows)
-        numbers[f"{form}_percent"] = round(100 * call_cost_us / call_us, 3)
+        percent, task_cost_us = costs(form, given.calls, given.rows, work)
+        numbers[f"{form}_percent"] = round(percent, 3)
         numbers[f"{form}_us_per_task"] = round(task_cost_us, 1)
     save(numbers, given.out)
     print(json.dumps(numbers))
 
 
-def costs_us(form: str, calls: int, rows: int) -> tuple[float, float]:
-    """Return what the wrapper costs a call, and what it costs a task beside its calls: each the median of rounds.
+@dataclass(frozen=True)
+class Work:
+    """What the function does in a call: it counts."""
 
-    The function does nothing, so that nothing hides the wrapper: what it takes of a real one is added to it.
+    steps: int
+
+    @classmethod
+    def of(cls, wanted_us: float) -> Work:
+        """Return work that takes so long where the machine is at its fastest."""
+        sample = cls(100_000)
+        return cls(round(sample.steps * wanted_us / min(sample.spent_us() for _ in range(ROUNDS))))
+
+    def spent_us(self) -> float:
+        """Do it, and return the CPU time that it took."""
+        began_ns = time.process_time_ns()
+        for _ in range(self.steps):
+            pass
+        return (time.process_time_ns() - began_ns) / 1000
+
+
+def costs(form: str, calls: int, rows: int, work: Work) -> tuple[float, float]:
+    """Return what the wrapper costs a call, in percent of the function's work, and what it costs a task beside that.
+
+    The function that the wrapper calls does nothing, so that nothing hides the wrapper.
     """
     names = pa.array([f"acme/{at * 7919 % NAMESPACES}" for at in range(rows)])
     batch = FORMS[form](pa.record_batch({"ns": names, "value": pa.array(range(rows))}))
-    taken: dict[int, list[float]] = {1: [], calls: []}
+    percents, task_costs_us = [], []
     for _ in range(ROUNDS):
-        for count, found in taken.items():
-            found.append(spent_us(form, batch, count, is_metered=True) - spent_us(form, batch, count, is_metered=False))
-    one, all_of_them = (statistics.median(found) for found in taken.values())
-    a_call = (all_of_them - one) / (calls - 1)
-    return a_call, one - a_call
+        one_us, all_us = (
+            spent_us(form, batch, count, is_metered=True) - spent_us(form, batch, count, is_metered=False)
+            for count in (1, calls)
+        )
+        a_call_us = (all_us - one_us) / (calls - 1)
+        works_us = [work.spent_us() for _ in range(WORKS)]
+        percents.append(100 * a_call_us * WORKS / sum(works_us))
+        task_costs_us.append(one_us - a_call_us)
+    return statistics.median(percents), statistics.median(task_costs_us)
 
 
 def spent_us(form: str, batch: Any, calls: int, *, is_metered: bool) -> float:

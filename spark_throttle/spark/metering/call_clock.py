@@ -79,13 +79,13 @@ class CallClock:
         now_ns = self._meter.read_ns()
         thread = threading.get_ident()
         if self._thread == thread:
-            self._meter.pass_over()
+            self._meter.pass_over(now_ns)
         self._thread, self._since_ns, self._is_running = thread, now_ns, True
 
     def suspend(self) -> None:
         """Let the clock stand while another runs within it."""
-        self._meter.charge_blocks()
         now_ns = self._meter.read_ns()
+        self._meter.charge_blocks(now_ns)
         with self._lock:
             self._used_ns += now_ns - self._since_ns
         self._since_ns, self._is_running = now_ns, False

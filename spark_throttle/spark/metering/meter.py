@@ -82,24 +82,24 @@ class Meter:
         A block inside another is charged to its own namespace alone.
         """
         self._check(namespace)
-        self.charge_blocks()
+        self.charge_blocks(self.read_ns())
         self._blocks.namespaces.append(namespace)
         try:
             yield
         finally:
-            self.charge_blocks()
+            self.charge_blocks(self.read_ns())
             self._blocks.namespaces.pop()
 
-    def charge_blocks(self) -> None:
+    def charge_blocks(self, now_ns: int) -> None:
         """Charge the innermost block of code of this thread up to now."""
-        blocks, now_ns = self._blocks, self.read_ns()
+        blocks = self._blocks
         if blocks.namespaces:
             self._charge_ns(blocks.namespaces[-1], now_ns - blocks.since_ns)
         blocks.since_ns = now_ns
 
-    def pass_over(self) -> None:
-        """Charge no block of code of this thread for the time since they were charged last."""
-        self._blocks.since_ns = self.read_ns()
+    def pass_over(self, now_ns: int) -> None:
+        """Charge no block of code of this thread for the time since they were charged last until now."""
+        self._blocks.since_ns = now_ns
 
     def end(self) -> Counter[str]:
         """Return what was said until the function's call ended, by namespace; after that nothing more can be said."""
