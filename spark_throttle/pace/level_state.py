@@ -1,11 +1,12 @@
 """What one level holds: its balance, whether it throttles, who is held by it, and the tokens handed out in advance.
 
-All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: `allowance`. It is an
-iterator of tokens that are handed out without lock and clock, by `next`, which is atomic while there is a global
-interpreter lock: a call that gets one is admitted. Without that lock nothing is handed out this way. Calls of more
-tokens, or at more levels, take from `budget_tokens` instead, with the lock and without a clock. So a level's balance is
-updated once for at most one resolution's worth of tokens. This is PIP-322's idea, that between two updates calls are
-only counted, in the form that is cheapest in Python.
+All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: the allowance. It is an
+iterator of calls that are let through without lock and clock, by `next`, which is atomic while there is a global
+interpreter lock: a call that gets one from all its levels is admitted. Without that lock nothing is handed out this
+way. An allowance is for calls of one size, of one token or as many as the call before had; where sizes change, calls
+take from `budget_tokens` instead, with the lock and without a clock. So a level's balance is updated once for at most
+one resolution's worth of tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form
+that is cheapest in Python.
 
 Laws: whoever takes from what was closed gets nothing. What was taken is charged when it is closed, after time has been
 paid and cut to the burst: as if all of it were taken at that moment. So a level never gives out more than
@@ -27,8 +28,8 @@ from spark_throttle.pace.token_counter import TokenCounter
 if TYPE_CHECKING:
     from spark_throttle.pace.place import Place
 
-_NOTHING: Final[Iterator[bool]] = iter(())
-_TOKEN: Final = True
+NOTHING: Final[Iterator[bool]] = iter(())
+_CALL: Final = True
 _IS_NEXT_ATOMIC: Final[bool] = getattr(sys, "_is_gil_enabled", lambda: True)()
 _MOST_IN_ADVANCE: Final = 256
 """How many calls may go by without a look at the clock: an update costs no more than a few of them."""
@@ -38,8 +39,9 @@ class LevelState:
     """A level as its queue sees it."""
 
     __slots__ = (
-        "__weakref__", "_handed_out", "_resolution_ns", "_stale", "allowance", "budget_tokens", "counter", "due_ns",
-        "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns", "worth_tokens",
+        "__weakref__", "_call_tokens", "_handed_out", "_resolution_ns", "_stale", "allowance", "allowances",
+        "budget_tokens", "counter", "due_ns", "held", "is_throttling", "is_turn_kept", "name", "queued_due_ns",
+        "worth_tokens",
     )  # fmt: skip
 
     def __init__(self, name: str, limit: Limit, initial_tokens: int, *, now_ns: int, resolution_ns: int) -> None:
@@ -48,8 +50,10 @@ class LevelState:
         self.held: list[tuple[int, Place]] = []
         """A heap, by age, of the places that this level holds: each waiting place stands with one of the levels that
         throttle it. An entry whose place has left or has another age is void."""
-        self.allowance: Iterator[bool] = _NOTHING
-        """Tokens handed out in advance, one by one; never while there is a budget."""
+        self.allowance: Iterator[bool] = NOTHING
+        """Calls of one token that are let through in advance; never while there is a budget."""
+        self.allowances: dict[int, Iterator[bool]] = {}
+        """The same by the tokens of a call; at most one size at a time."""
         self.budget_tokens = 0
         """Tokens handed out in advance, to be counted."""
         self.is_throttling = False
@@ -59,6 +63,8 @@ class LevelState:
         """When a level that throttles will stop."""
         self.queued_due_ns = NEVER_NS
         """The due time for which the queue has an entry."""
+        self._call_tokens = 1
+        """The tokens of a call of the allowance; or if there is none, of the last call that asked for one."""
         self._handed_out = 0
         self._stale = 0
         self._resolution_ns = resolution_ns
@@ -73,8 +79,9 @@ class LevelState:
         """Return the balance at a time, after the allowance was closed."""
         self.counter.pay(now_ns)
         if self._handed_out:
-            allowance, self.allowance = self.allowance, _NOTHING
-            taken = self._handed_out - len(tuple(allowance)) - self.budget_tokens
+            allowances, self.allowances, self.allowance = self.allowances, {}, NOTHING
+            left = sum(len(tuple(allowance)) for allowance in allowances.values()) * self._call_tokens
+            taken = self._handed_out - left - self.budget_tokens
             self._handed_out = self.budget_tokens = 0
             self.charge(taken)
         return self.held_tokens
@@ -102,6 +109,16 @@ class LevelState:
         self.counter.refund(tokens)
         self._judge()
 
+    def give_back(self, tokens: int, allowance: Iterator[bool]) -> bool:
+        """Take a call of an allowance back; False if that was closed since, so that the call was charged.
+
+        Until then it was not charged, and made nothing throttle.
+        """
+        if self.allowances.get(tokens) is not allowance:
+            return False
+        self._handed_out -= tokens
+        return True
+
     def set_limit(self, limit: Limit, now_ns: int) -> None:
         """Change the limit: time until now is paid at the old one, and debt stays."""
         self.balance_at(now_ns)
@@ -109,16 +126,21 @@ class LevelState:
         self._weigh()
         self._judge()
 
-    def hand_out(self, *, is_one_by_one: bool) -> None:
-        """Open an allowance or a budget, if the balance is worth one."""
+    def hand_out(self, tokens_of_call: int) -> None:
+        """Open an allowance or a budget, for calls of as many tokens as the last one, if the balance is worth one."""
+        is_repeated, self._call_tokens = tokens_of_call in (1, self._call_tokens), tokens_of_call
         tokens = min(self.held_tokens, self.worth_tokens)
-        if self.is_throttling or tokens <= 1:
+        if self.is_throttling or tokens <= tokens_of_call:
             return
-        if is_one_by_one and _IS_NEXT_ATOMIC:
-            self._handed_out = min(tokens, _MOST_IN_ADVANCE)
-            self.allowance = repeat(_TOKEN, self._handed_out)
+        if is_repeated and tokens_of_call and _IS_NEXT_ATOMIC:
+            calls = min(tokens // tokens_of_call, _MOST_IN_ADVANCE)
+            self._handed_out = calls * tokens_of_call
+            allowance = repeat(_CALL, calls)
+            self.allowances = {tokens_of_call: allowance}
+            if tokens_of_call == 1:
+                self.allowance = allowance
         else:
-            self._handed_out = self.budget_tokens = tokens
+            self._handed_out = self.budget_tokens = min(tokens, max(tokens_of_call, 1) * _MOST_IN_ADVANCE)
 
     def _weigh(self) -> None:
         limit = self.counter.limit

@@ -1,23 +1,26 @@
 """Producers: what sends, is charged at all its levels at once, and is held while any of them throttles it.
 
 `Producer` is for threads, `AsyncProducer` for asyncio; both may share levels, and stand in one queue. A producer's
-first calls cost a lock and a clock. Most later ones take from what its levels have handed out in advance: one token at
-a single level costs neither, anything else the lock.
+first calls cost a lock and a clock. Most later ones take from what its levels have handed out in advance: calls of one
+size cost neither, calls of changing sizes the lock. A call takes from all its levels at once. Those that have nothing
+left it asks under the lock, and if one of them throttles, it gives back what it took of the others. The next call is
+refused without the lock.
 
-Surprises: several threads may call one producer; their calls share its place, so each of its turns lets one of them
-through. `try_acquire` returns False while another call of the same producer waits.
+Surprises: while one thread has taken what it will give back, another may be refused, or wait for a moment. Several
+threads may call one producer; their calls share its place, so each of its turns lets one of them through. `try_acquire`
+returns False while another call of the same producer waits.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
-from itertools import accumulate
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from itertools import accumulate, zip_longest
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.pace.level_state import LevelState
+from spark_throttle.pace.level_state import NOTHING, LevelState
 from spark_throttle.pace.limit import MOST, NS_PER_SECOND, check_whole
 from spark_throttle.pace.place import Place
 from spark_throttle.pace.turn_queue import TurnQueue
@@ -27,6 +30,9 @@ from spark_throttle.pace.waiting_threads import WaitingThreads
 _ONE: Final = 1
 """Compared by identity, which is cheaper; another 1 takes the longer way, to the same result."""
 
+_InAdvance: TypeAlias = tuple[Iterator[tuple[bool, ...]], Sequence[Iterator[bool]]]
+"""Calls that are let through in advance: for each, which levels let it through; and the allowances of the levels from
+which these are taken."""
 
 _MOST_SECONDS: Final = MOST // NS_PER_SECOND
 
@@ -41,11 +47,15 @@ class Array(Protocol):
 class TryingProducer:
     """What a producer does without waiting; made by `Pacer`."""
 
-    __slots__ = ("_place", "_queue", "_quick")
+    __slots__ = ("_all", "_in_advance", "_narrowest_first", "_none", "_place", "_queue", "_quick", "_shut")
 
     def __init__(self, queue: TurnQueue, levels: tuple[LevelState, ...]) -> None:
         self._queue = queue
         self._place = Place(levels)
+        self._narrowest_first = tuple(sorted(levels, key=lambda level: level.worth_tokens))
+        self._in_advance: dict[int, _InAdvance] = {}
+        """By the tokens of a call, one size at a time."""
+        self._all, self._none, self._shut = (True,) * len(levels), (False,) * len(levels), (NOTHING,) * len(levels)
         # A producer of several levels never finds anything handed out here.
         self._quick = levels[0] if len(levels) == 1 else _NO_LEVEL
 
@@ -71,16 +81,48 @@ class TryingProducer:
             return True
         if type(tokens) is not int or not 0 <= tokens <= MOST:
             check_whole("tokens", tokens, 0)
-        queue, levels = self._queue, self._place.levels
-        with queue.lock:
-            for level in levels:
-                if tokens >= level.budget_tokens:
-                    break
-            else:  # handed out in advance by all of them, so none of them throttles
-                for level in levels:
-                    level.budget_tokens -= tokens
+        in_advance, got = self._in_advance.get(tokens), None
+        if in_advance is not None:
+            got = next(in_advance[0], None)
+            if got == self._all:
                 return True
-            return queue.try_now(self._place, [tokens], queue.clock.now_ns()) > 0
+        queue = self._queue
+        if got is None and not queue.has_work and self._is_throttled():
+            return False
+        with queue.lock:
+            if in_advance is not None and got is not None:
+                return self._try_missing(tokens, got, in_advance[1])
+            return _take_of_budgets(self._narrowest_first, tokens) or self._try_missing(tokens, self._none, self._shut)
+
+    def _is_throttled(self) -> bool:
+        """Return whether a level throttles it; without the lock this tells of a moment during the call."""
+        for level in self._narrowest_first:
+            if level.is_throttling:
+                return self._queue.clock.now_ns() < level.due_ns
+        return False
+
+    def _try_missing(self, tokens: int, got: tuple[bool, ...], allowances: Sequence[Iterator[bool]]) -> bool:
+        """Charge the levels that have not let a call through yet; if they throttle, the others get theirs back."""
+        missing: list[LevelState] = []
+        taken: list[tuple[LevelState, Iterator[bool]]] = []
+        for level, has, allowance in zip(self._narrowest_first, got, allowances, strict=True):
+            now = allowance if has else level.allowances.get(tokens, NOTHING)
+            if has or next(now, False):
+                taken.append((level, now))
+            else:
+                missing.append(level)
+        if missing and not _take_of_budgets(missing, tokens):
+            queue, now_ns = self._queue, self._queue.clock.now_ns()
+            if not queue.try_now(self._place, [tokens], now_ns, missing):
+                closed = [level for level, allowance in taken if not level.give_back(tokens, allowance)]
+                if closed:
+                    queue.give_back(closed, tokens, now_ns)
+                self._in_advance = {}
+                return False
+        opened = [level.allowances.get(tokens, NOTHING) for level in self._narrowest_first]
+        is_open = NOTHING not in opened
+        self._in_advance = {tokens: (zip_longest(*opened, fillvalue=False), opened)} if is_open else {}
+        return True
 
     def try_acquire_many(self, tokens: Iterable[int] | Array) -> int:
         """Charge as many of the first items as pass now, one after the other, and return how many that is.
@@ -269,6 +311,16 @@ class _NoLevel:
 
 
 _NO_LEVEL: Final = _NoLevel()
+
+
+def _take_of_budgets(levels: Sequence[LevelState], tokens: int) -> bool:
+    """Take tokens of the budgets of levels if all have them; then none of them throttles."""
+    for level in levels:
+        if tokens >= level.budget_tokens:
+            return False
+    for level in levels:
+        level.budget_tokens -= tokens
+    return True
 
 
 def _sums(tokens: Iterable[int] | Array) -> list[int]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Final
 from weakref import WeakSet
@@ -41,7 +41,7 @@ _SOON_NS: Final = NS_PER_SECOND
 
 
 class TurnQueue:
-    """The levels of one pacer and who waits for them; every method but `abandon` is called under `lock`."""
+    """The levels of one pacer and who waits for them; all but `abandon` and `has_work` is used under `lock`."""
 
     def __init__(self, clock: Clock) -> None:
         self.lock = threading.Lock()
@@ -61,13 +61,19 @@ class TurnQueue:
 
     # ------------------------------------------------------------------------------------------------- calls
 
-    def try_now(self, place: Place, sums: list[int], now_ns: int) -> int:
-        """Let through what may go now, and return how many items that is; 0 if the place is held."""
+    def try_now(self, place: Place, sums: list[int], now_ns: int, missing: Sequence[LevelState] | None = None) -> int:
+        """Let through what may go now, and return how many items that is; 0 if the place is held.
+
+        Parameters
+        ----------
+        missing
+            Those of the place's levels that have not let it through yet; all, unless given.
+        """
         if self._abandoned or (self._due and self._due[0][0] <= now_ns):
             self.serve(now_ns)
         if self.is_closed:
             raise PacerClosedError
-        levels = place.levels
+        levels = place.levels if missing is None else missing
         for level in levels:  # one that waits is held by one of them
             if level.throttles_at(now_ns):
                 return 0
@@ -77,8 +83,18 @@ class TurnQueue:
             level.charge(tokens)
         for level in levels:
             if level.worth_tokens > 1:
-                level.hand_out(is_one_by_one=tokens == 1 and len(levels) == 1)
+                level.hand_out(tokens)
         return passed
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a call may find more to do than its own; needs no lock."""
+        return bool(self._due or self._abandoned or self.is_closed)
+
+    def give_back(self, levels: Iterable[LevelState], tokens: int, now_ns: int) -> None:
+        """Give levels back what a call has taken of them that does not go."""
+        self._refund(levels, tokens, now_ns)
+        self.serve(now_ns)
 
     def enqueue(self, request: Request, now_ns: int) -> None:
         """Let a call wait for its turn; `try_now` has just returned 0 for it."""
