@@ -76,4 +76,4 @@ def refuse_drained(directory: Directory) -> None:
     """
     found = read_drained(directory)
     if found is not None:
-        raise DrainedError(found.batch, found.into, directory.path(NAME), is_finished=found.is_finished)
+        raise DrainedError(found.batch, found.into, directory.shown(NAME), is_finished=found.is_finished)

@@ -52,7 +52,7 @@ class Handover:
         content = directory.read(name)
         if content is None or state_digest(content) != self.states[shard]:
             problem = "it is gone" if content is None else "its content does not belong to its name"
-            raise DamagedError(f"the state that was handed over {directory.path(name)}", problem, RESTORE_CHECKPOINT)
+            raise DamagedError(f"the state that was handed over {directory.shown(name)}", problem, RESTORE_CHECKPOINT)
         return content
 
 
@@ -88,7 +88,7 @@ def read_handover(directory: Directory, name: str) -> Handover:
     path = f"{_FOLDER}/{name}.json"
     found = read_versioned(directory, path, "the handover of shards", FORMAT, _parsed)
     if found is None:
-        raise DamagedError(f"the handover of shards {directory.path(path)}", "it is gone", RESTORE_CHECKPOINT)
+        raise DamagedError(f"the handover of shards {directory.shown(path)}", "it is gone", RESTORE_CHECKPOINT)
     return found
 
 

@@ -100,7 +100,7 @@ def next_incarnation(directory: Directory) -> int:
     try:
         incarnation = 1 + int(content or b"0")
     except ValueError as error:
-        raise DamagedError(f"the count of starts {directory.path(_INCARNATION)}", repr(error)) from error
+        raise DamagedError(f"the count of starts {directory.shown(_INCARNATION)}", repr(error)) from error
     directory.write(_INCARNATION, str(incarnation).encode())
     return incarnation
 

@@ -31,7 +31,7 @@ def noted_offered(control: Directory, batch: int, batch_ms: int) -> dict[str, in
     """Return what the last attempt at a batch noted; `None` if none offered less than all rows."""
     name = _name(batch, batch_ms)
     content = control.read(name)
-    return None if content is None else unpack_offered(content, f"the file {control.path(name)}")
+    return None if content is None else unpack_offered(content, f"the file {control.shown(name)}")
 
 
 def pack_offered(offered: Mapping[str, int]) -> bytes:

@@ -126,14 +126,14 @@ def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_he
         differences = [(_COUNTS, before.decided, now.decided)]
     targets = before.definition.targets
     if differences and any(is_held(kind, target) for kind, target in targets.items()):
-        raise DefinitionChangedError(before.batch, shown(differences), directory.path(NAME))
+        raise DefinitionChangedError(before.batch, shown(differences), directory.shown(NAME))
     left = [
         (kind, old, new)
         for kind, old, new in before.definition.moved(now.definition)
         if NOTHING not in (old, new) and old != FUNCTION and is_held(kind, old)
     ]
     if left:
-        raise DefinitionChangedError(before.batch, shown(left), directory.path(NAME))
+        raise DefinitionChangedError(before.batch, shown(left), directory.shown(NAME))
 
 
 def newest_uncommitted(checkpoint: Directory) -> int | None:

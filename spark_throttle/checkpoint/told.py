@@ -49,7 +49,7 @@ def unpack_told(block: bytes, what: str) -> dict[str, Told]:
 def read_told(directory: Directory, batch: int) -> dict[str, Told]:
     """Return what the destinations of a batch said."""
     content = directory.read(_name(batch))
-    return {} if content is None else unpack_told(content, f"the file {directory.path(_name(batch))}")
+    return {} if content is None else unpack_told(content, f"the file {directory.shown(_name(batch))}")
 
 
 def forget_told(directory: Directory, *, but_newest: int) -> None:

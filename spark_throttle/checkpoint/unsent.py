@@ -73,7 +73,7 @@ def read_unsent(control: Directory, batch: int, batch_ms: int | None) -> UnsentC
     content = None if batch_ms is None else control.read(_name(batch, batch_ms))
     if content is None or batch_ms is None:
         return None
-    return unpack_unsent(content, f"the file {control.path(_name(batch, batch_ms))}")
+    return unpack_unsent(content, f"the file {control.shown(_name(batch, batch_ms))}")
 
 
 def pack_unsent(calls: UnsentCalls) -> bytes:
@@ -110,7 +110,7 @@ def noted_given_up(control: Directory, batch: int, batch_ms: int) -> frozenset[s
     """Return the keys of the calls that an earlier attempt at a batch gave up; `None` if none came so far."""
     name = _name(batch, batch_ms, _GIVEN_UP)
     content = control.read(name)
-    return None if content is None else unpack_given_up(content, f"the file {control.path(name)}")
+    return None if content is None else unpack_given_up(content, f"the file {control.shown(name)}")
 
 
 def pack_given_up(keys: Iterable[str]) -> bytes:
@@ -152,7 +152,7 @@ def refuse_other_target(control: Directory, checkpoint: Directory, log: OffsetLo
         batch_ms = batch_time_ms(checkpoint, batch)
         found = read_unsent(control, batch, batch_ms)
         if found is not None and batch_ms is not None and found.target != target:
-            raise UnsentCallsError(found.messages, batch, found.target, target, control.path(_name(batch, batch_ms)))
+            raise UnsentCallsError(found.messages, batch, found.target, target, control.shown(_name(batch, batch_ms)))
 
 
 def _name(batch: int, batch_ms: int, folder: str = _FOLDER) -> str:

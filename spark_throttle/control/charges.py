@@ -81,7 +81,7 @@ def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCha
     for name in batch_files(directory, _FOLDER, from_batch=after_batch + 1):
         content = directory.read(f"{_FOLDER}/{name}")
         if content is not None:
-            what = f"the charges of processing time in {directory.path(f'{_FOLDER}/{name}')}"
+            what = f"the charges of processing time in {directory.shown(f'{_FOLDER}/{name}')}"
             found[batch_of(name)].append(unpack_charges(content, what))
     return {batch: TimeCharges.sum_of(parts) for batch, parts in sorted(found.items())}
 

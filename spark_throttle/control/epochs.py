@@ -68,7 +68,7 @@ def read_epoch(directory: Directory, file: str) -> Epoch | None:
     """Return the epoch in a file of the control directory; `None` if the file is gone."""
     name = f"epochs/{file}"
     content = directory.read(name)
-    return None if content is None else unpack_epoch(content, f"the epoch file {directory.path(name)}")
+    return None if content is None else unpack_epoch(content, f"the epoch file {directory.shown(name)}")
 
 
 def newest_epoch(directory: Directory) -> Epoch | None:
@@ -132,7 +132,7 @@ class Epochs:
         if name not in self._epochs:
             epoch = read_epoch(self._directory, name.file)
             if epoch is None:
-                raise EpochMissingError(name.number, self._directory.path(f"epochs/{name.file}"))
+                raise EpochMissingError(name.number, self._directory.shown(f"epochs/{name.file}"))
             self._remember(name, epoch)
         return self._epochs[name]
 
@@ -140,7 +140,7 @@ class Epochs:
         """Return the policy of the revision that an epoch names, whichever is in force now."""
         revision = epoch.revision
         if revision not in self._compiled:
-            path = self._directory.path(f"policies/{revision}")
+            path = self._directory.shown(f"policies/{revision}")
             content = self._directory.read(f"policies/{revision}")
             if content is None:
                 raise EpochMissingError(epoch.number, path)

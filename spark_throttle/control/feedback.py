@@ -247,4 +247,4 @@ def _decompressed(content: bytes, what: str) -> bytes:
 
 
 def _what(directory: Directory, name: str, folder: str) -> str:
-    return f"the feedback file {directory.path(f'{folder}/{name}')}"
+    return f"the feedback file {directory.shown(f'{folder}/{name}')}"

@@ -57,6 +57,17 @@ class Directory:
         """Return the full path of a file."""
         return f"{self._root.rstrip('/')}/{name}"
 
+    def shown(self, name: str) -> str:
+        """Return the name of a file for messages: on a store with its scheme, and without the keys of a URI.
+
+        Examples
+        --------
+        >>> Directory("/jobs/usage").shown("epochs/7")
+        '/jobs/usage/epochs/7'
+        """
+        scheme = None if self.is_on_disk else _SCHEME.match(self.location)
+        return self.path(name) if scheme is None else f"{scheme.group()}//{self.path(name).lstrip('/')}"
+
     def place(self) -> str:
         """Return a text that distinguishes this directory, which must exist, from a copy at another path or disk."""
         kind = self._files.type_name

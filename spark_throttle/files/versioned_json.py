@@ -79,7 +79,7 @@ def read_versioned(
     content = directory.read(name)
     if content is None:
         return None
-    return parse_versioned(content, f"{what} {directory.path(name)}", newest_format, parse)
+    return parse_versioned(content, f"{what} {directory.shown(name)}", newest_format, parse)
 
 
 def versioned(format_number: int, fields: dict[str, Any]) -> bytes:

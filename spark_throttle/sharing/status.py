@@ -88,7 +88,7 @@ def read_observation(directory: Directory) -> Observation | None:
     content = directory.read(_NAME)
     if content is None:
         return None
-    f = unpack(content, "shro", STATUS_VERSION, f"the status {directory.path(_NAME)}")
+    f = unpack(content, "shro", STATUS_VERSION, f"the status {directory.shown(_NAME)}")
     columns = f.text("names").split("\n"), f.text("members").split("\n"), f.integers("ages_ms"), f.integers("states")
     peers = [
         PeerStatus(name, member, int(age), _STATES[state]) for name, member, age, state in zip(*columns, strict=False)

@@ -148,8 +148,8 @@ def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
     path = f"policies/{report.revision}"
     content = directory.read(path)
     if content is None:
-        raise EpochMissingError(report.epoch, directory.path(path))
-    return unpack_policy(content, f"the policy revision {directory.path(path)}")
+        raise EpochMissingError(report.epoch, directory.shown(path))
+    return unpack_policy(content, f"the policy revision {directory.shown(path)}")
 
 
 def _measures(report: UsageReport) -> Int64s:

@@ -12,6 +12,7 @@ import pytest
 from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
+from spark_throttle.control.epochs import read_epoch
 from spark_throttle.control.feedback import (
     bring_back,
     forget_put_away,
@@ -115,6 +116,18 @@ def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatc
     assert directory.names("epochs") == ["000-a", "000-b"]
     assert directory.names("feedback") == []
     assert directory.read("epochs/000-b") == b"b"
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/control", "s3a://key:secret@bucket/control?region=eu-central-1"])
+def test_messages_name_a_file_of_a_store_by_its_scheme_and_without_keys(
+    monkeypatch: pytest.MonkeyPatch, location: str
+) -> None:
+    monkeypatch.setattr("spark_throttle.files.storage.file_system", lambda _: (fs._MockFileSystem(), "bucket/control"))
+    directory = Directory(location)
+    directory.write("epochs/000-a", b"no epoch")
+    assert directory.shown("epochs/000-a") == "s3a://bucket/control/epochs/000-a"
+    with pytest.raises(DamagedError, match="the epoch file s3a://bucket/control/epochs/000-a"):
+        read_epoch(directory, "000-a")
 
 
 @pytest.mark.parametrize("is_local", [True, False])

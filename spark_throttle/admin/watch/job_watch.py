@@ -319,7 +319,7 @@ class _Job:
             content = self._directory.read(f"policies/{revision}")
             if content is None:
                 return None
-            what = f"the policy revision {self._directory.path(f'policies/{revision}')}"
+            what = f"the policy revision {self._directory.shown(f'policies/{revision}')}"
             self._policies = {**dict(list(self._policies.items())[-3:]), revision: unpack_policy(content, what)}
         return self._policies[revision]
 

@@ -122,7 +122,7 @@ def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained:
             raise ConfigurationError(
                 f"the rows that waited after batch {found.batch} were drained into {found.into} ({found.written_as}), "
                 f"and this drain is of batch {query.batch} into {into} ({kind}): give that place; or remove what is "
-                f"there of the rows, then the note {query.directory.path('drained.json')}"
+                f"there of the rows, then the note {query.directory.shown('drained.json')}"
             )
         return found
     if kind == "parquet" and _has_files(into):

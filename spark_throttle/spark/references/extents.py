@@ -141,7 +141,7 @@ class Extents:
             )
             if found is None or _name(found) != name:
                 problem = "it is gone" if found is None else "its content does not belong to its name"
-                what = f"the list of files {self._directory.path(f'{FOLDER}/{name.file}')}"
+                what = f"the list of files {self._directory.shown(f'{FOLDER}/{name.file}')}"
                 raise DamagedError(what, problem, RESTORE_CHECKPOINT)
             self._remember(name, found)
         return self._known[name]

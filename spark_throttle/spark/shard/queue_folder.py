@@ -177,7 +177,7 @@ class QueueFolder:
         first = run[0][1].first_byte
         end = run[-1][1].first_byte + run[-1][1].size_bytes
         content = self._directory.read_part(f"{FOLDER}/{name}", first, end - first)
-        what = f"the file of waiting rows {self._directory.path(f'{FOLDER}/{name}')}"
+        what = f"the file of waiting rows {self._directory.shown(f'{FOLDER}/{name}')}"
         if content is None:
             raise DamagedError(what, "it is gone", RESTORE_CHECKPOINT)
         for frame, place in run:

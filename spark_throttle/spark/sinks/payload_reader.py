@@ -126,7 +126,7 @@ class PayloadReader:
         for folder in folders:
             if not directory.names(folder):
                 raise DamagedError(
-                    f"the copies of waiting rows {directory.path(folder)}", "they are gone", RESTORE_CHECKPOINT
+                    f"the copies of waiting rows {directory.shown(folder)}", "they are gone", RESTORE_CHECKPOINT
                 )
         places = [StructField(name, LongType(), nullable=False) for name in (FILE, ROW)]
         reader = self._strict().schema(StructType([*self._schema, *places]))

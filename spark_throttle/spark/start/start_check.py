@@ -114,8 +114,8 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
             "the function of this query",
             f"was given batches up to {reported}, and the checkpoint knows batches up to {log.logged}",
             f"the later numbers would be used again for other rows; restore the newer checkpoint, or undo what the "
-            f"function did with those batches and remove their files below {directory.path('feedback')} and "
-            f"{directory.path('settled')}",
+            f"function did with those batches and remove their files below {directory.shown('feedback')} and "
+            f"{directory.shown('settled')}",
         )
     if log.logged >= 0:
         manifest = _checked_tables(directory, manifest, sinks.tables, checkpoint, log)
