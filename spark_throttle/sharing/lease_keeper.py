@@ -223,7 +223,12 @@ class LeaseKeeper:
         margin_ms = self.settings.margin_ms
         if concerns:
             concerns = [f"{'; '.join(concerns)}; this one by {self.settings.terms}: give all jobs the same settings"]
-        if took_ms > margin_ms:
+        if took_ms > self.settings.lease_ms:
+            concerns.append(
+                f"reading the reports took {took_ms} ms, longer than a whole lease, so this job's share cannot grow "
+                f"now: find out why the exchange's store did not answer; a longer lease is no remedy for that"
+            )
+        elif took_ms > margin_ms:
             concerns.append(
                 f"reading the reports took {took_ms} ms, longer than a tenth of the lease ({margin_ms} ms), so this "
                 f"job's share cannot grow: make exchange.lease longer than {10 * took_ms} ms, for all jobs"

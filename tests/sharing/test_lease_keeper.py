@@ -189,6 +189,21 @@ def test_visits_that_take_longer_than_the_margin_are_told(
     assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
 
 
+def test_visit_that_hung_longer_than_a_lease_asks_for_no_longer_lease(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    names = exchange.names
+
+    def hanging() -> list[str]:
+        time.now_ms += SETTINGS.lease_ms + 1
+        return names()
+
+    exchange.names = hanging  # type: ignore[method-assign]
+    job.visit()
+    assert f"reading the reports took {SETTINGS.lease_ms + 1} ms, longer than a whole lease" in job.told[-1].problem
+    assert "make exchange.lease" not in job.told[-1].problem
+
+
 def test_jobs_that_share_by_other_settings_are_named_while_they_live(
     job: Job, exchange: MemoryExchange, time: Time
 ) -> None:
