@@ -20,6 +20,8 @@
     ├── EpochMissingError           restore the file, or start a new checkpoint
     ├── QueueOverflowError          raise the bounds, then restart: nothing was lost
     ├── Backpressure                call the destination again later, with the same key
+    ├── TurnTimeoutError            wait longer, send less, or raise a limit: nothing was charged
+    ├── PacerClosedError            make a new pacer: nothing was charged
     ├── DeliveryError               repair the destination, then start again: the batch is sent again
     ├── SourceChangedError          restore the source as it was, then start again: nothing was lost
     ├── SignInUnavailableError      try again later: the sign-in provider does not answer

@@ -98,7 +98,7 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
         With the value, the bound, and what to give instead. `True` and `1.0` are no whole numbers here.
     """
     if type(value) is not int:
-        problem = f"{value!r}, of type {type(value).__name__}"
+        problem = f"{value!r}, of type {type(value).__name__} and no int"
     elif value < least:
         problem = f"{value}, less than {least}"
     elif value > most:

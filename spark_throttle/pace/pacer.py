@@ -16,6 +16,7 @@ from spark_throttle.pace.clock import Clock, SystemClock
 from spark_throttle.pace.level_state import LevelState
 from spark_throttle.pace.limit import NEVER_NS, RESOLUTION_NS, Limit, check_whole
 from spark_throttle.pace.producer import AsyncProducer, Producer
+from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.turn_queue import TurnQueue
 from spark_throttle.pace.waiting_tasks import WaitingTasks
 from spark_throttle.pace.waiting_threads import WaitingThreads
@@ -23,7 +24,7 @@ from spark_throttle.pace.waiting_threads import WaitingThreads
 _SYSTEM_CLOCK: Final = SystemClock()
 
 
-class Level:
+class Level(Staying):
     """A limit that producers share; made by `Pacer.level`."""
 
     __slots__ = ("__weakref__", "_queue", "_state")
@@ -84,7 +85,7 @@ class Level:
             return self._state.due_ns - now_ns if self._state.due_ns < NEVER_NS else NEVER_NS
 
 
-class Pacer:
+class Pacer(Staying):
     """Where levels and producers are made.
 
     Parameters

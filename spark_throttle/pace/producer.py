@@ -23,6 +23,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.pace.level_state import NOTHING, LevelState
 from spark_throttle.pace.limit import MOST, NS_PER_SECOND, check_whole
 from spark_throttle.pace.place import Place
+from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.turn_queue import TurnQueue
 from spark_throttle.pace.waiting_tasks import WaitingTasks
 from spark_throttle.pace.waiting_threads import WaitingThreads
@@ -44,7 +45,7 @@ class Array(Protocol):
         """Return its elements as Python's own numbers."""
 
 
-class TryingProducer:
+class TryingProducer(Staying):
     """What a producer does without waiting; made by `Pacer`."""
 
     __slots__ = ("_all", "_in_advance", "_narrowest_first", "_none", "_place", "_queue", "_quick", "_shut")
@@ -58,6 +59,9 @@ class TryingProducer:
         self._all, self._none, self._shut = (True,) * len(levels), (False,) * len(levels), (NOTHING,) * len(levels)
         # A producer of several levels never finds anything handed out here.
         self._quick = levels[0] if len(levels) == 1 else _NO_LEVEL
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(level.name for level in self._place.levels)}>"
 
     def try_acquire(self, tokens: int = 1) -> bool:
         """Charge tokens at all levels if none of them throttles now, and return whether they were charged.

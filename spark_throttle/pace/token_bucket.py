@@ -19,6 +19,7 @@ from typing import Final, Literal
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.pace.limit import MOST, NEVER_NS, RESOLUTION_NS, Limit, check_whole
+from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.token_counter import PublishedCounter, TokenCounter
 
 Rule = Literal["shipped", "published"]
@@ -26,7 +27,7 @@ Rule = Literal["shipped", "published"]
 _COUNTERS: Final[dict[Rule, type[TokenCounter]]] = {"shipped": TokenCounter, "published": PublishedCounter}
 
 
-class AsyncTokenBucket:
+class AsyncTokenBucket(Staying):
     """A bucket that is charged now and asked now; whoever finds it empty pauses for `throttle_time_ns`.
 
     Parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import pickle
 from array import array
@@ -138,3 +139,20 @@ def test_levels_are_given_once_and_are_of_this_pacer() -> None:
 def test_errors_travel(error: Exception) -> None:
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert (type(again), str(again)) == (type(error), str(error))
+
+
+def test_what_a_pacer_made_refuses_to_travel_and_says_where_to_make_it() -> None:
+    pacer = Pacer()
+    level = pacer.level("api", 1)
+    for own in (pacer, level, pacer.producer(level), pacer.async_producer(level), AsyncTokenBucket(level.limit)):
+        for travel in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=rf"{type(own).__name__} .* .*make it in the process that uses it"):
+                travel(own)
+    assert pickle.loads(pickle.dumps(level.limit)) == level.limit  # noqa: S301 - our own
+
+
+def test_pacers_and_producers_tell_their_levels() -> None:
+    pacer = Pacer()
+    api, acme = pacer.level("api", 5), pacer.level("acme", 1)
+    assert repr(pacer.producer(api, acme)) == "<Producer of api, acme>"
+    assert repr(pacer.async_producer(acme)) == "<AsyncProducer of acme>"
