@@ -21,7 +21,15 @@ from spark_throttle.spark.batch_errors import ReadableErrors
 from spark_throttle.spark.batch_functions.function_sink import FunctionSink
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.control_look import ControlLook
-from spark_throttle.spark.paced.paced_options import http_sender, interval_ms, patience, send_options, words_of
+from spark_throttle.spark.paced.paced_options import (
+    check_send,
+    check_travels,
+    http_sender,
+    interval_ms,
+    patience,
+    send_options,
+    words_of,
+)
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
@@ -197,7 +205,13 @@ class ThrottledStreamWriter:
             Whether a call of a namespace begins only after the one before it ended.
         patience_seconds
             How long a destination may refuse every call, or ask to wait, before the query ends.
+
+        Raises
+        ------
+        ConfigurationError
+            If `send` cannot be called with rows and a key, or a number is none or too small.
         """
+        check_send(send)
         how = send_options(concurrency, rows_per_call, in_order=in_order, patience_seconds=patience_seconds)
         self._paced = (send, how)
         return self
@@ -365,6 +379,7 @@ class ThrottledStreamWriter:
                 self._function, words_of(self._function), self._events.schema, namespace, epochs, patience_seconds
             )
         send, how = http_sender(options) if self._paced is None else self._paced
+        check_travels(send)
         return PacedSink(
             send, words_of(send), how, self._events.schema, namespace, size, interval_ms(spark, self._trigger),
             task_slots(spark), epochs,

@@ -13,11 +13,13 @@ import asyncio
 import base64
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from tenacity import RetryCallState
 
 KEY_HEADER: Final = "Idempotency-Key"
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 _PUSHES_BACK: Final = frozenset((429, 503))
 _MAY_CHANGE: Final = frozenset((408, 425, 500, 502, 504))
@@ -64,7 +68,8 @@ class HttpSender:
     Raises
     ------
     ConfigurationError
-        If a number is too small, a header cannot be sent, or a package of the extra is not installed.
+        If the URL names no host, a number is too small, a header cannot be sent, or a package of the extra is not
+        installed.
 
     Examples
     --------
@@ -85,15 +90,18 @@ class HttpSender:
             raise ConfigurationError(
                 f"HttpSender needs the package {error.name}: install spark-throttle[paced]"
             ) from error
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"url is {self.url!r}; give one that begins with http:// or https://")
-        for name, value in self.headers.items():
-            if not f"{name}{value}".isascii() or not f"{name}{value}".isprintable():
-                raise ConfigurationError(f"the header {name!r} has a character that no header may have; leave it out")
-        if self.attempts < 1:
-            raise ConfigurationError(f"attempts is {self.attempts}; give a number from 1 on")
-        if not self.timeout_seconds > 0:
-            raise ConfigurationError(f"timeout_seconds is {self.timeout_seconds}; give a number above 0")
+        _check_url(self.url)
+        _check_headers(self.headers)
+        if type(self.attempts) is not int or self.attempts < 1:
+            raise ConfigurationError(f"attempts is {self.attempts!r}; give a whole number from 1 on")
+        if type(self.timeout_seconds) not in {int, float} or not 0 < self.timeout_seconds < math.inf:
+            raise ConfigurationError(f"timeout_seconds is {self.timeout_seconds!r}; give a number above 0")
+
+    def __repr__(self) -> str:
+        """Return it without what may be secret: the headers, and the URL's user and query."""
+        return (
+            f"HttpSender(url={shown_url(self.url)!r}, timeout_seconds={self.timeout_seconds}, attempts={self.attempts})"
+        )
 
     def opened(self) -> AbstractAsyncContextManager[Send]:
         """Return a context whose value sends over connections that are closed at its end."""
@@ -132,7 +140,8 @@ class HttpSender:
             async with asyncio.timeout(_PHASES * self.timeout_seconds):
                 answer = await self._answer(client, body, key)
         except (httpx.TransportError, TimeoutError) as error:
-            raise _NotYetError(f"no answer ({type(error).__name__})", None) from error
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise _NotYetError(f"no answer ({why})", None) from error
         if answer.is_success:
             return
         problem = f"it answered {answer.status_code}"
@@ -142,7 +151,7 @@ class HttpSender:
             raise Backpressure(asked, problem=problem)
         if answer.status_code in _MAY_CHANGE:
             raise _NotYetError(problem, asked)
-        raise DeliveryError(self.url, key, problem, 1)
+        raise DeliveryError(shown_url(self.url), key, problem, 1)
 
     async def _answer(self, client: httpx.AsyncClient, body: bytes, key: str) -> httpx.Response:
         async with client.stream("POST", self.url, content=body, headers={KEY_HEADER: key}) as answer:
@@ -161,6 +170,48 @@ class _NotYetError(Exception):
         super().__init__(problem)
         self.problem = problem
         self.retry_after_seconds = retry_after_seconds
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without its user and its query, which may hold secrets.
+
+    Examples
+    --------
+    >>> shown_url("https://me:secret@api.example:8443/events?key=secret")
+    'https://api.example:8443/events'
+    """
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
+def _check_url(url: object) -> None:
+    """Refuse what no request can be made to, which would look like a destination that does not answer."""
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        shown = repr(url) if "@" not in str(url) else "not one"
+        raise ConfigurationError(f"url is {shown}; give one that begins with http:// or https://")
+    try:
+        parts = urlsplit(url)
+        shown, is_whole = shown_url(url), bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port or of an address in brackets
+        shown, is_whole = f"{url.partition('://')[0]}://…", False
+    if not is_whole or not url.isprintable() or " " in url:
+        raise ConfigurationError(
+            f"url is {shown!r}; give one without spaces that names a host, such as https://api.example/x"
+        )
+
+
+def _check_headers(headers: object) -> None:
+    if not isinstance(headers, Mapping):
+        raise ConfigurationError(f"headers is a {type(headers).__name__}; give a dictionary of names and values")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise ConfigurationError(f"the header {name!r} is no text; give its name and its value as text")
+        if not name:
+            raise ConfigurationError("the header '' has no name; give it one")
+        if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
+            raise ConfigurationError(f"the header {name!r} has a character that no header may have; leave it out")
+        if name.lower() == KEY_HEADER.lower():
+            raise ConfigurationError(f"the header {name!r} is the call's key, which each call has; leave it out")
 
 
 def _pause_seconds(state: RetryCallState) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.definition import digest
 from spark_throttle.errors import ConfigurationError, did_you_mean
-from spark_throttle.spark.paced.http_sender import HttpSender
+from spark_throttle.spark.paced.http_sender import HttpSender, shown_url
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask
 
@@ -25,11 +26,13 @@ def send_options(concurrency: int, rows_per_call: int, *, in_order: bool, patien
     Raises
     ------
     ConfigurationError
-        If a number is too small.
+        If a number is none, or too small.
     """
     for name, value in (("concurrency", concurrency), ("rows_per_call", rows_per_call)):
-        if value < 1:
-            raise ConfigurationError(f"{name} is {value}; give a number from 1 on")
+        if type(value) is not int or value < 1:
+            raise ConfigurationError(f"{name} is {value!r}; give a whole number from 1 on")
+    if type(in_order) is not bool:
+        raise ConfigurationError(f"in_order is {in_order!r}; give True or False")
     _check_patience(patience_seconds)
     return SendOptions(concurrency, rows_per_call, in_order, patience_seconds)
 
@@ -87,16 +90,73 @@ def patience(text: str | None) -> float:
     return found
 
 
-def _check_patience(patience_seconds: float) -> None:
-    if not patience_seconds >= 0:
-        raise ConfigurationError(f"patience_seconds is {patience_seconds}; give a number from 0 on")
+def check_send(send: object) -> None:
+    """Refuse what takes no call, before a query begins that could send nothing.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be called with rows and a key, or is a generator, whose body would not run.
+
+    Examples
+    --------
+    >>> check_send(lambda rows: None)
+    Traceback (most recent call last):
+    spark_throttle.errors.ConfigurationError: send takes (rows), and is called with two arguments; give \
+a function of two arguments, the list of rows and the call's key
+    """
+    if isinstance(send, type) and hasattr(send, "opened"):
+        raise ConfigurationError(f"send is the class {send.__name__}; give an object of it, {send.__name__}(…)")
+    if isinstance(send, OpenedPerTask):
+        return
+    if not callable(send):
+        raise ConfigurationError(
+            f"send is {send!r}, which cannot be called; give a function of a list of rows and a key, or an HttpSender"
+        )
+    for each in (send, send.__call__):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise ConfigurationError("send is a generator, whose body would never run; leave out its yield")
+    try:
+        signature = inspect.signature(send)
+    except (TypeError, ValueError):  # of some functions that are not written in Python
+        return
+    try:
+        signature.bind([], None)
+    except TypeError:
+        raise ConfigurationError(
+            f"send takes {signature}, and is called with two arguments; give a function of two arguments, the list of "
+            "rows and the call's key"
+        ) from None
+
+
+def check_travels(send: Callable[..., Any] | OpenedPerTask) -> None:
+    """Refuse what Spark cannot send to the executors, before the first batch does.
+
+    Raises
+    ------
+    ConfigurationError
+        With what could not be pickled.
+    """
+    try:
+        cloudpickle.dumps(send)  # type: ignore[no-untyped-call]
+    except Exception as error:  # a class of anyone's may raise anything
+        raise ConfigurationError(
+            f"send, {words_of(send)}, cannot be sent to the executors: {error}; make what it holds, such as a lock or "
+            "a client, inside it when it is first called there"
+        ) from error
+
+
+def _check_patience(patience_seconds: object) -> None:
+    if type(patience_seconds) not in {int, float} or not patience_seconds >= 0:  # type: ignore[operator]
+        raise ConfigurationError(f"patience_seconds is {patience_seconds!r}; give a number from 0 on")
 
 
 def _number(kind: type, name: str, text: str) -> Any:  # noqa: ANN401 - of the kind
     try:
         return kind(text)
     except ValueError as error:
-        raise ConfigurationError(f"option {name} is {text!r}; give a number") from error
+        number = "a whole number" if kind is int else "a number"
+        raise ConfigurationError(f"option {name} is {text!r}; give {number}") from error
 
 
 def interval_ms(spark: SparkSession, trigger: Mapping[str, Any]) -> int | None:
@@ -123,8 +183,7 @@ def words_of(send: Callable[..., Any] | OpenedPerTask) -> str:
     'https://api.example/events'
     """
     if isinstance(send, HttpSender):
-        parts = urlsplit(send.url)
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+        shown = shown_url(send.url)
         return shown if shown == send.url else f"{shown} ({digest(send.url)})"
     named: Any = send if hasattr(send, "__qualname__") else getattr(send, "func", type(send))
     return f"the function {named.__module__}.{named.__qualname__}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
@@ -20,6 +21,7 @@ from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.http_sender import encoded
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.paced_options import http_sender as from_options
+from spark_throttle.spark.paced.paced_options import send_options
 from spark_throttle.spark.paced.sending import BatchName, Flow, parcels_of, send_flows
 from tests.receiver import Arrival, Record, receiver
 
@@ -67,7 +69,7 @@ def test_call_that_is_refused_for_now_is_made_again_with_the_same_key_and_bytes(
 def test_call_without_an_answer_ends_the_batch_after_the_last_attempt() -> None:
     with receiver() as gone:
         url = gone.url
-    with pytest.raises(DeliveryError, match=r"q/3/id/t%2Fn/0: no answer \(ConnectError\) \(attempt 1\); repair"):
+    with pytest.raises(DeliveryError, match=r"q/3/id/t%2Fn/0: no answer \(ConnectError: .+\) \(attempt 1\); repair"):
         send(HttpSender(url, attempts=2), patience_seconds=0)
 
 
@@ -221,10 +223,10 @@ def test_headers_are_not_shown() -> None:
     [
         ({}, r"needs option\('url'"),
         ({"url": "ftp://x"}, "begins with http"),
-        ({"url": "http://x", "attempts": "0"}, "attempts is 0; give a number from 1 on"),
+        ({"url": "http://x", "attempts": "0"}, "attempts is 0; give a whole number from 1 on"),
         ({"url": "http://x", "timeout_seconds": "0"}, "timeout_seconds is 0.0"),
-        ({"url": "http://x", "concurrency": "0"}, "concurrency is 0; give"),
-        ({"url": "http://x", "rows_per_call": "many"}, "rows_per_call is 'many'; give a number"),
+        ({"url": "http://x", "concurrency": "0"}, "concurrency is 0; give a whole number from 1 on"),
+        ({"url": "http://x", "rows_per_call": "many"}, "rows_per_call is 'many'; give a whole number"),
         ({"url": "http://x", "patience_seconds": "-1"}, "patience_seconds is -1.0; give a number from 0 on"),
         ({"url": "http://x", "in_order": "no"}, "in_order is 'no'; give true or false"),
         ({"url": "http://x", "speed": "1"}, "no option 'speed'"),
@@ -242,3 +244,56 @@ def test_options_describe_a_sender_and_its_calls() -> None:
     )
     assert (sender.headers, sender.timeout_seconds, sender.attempts) == ({"A": "b"}, 2.5, 7)
     assert (calls.in_order, calls.concurrency, calls.rows_per_call) == (False, 16, 100)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"url": 5}, r"url is 5; give"),
+        ({"url": "https://"}, r"url is 'https://'; give .* names a host"),
+        ({"url": "https://a b/x"}, r"url is .*; give"),
+        ({"url": "http://a:99999/x"}, r"url is .*; give"),
+        ({"attempts": "3"}, r"attempts is '3'; give a whole number from 1 on"),
+        ({"attempts": 2.5}, r"attempts is 2.5; give a whole number from 1 on"),
+        ({"timeout_seconds": "1"}, r"timeout_seconds is '1'; give a number above 0"),
+        ({"timeout_seconds": math.inf}, r"timeout_seconds is inf; give a number above 0"),
+        ({"headers": [("a", "b")]}, r"headers is a list; give a dictionary"),
+        ({"headers": {"X": 5}}, r"the header 'X' is no text; give its name and its value as text"),
+        ({"headers": {"X Y": "a"}}, r"the header 'X Y' has a character that no header may have"),
+        ({"headers": {"": "a"}}, r"the header '' has no name; give it one"),
+        ({"headers": {"idempotency-key": "a"}}, r"the header 'idempotency-key' is the call's key, .*leave it out"),
+    ],
+)
+def test_sender_that_could_never_send_is_refused_when_it_is_made(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        HttpSender(**{"url": "http://api.example", **given})
+
+
+def test_secrets_of_a_url_are_not_shown(record: Record) -> None:
+    record.answer = lambda _: 400
+    secret = record.url.replace("http://", "http://me:secret@") + "?key=secret"
+    sender = HttpSender(secret)
+    with pytest.raises(DeliveryError) as caught:
+        send(sender)
+    assert record.url in str(caught.value)
+    assert "secret" not in str(caught.value) + repr(sender)
+    with pytest.raises(ConfigurationError) as refused:
+        HttpSender("https://me:secret@:80/x?key=secret")
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"concurrency": "4"}, "concurrency is '4'; give a whole number from 1 on"),
+        ({"concurrency": 4.5}, "concurrency is 4.5; give a whole number from 1 on"),
+        ({"rows_per_call": True}, "rows_per_call is True; give a whole number from 1 on"),
+        ({"patience_seconds": "60"}, "patience_seconds is '60'; give a number from 0 on"),
+        ({"patience_seconds": None}, "patience_seconds is None; give a number from 0 on"),
+        ({"in_order": "no"}, "in_order is 'no'; give True or False"),
+    ],
+)
+def test_argument_of_paced_that_means_nothing_is_refused(given: dict[str, Any], message: str) -> None:
+    how: dict[str, Any] = {"concurrency": 4, "rows_per_call": 100, "in_order": True, "patience_seconds": 60, **given}
+    with pytest.raises(ConfigurationError, match=message):
+        send_options(how.pop("concurrency"), how.pop("rows_per_call"), **how)
