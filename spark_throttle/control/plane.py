@@ -369,9 +369,9 @@ class ControlPlane:
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             logger.warning(
-                "the last batch took %d ms, longer than the buckets of %d of %d quotas take to fill: not all that "
+                "the last batch took %d ms, longer than the buckets of quotas take to fill (%d of them): not all that "
                 "arrives during such a batch can be granted; raise burst_seconds above %d",
-                elapsed_ms, int(is_slow.any(axis=1).sum()), len(policy.shared), -(-elapsed_ms // 1000),
+                elapsed_ms, int(is_slow.any(axis=1).sum()), -(-elapsed_ms // 1000),
             )  # fmt: skip
 
     def _make(

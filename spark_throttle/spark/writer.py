@@ -57,6 +57,7 @@ from spark_throttle.spark.sinks.writer_choice import (
     choose_spark,
     choose_writer,
     parse_option,
+    sink_options,
     sink_partition_columns,
 )
 from spark_throttle.spark.start.executor_sight import check_executors_see
@@ -273,8 +274,9 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        own = (_CHECKPOINT.lower(), WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION, _PATIENCE_OPTION)
-        return {key: value for key, value in self._options.items() if key.lower() not in own}
+        return sink_options(
+            self._options, _CHECKPOINT, (WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION, _PATIENCE_OPTION)
+        )
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._paced is not None:
@@ -346,7 +348,7 @@ class ThrottledStreamWriter:
         return query
 
     def _refuse_beside_paced(self, place: str | None) -> None:
-        """Refuse a second sink beside `paced`, of which one would get no rows."""
+        """Refuse a second sink beside `paced`, of which one would get no rows, and options that no sink would get."""
         others = {
             f"format({self._format!r})": self._format not in (None, PACED),
             "foreachBatch": self._function is not None,
@@ -355,6 +357,12 @@ class ThrottledStreamWriter:
         for other, is_given in others.items():
             if is_given:
                 raise ConfigurationError(f"paced(send) is the query's sink, and so is {other}; leave out one of them")
+        for name in self._sink_options():
+            if name != "path":
+                raise ConfigurationError(
+                    f"paced(send) has no use for the option {name!r}; give paced(…) its arguments, which are "
+                    "concurrency, rows_per_call, in_order and patience_seconds, and HttpSender(…) its own"
+                )
 
     def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise

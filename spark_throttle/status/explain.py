@@ -251,7 +251,9 @@ _HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it 
 
 def _narrowed(level: LevelExplanation) -> LevelExplanation:
     """Return a level that others share as one of them may see it."""
-    return replace(level, balance=(None, None), granted=(None, None), waiting=None, release_ms=None)
+    return replace(
+        level, balance=(None, None), balance_time_ns=None, granted=(None, None), waiting=None, release_ms=None
+    )
 
 
 def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_wide: bool) -> list[str]:

@@ -28,6 +28,10 @@ class LevelExplanation:
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
     the namespace's own bucket."""
 
+    balance_time_ns: int | None = None
+    """What the newest epoch left of the quota on processing time; negative is debt. `None` without such a quota, and
+    where no job was asked."""
+
     granted: tuple[float | None, float | None] = (None, None)
     """The tokens that the namespace's shard was lent for the last batch."""
 

@@ -1,6 +1,7 @@
 """What a running job's reports say of one namespace: the balances and backlogs of its levels, and its last batch.
 
-The reports since an epoch was made are debited to the epoch's buckets, as the next epoch's plan will do.
+The reports since an epoch was made are debited to the epoch's buckets, as the next epoch's plan will do. What those
+batches used of processing time is not known yet: their messages count at the price that the epoch found.
 """
 
 from __future__ import annotations
@@ -8,14 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.lending.grants import used_by_scope
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.explanation import Explanation, LastBatch, LevelExplanation, pair_of
+from spark_throttle.status.time_status import ScopeTime, time_status_of
 
 
 def observed_levels(
@@ -29,21 +34,44 @@ def observed_levels(
 ) -> list[LevelExplanation]:
     """Return the levels with their buckets' balances and their backlogs."""
     now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
-    buckets = epoch.buckets.debit(used_by_scope(spent, policy), policy).refill(policy, now_ms=now_ms)
+    used = used_by_scope(spent, policy)
+    buckets = epoch.buckets.debit(used, policy).refill(policy, now_ms=now_ms)
+    times = _times(explained, epoch, policy)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
     matched = [(report, match(report.names, policy)) for report in last]
     observed = []
-    for level in explained.levels:
+    for level, time in zip(explained.levels, times, strict=True):
         scope = scopes.get(level.level, -1)
         waiting = _waiting(matched, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         balance = buckets.balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
-        seen = replace(level, waiting=waiting, release_ms=_release_ms(waiting, balance, rates))
+        admitted = int(used[scope, Dimension.MESSAGES]) if scope >= 0 else _admitted(spent, level.scope)
+        free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, admitted)
+        release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
+        balance_ns = None if time is None else time.balance_ns
+        seen = replace(level, waiting=waiting, release_ms=release_ms, balance_time_ns=balance_ns)
         if scope >= 0:
             lent = epoch.lending.balance_micro[shard, scope]
             seen = replace(seen, balance=pair_of(balance, MICRO, rates), granted=pair_of(lent, MICRO, rates))
         observed.append(seen)
     return observed
+
+
+def _times(explained: Explanation, epoch: Epoch, policy: CompiledPolicy) -> list[ScopeTime | None]:
+    """Return the processing time of the levels; `None` where none is known."""
+    found = time_status_of(epoch, policy)
+    if found is None:
+        return [None] * len(explained.levels)
+    levels = pa.chunked_array([pa.array([level.level for level in explained.levels], pa.string())])
+    names = pa.array([level.scope for level in explained.levels], pa.string())
+    rows = found.of(levels, pa.chunked_array([shown(names)])).drop_columns(["level", "scope"]).to_pylist()
+    return [None if row["used_ns"] is None else ScopeTime(**row) for row in rows]
+
+
+def _admitted(reports: list[UsageReport], namespace: str) -> int:
+    """Return how many messages of a namespace these reports admitted."""
+    rows = (report.admitted[pc.equal(report.names, namespace).to_numpy(zero_copy_only=False)] for report in reports)
+    return sum(int(each[:, Dimension.MESSAGES].sum()) for each in rows)
 
 
 def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> tuple[int, int]:
@@ -71,6 +99,21 @@ def _release_ms(waiting: tuple[int, int], balance_micro: Int64s, rates: Int64s) 
         lacking = waiting[dimension] * MICRO - int(balance_micro[dimension])
         longest = max(longest, -(-lacking // rate))
     return max(0, longest)
+
+
+def _paid_ms(waiting: tuple[int, int], level: LevelExplanation, time: ScopeTime | None, admitted: int) -> int | None:
+    """Return how long a quota on processing time takes to pay for a backlog; `None` if nothing waits, or for ever.
+
+    It pays first what it owes, and what `admitted` messages take that were not charged yet.
+    """
+    if not waiting[Dimension.MESSAGES]:
+        return None
+    if time is None or time.share_percentage is None or time.balance_ns is None or level.on_excess == "observe":
+        return 0
+    if time.share_percentage == 0:
+        return None
+    due_ns = (waiting[Dimension.MESSAGES] + admitted) * (time.ns_per_message or 0) - time.balance_ns
+    return max(0, -(-due_ns // round(time.share_percentage * NS_PER_MS_OF_A_PERCENT)))
 
 
 def last_batch_of(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:

@@ -93,7 +93,7 @@ def promised_time(control_path: str) -> PromisedTime:
     directory = Directory(control_path)
     sign, epoch = read_sign_of_life(directory), newest_epoch(directory)
     if epoch is None:
-        raise NotFoundError("job that has planned a batch", control_path, "; give <checkpoint>/throttle of a query")
+        raise NotFoundError("job that has planned a batch in", control_path, "; give <checkpoint>/throttle of a query")
     content = directory.read(f"policies/{epoch.revision}") or b""
     policy = unpack_policy(content, f"the policy revision {epoch.revision}")
     if sign is None or sign.cores is None:

@@ -81,7 +81,7 @@ def test_promises_up_to_the_last_percent_are_no_warning(job: MadeUpJob) -> None:
 
 def test_job_that_does_not_tell_its_cores_is_named_with_the_remedy(job: MadeUpJob, tmp_path: Path) -> None:
     result = RUNNER.invoke(app, ["capacity", "--control", str(tmp_path / "nowhere")])
-    assert (result.exit_code, "no job that has planned a batch" in result.output) == (Exit.NOT_FOUND, True)
+    assert (result.exit_code, "no job that has planned a batch in" in result.output) == (Exit.NOT_FOUND, True)
     capacity(job)
     sign = read_sign_of_life(job.directory)
     assert sign is not None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.feedback import read_reports
+from spark_throttle.status.explain import explain_job
 from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.status import Status, read_status
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_status_of
@@ -59,6 +60,39 @@ def test_throttle_time_is_how_long_a_debt_lasts(job: MadeUpJob) -> None:
     acme = status_of(job).of_level("tenant")["acme"].time
     assert acme is not None
     assert (acme.balance_ns, acme.throttle_ms) == (-375 * MS, 750)
+
+
+def test_explain_says_how_long_time_holds_a_backlog(job: MadeUpJob) -> None:
+    job.batch(OFFERED, used_ms=USED_MS)
+    job.batch(OFFERED, seconds=0.25)  # nothing of acme: it owes 375 ms, and its last messages took 200 ms each
+    found = explain_job(str(job.control_path), "acme/a")
+    own, tenant, whole = found.levels
+    assert tenant.waiting == (6, 6_000)
+    assert (tenant.balance_time_ns, tenant.release_ms) == (-375 * MS, 2 * (375 + 6 * 200))
+    assert (own.balance_time_ns, own.release_ms, whole.balance_time_ns, whole.release_ms) == (None, 0, None, 0)
+    assert found.predicted_release_ms == tenant.release_ms
+    # A quota of its own: it used 300 ms of 1 s, and 2 messages of 150 ms wait.
+    assert explain_job(str(job.control_path), "acme/own").levels[0].release_ms == 0
+    narrow = explain_job(str(job.control_path), "acme/a", is_wide=False)
+    assert narrow.predicted_release_ms == tenant.release_ms  # its own tenant's, which it may see
+
+
+def test_messages_that_were_not_charged_yet_count_at_the_last_price(job: MadeUpJob) -> None:
+    job.batch({"acme/a": 1}, used_ms={"acme/a": 200})
+    job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are to be charged
+    tenant = explain_job(str(job.control_path), "acme/a").levels[1]
+    assert tenant.waiting == (6, 6_000)
+    assert (tenant.balance_time_ns, tenant.release_ms) == (500 * MS, 2 * (3 * 200 + 6 * 200 - 500))
+
+
+def test_what_a_quota_of_no_time_holds_never_leaves(tmp_path: Path) -> None:
+    store = MemoryStore()
+    PolicyService(store, clock_ms=lambda: 0).put("tenant", "shut", {"publish": {"request_percentage": 0}}, ANN)
+    job = MadeUpJob(tmp_path / "control", store)
+    job.batch({"shut/x": 2})
+    found = explain_job(str(job.control_path), "shut/x")
+    assert (found.predicted_release_ms, found.levels[1].release_ms) == (None, None)
+    assert found.notes == ("a quota of 0 holds it: what waits never leaves by itself",)
 
 
 def test_policies_without_a_quota_on_time_show_none(tmp_path: Path) -> None:

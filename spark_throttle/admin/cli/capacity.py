@@ -118,7 +118,7 @@ def _promises_table(found: PromisedTime, division: Division | None, warnings: li
     rows.append(("tenants without a quota on time", f"{found.open_tenants}"))
     if division is not None:
         rows.append(("equal share of the rest for each of them", f"{division.variable_percent} %"))
-    table = table_of([("", False), ("of one core's time", True)], rows)
+    table = table_of([("percent are of one core's time", False), ("", True)], rows)
     return Group(table, *(Text(f"warning: {shown(warning)}", style="bold yellow") for warning in warnings))
 
 

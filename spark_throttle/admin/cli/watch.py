@@ -60,11 +60,13 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         timed = [("core time", True)] if is_timed else []
         columns = [("level", False), ("scope", False), ("messages/s", True), ("bytes/s", True), ("burst", True),
                    ("largest", True), *timed, ("weight", True), ("excess", False)]  # fmt: skip
-        live = [("balance", True), ("debt", True), ("granted", True), ("waiting", True), ("may leave in", True)]
+        paid = [("core time left", True)] if is_timed else []
+        live = [*paid, ("balance", True), ("debt", True), ("granted", True), ("waiting", True), ("may leave in", True)]
         rows = [
             [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
              size(level.per_second[1]) or "no limit", both(level.burst), size(level.max_message_bytes) or "no limit",
              *([_percent(level.request_percentage)] if is_timed else []), level.weight, level.on_excess,
+             *([_time_left(level.balance_time_ns)] if is_live and is_timed else []),
              *([both(level.balance), both(level.debt), both(level.granted), both(level.waiting),
                 _release(level.release_ms, level.waiting)] if is_live else [])]
             for level in found.levels
@@ -85,6 +87,12 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
 
 def _percent(request_percentage: float | None) -> str:
     return "no limit" if request_percentage is None else f"{request_percentage:g} %"
+
+
+def _time_left(balance_ns: int | None) -> str:
+    if balance_ns is None:
+        return ""
+    return f"{'-' if balance_ns < 0 else ''}{wait(abs(balance_ns) // 1_000_000)}"
 
 
 def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:

@@ -7,7 +7,7 @@ of each table are checked. Both writers mark a batch in the same way, so a query
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 WRITER_OPTION: Final = "throttle.writer"
+_OWN: Final = "throttle."
 AUTO, NATIVE, SPARK = WRITERS = ("auto", "native", "spark")
 
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
@@ -53,6 +54,26 @@ class WriterChoice:
 
     partition_columns: tuple[str, ...] = ()
     """Partition columns of the sink; the same for both writers, because rows are rejected by them before the write."""
+
+
+def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) -> dict[str, str]:
+    """Return the options of a query's sink: those that are neither Spark's option `beside` nor the throttle's own.
+
+    Raises
+    ------
+    ConfigurationError
+        If another option begins with ``throttle.``: no sink has such a one, so it is a slip.
+
+    Examples
+    --------
+    >>> sink_options({"Throttle.Writer": "spark", "mergeSchema": "true"}, "checkpointLocation", [WRITER_OPTION])
+    {'mergeSchema': 'true'}
+    """
+    others = {key: value for key, value in options.items() if key.lower() not in (beside.lower(), *own)}
+    for key in others:
+        if key.lower().startswith(_OWN):
+            raise ConfigurationError(f"there is no option {key!r}{did_you_mean(key.lower(), own)}")
+    return others
 
 
 def parse_option(option: str, word: str | None, words: Sequence[str]) -> str:

@@ -37,3 +37,20 @@ def writer() -> ThrottledStreamWriter:
 def test_second_sink_is_refused(start: Callable[[], Any], other: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"paced\(send\) is the query's sink, and so is {other}; leave out"):
         start()
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (lambda: writer().paced(send).option("throttle.patience", 5).start(),
+         r"there is no option 'throttle.patience'; did you mean throttle.patience_seconds\?"),
+        (lambda: writer().format("delta").option("Throttle.Unsend", "redirect").start(),
+         r"there is no option 'Throttle.Unsend'; did you mean throttle.unsent\?"),
+        (lambda: writer().paced(send).option("concurency", 5).start(),
+         r"paced\(send\) has no use for the option 'concurency'; give paced\(…\) its arguments.*concurrency"),
+        (lambda: writer().paced(send).option("header.A", "data").start(), r"no use for the option 'header.A'"),
+    ],
+)  # fmt: skip
+def test_option_that_would_do_nothing_is_refused(start: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        start()
