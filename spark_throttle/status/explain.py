@@ -39,6 +39,7 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.explanation import Explanation, LevelExplanation, pair_of
 from spark_throttle.status.last_batch import last_batch_of, observed_levels
 from spark_throttle.status.liveness import Liveness, SignWatch
@@ -115,6 +116,7 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
     signs = SignWatch(directory, Clock.system())
     signs.look()
     notes = _notes(read_next_policies(directory), policy.revision, signs.liveness(), is_wide=is_wide)
+    notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
     shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
@@ -264,6 +266,22 @@ def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_w
     notes += [] if problem is None else [problem]
     if followed.revision != revision and life.is_listening:
         notes.append(f"revision {followed.revision} takes effect with the next batch")
+    return notes
+
+
+def _unsent(explained: Explanation, destinations: Iterable[DestinationStatus]) -> list[str]:
+    """Return what holds the rows of a namespace after they were admitted."""
+    notes = []
+    for each in destinations:
+        if not explained.levels or each.resource_group != explained.resource_group:
+            continue
+        unsent = f"{each.unsent_messages} admitted rows for it are not sent yet"
+        if each.is_unavailable:
+            notes.append(f"the destination {each.resource_group} has refused every call for "
+                         f"{each.refused_for_ms / 1000:g} s; {unsent}")  # fmt: skip
+        elif each.unsent_messages:
+            notes.append(f"{each.messages_per_second:g} messages/s are admitted now for the destination "
+                         f"{each.resource_group}; {unsent}")  # fmt: skip
     return notes
 
 

@@ -11,6 +11,7 @@ from spark_throttle.admin.cli.status_view import busiest, status_lines, status_v
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.status.destination_status import DestinationStatus
+from spark_throttle.status.explain import explain_job
 from spark_throttle.status.status import StatusReader
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, World
@@ -57,3 +58,15 @@ def test_destination_that_is_unavailable_is_shown(world: World) -> None:
     assert status_values(status, [])["destinations"] == [shown]
     assert world.status()["destinations"] == [shown]
     assert f"spark_throttle_destination_unavailable{{{LABELS}}} 1.0" in world.client.get("/metrics").text
+
+
+def test_explain_says_that_admitted_rows_are_not_sent_yet(world: World) -> None:
+    path = str(world.job.control_path)
+    say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)
+    said = "11.25 messages/s are admitted now for the destination gold; 4 admitted rows for it are not sent yet"
+    assert said in explain_job(path, "acme/a").notes
+    say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
+    said = "the destination gold has refused every call for 3 s; 4 admitted rows for it are not sent yet"
+    assert said in explain_job(path, "acme/a").notes
+    for notes in (explain_job(path, "acme/a", is_wide=False).notes, explain_job(path, "other/a").notes):
+        assert "destination" not in " ".join(notes)  # of others, too, are the rows that are not sent

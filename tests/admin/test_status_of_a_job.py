@@ -88,6 +88,12 @@ def test_status_of_a_dead_job_says_so_in_words_and_by_its_exit_code(job: MadeUpJ
     run("--silent-after", "0", code=Exit.INVALID)
 
 
+def test_status_of_a_job_in_its_first_batch_is_that_it_lives(job: MadeUpJob) -> None:
+    job.plane.next_epoch(job.epoch)
+    job.pulse.beat()
+    assert "no batch has reported yet; it gave a sign of life 0.0 s ago" in run().stdout
+
+
 def test_status_of_an_idle_job_is_that_it_lives(job: MadeUpJob) -> None:
     job.batch({"acme/a": 30})
     job.now_ms += 3_600_000

@@ -67,7 +67,8 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
         problems.insert(0, f"no job is listening: {found.life.detail}")
     above = [Text(shown(problem), style="bold red") for problem in problems]
     if found.batch_id < 0:
-        return Group(*above, "no batch has reported yet")
+        alive = f"; {found.life.detail}" if found.life is not None and is_listening else ""
+        return Group(*above, Text(f"no batch has reported yet{shown(alive)}"))
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=is_listening)

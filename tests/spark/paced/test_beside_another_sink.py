@@ -46,8 +46,8 @@ def test_second_sink_is_refused(start: Callable[[], Any], other: str) -> None:
          r"there is no option 'throttle.patience'; did you mean throttle.patience_seconds\?"),
         (lambda: writer().format("delta").option("Throttle.Unsend", "redirect").start(),
          r"there is no option 'Throttle.Unsend'; did you mean throttle.unsent\?"),
-        (lambda: writer().paced(send).option("concurency", 5).start(),
-         r"paced\(send\) has no use for the option 'concurency'; give paced\(…\) its arguments.*concurrency"),
+        (lambda: writer().paced(send).option("rows_a_call", 5).start(),
+         r"paced\(send\) has no use for the option 'rows_a_call'; give paced\(…\) its arguments.*rows_per_call"),
         (lambda: writer().paced(send).option("header.A", "data").start(), r"no use for the option 'header.A'"),
     ],
 )  # fmt: skip
