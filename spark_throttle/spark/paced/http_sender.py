@@ -141,16 +141,16 @@ class HttpSender:
                 answer = await self._answer(client, body, key)
         except (httpx.TransportError, TimeoutError) as error:
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise _NotYetError(f"no answer ({why})", None) from error
+            raise _NotYetError(f"no answer ({why}) at {shown_url(self.url)}", None) from error
         if answer.is_success:
             return
         problem = f"it answered {answer.status_code}"
         asked = retry_after_seconds(answer.headers)
         is_long = asked is not None and asked > LONGEST_PAUSE_SECONDS
         if answer.status_code in _PUSHES_BACK or (answer.status_code in _MAY_CHANGE and is_long):
-            raise Backpressure(asked, problem=problem)
+            raise Backpressure(asked, problem=f"{problem} at {shown_url(self.url)}")
         if answer.status_code in _MAY_CHANGE:
-            raise _NotYetError(problem, asked)
+            raise _NotYetError(f"{problem} at {shown_url(self.url)}", asked)
         raise DeliveryError(shown_url(self.url), key, problem, 1)
 
     async def _answer(self, client: httpx.AsyncClient, body: bytes, key: str) -> httpx.Response:

@@ -328,7 +328,11 @@ class _PacedFlow:
             gate.refuse(refusal, turn, self)
             refused_seconds = gate.refused_for_seconds + gate.shut_for_seconds
             if self._deadline is None and refused_seconds > self._task.patience_seconds:
-                raise DeliveryError(gate.name, parcel.key.text, refusal.problem, attempts) from refusal
+                problem = (
+                    f"{refusal.problem}, and takes no call for {refused_seconds:.0f} s, more than "
+                    f"patience_seconds={self._task.patience_seconds:g}"
+                )
+                raise DeliveryError(gate.name, parcel.key.text, problem, attempts) from refusal
             attempts += 1
             gate, turn = await self._leave(parcel)
         gate.accept()
