@@ -56,7 +56,7 @@ class Metered:
         if clock not in CLOCKS:
             raise ConfigurationError(f"clock is {clock!r}; give 'cpu' or 'wall'")
         if not callable(function):
-            raise ConfigurationError(f"{function!r} is no function")
+            raise ConfigurationError(f"{function!r} is no function; give metered(…) the function itself")
         self._function = function
         self._clock = clock
         self._namespace = namespace
