@@ -39,12 +39,12 @@ USAGE_VERSION = 4
 the batch's paying time; 3 added how far flows are ahead, 4 the rejected messages by reason, those that shared quotas
 rejected, and the age of the oldest waiting row."""
 
-EPOCH_VERSION = 12
+EPOCH_VERSION = 13
 """The newest version of an epoch. Version 2 added the job's shares of shared quotas, 3 the clocks' readings and how far
 shards are ahead, 4 a bound for flows that are ahead, 5 the tokens for which rows may wait for their verdict, 6 what
 quotas on processing time have left, 7 the rates of destinations, 8 the job's shares of quotas on processing time, 9 the
 handover with which new shards begin, 10 the prices by which scopes that are short of time are divided, 11 until when
-destinations asked not to be called, 12 prices of messages in two parts."""
+destinations asked not to be called, 12 prices of messages in two parts, 13 such prices by level."""
 
 GRANT_VERSION = 7
 """The newest version of a control row. Up to 6 they are those of epochs; handovers travel in rows of their own."""
@@ -59,7 +59,7 @@ _EPOCH_WITH_TIME_SHARES = 8
 _EPOCH_WITH_HANDOVER = 9
 _EPOCH_WITH_PRICES, _GRANT_WITH_PRICES = 10, 7
 _EPOCH_WITH_CLOSED = 11
-_EPOCH_WITH_PARTED_PRICES = 12
+_EPOCH_WITH_PARTED_PRICES, _EPOCH_WITH_PRICES_BY_LEVEL = 12, 13
 _STATE_WITH_DEFERRAL = 6
 _STATE_WITH_FILES = 7
 _STATE_WITH_TIME = 8
@@ -311,6 +311,7 @@ def pack_epoch(epoch: Epoch) -> bytes:
         version = _EPOCH_WITH_TIME_SHARES if is_shared else _EPOCH_WITH_TIME
         version = version if epoch.time.limits.prices is None else _EPOCH_WITH_PRICES
         version = _EPOCH_WITH_PARTED_PRICES if epoch.time.has_parted_prices else version
+        version = _EPOCH_WITH_PRICES_BY_LEVEL if epoch.time.has_prices_by_level else version
         more |= epoch_time_fields(epoch.time)
     if epoch.destinations is not None:
         is_closed = bool(epoch.destinations.closed_until_ms.any())

@@ -36,7 +36,13 @@ class EpochTime:
     def has_parted_prices(self) -> bool:
         """Whether the prices of messages are other than what the accounts of the namespaces say."""
         prices, own = self.ledger.prices, self.ledger.own
-        return bool(prices.common.has_price.any()) or not np.array_equal(prices.specific.time_ns, own.time_ns)
+        return bool(prices.common.has_price.any()) or bool((prices.specific.time_ns != own.time_ns[:, None]).any())
+
+    @property
+    def has_prices_by_level(self) -> bool:
+        """Whether any namespace has another price at another level."""
+        specific_ns = self.ledger.prices.specific.time_ns
+        return bool((specific_ns != specific_ns[:, :1]).any())
 
     def of_shard(self, shard: int, shards: int) -> MessageLimits:
         """Return the limits that a shard needs."""
@@ -93,10 +99,10 @@ def epoch_time_fields(time: EpochTime) -> dict[str, Field]:
     if time.share_ns_per_ms is not None:
         fields["time_share"] = time.share_ns_per_ms
     if time.has_parted_prices:
-        common = ledger.prices.common
+        common, specific_ns = ledger.prices.common, ledger.prices.specific.time_ns
         fields |= {
-            "ledger_specific": ledger.prices.specific.time_ns, "ledger_common_time": common.time_ns,
-            "ledger_common_messages": common.messages_micro,
+            "ledger_specific": specific_ns.ravel() if time.has_prices_by_level else specific_ns[:, 0],
+            "ledger_common_time": common.time_ns, "ledger_common_messages": common.messages_micro,
         }  # fmt: skip
     return fields | {
         "ledger_active": ledger.active_ms, "used_shared": used.shared_ns, "used_own": used.own_ns,
@@ -118,9 +124,11 @@ def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
         f.integer("used_interval"),
     )  # fmt: skip
     prices = NamespacePrices.unknown(len(limits.names), scopes=len(shared.time_ns))
-    # In older versions, and where nothing is common, all time is specific.
+    # In older versions, and where nothing is common, all time is specific; it may be the same at all levels.
     specific_ns = f.integers("ledger_specific") if f.has("ledger_specific") else own.time_ns
-    specific, common = replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro), prices.common
+    each, common = np.ones_like(prices.specific.time_ns), prices.common
+    specific_ns = specific_ns.reshape(len(each), -1 if len(each) else 1) * each
+    specific = replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro[:, None] * each)
     if f.has("ledger_specific"):
         common = replace(
             common, time_ns=f.integers("ledger_common_time"), messages_micro=f.integers("ledger_common_messages")

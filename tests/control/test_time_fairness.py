@@ -39,6 +39,11 @@ def costs(each_ms: Mapping[str, int]) -> Costs:
     return cost_ns
 
 
+def messages_of(batches: Sequence[SimulatedBatch]) -> Counter[str]:
+    """Return how many messages of every namespace were admitted."""
+    return Counter(str(row.namespace) for batch in batches for row in batch.admitted)
+
+
 def played(job: SimulatedJob, seconds: int, per_second: Mapping[str, int]) -> list[SimulatedBatch]:
     """Return the batches of some seconds in which namespaces offer so many rows each."""
     batches = []
@@ -135,6 +140,40 @@ def test_window_of_another_tenant_does_not_hold_up_what_a_batch_takes_together()
         together(job, 0)
         admitted.append([len(batch.admitted) for batch in played(job, 15, {"acme/x": 60, "blue/x": 300})])
     assert admitted[0] == admitted[1]
+
+
+WIDE = {"resource_groups": {"gold": {"publish": {"request_percentage": 500, "burst_seconds": 3_600}}}}
+"""A group that is never short of time, with a window of an hour."""
+
+SHORT = {"request_percentage": 5, "burst_seconds": 1}
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_window_of_a_wider_scope_holds_no_quota_below_its_own(is_own: bool) -> None:
+    """Rows that became 100 times as cheap used 1 % of a tenant's quota, or of a namespace's own, for hours."""
+    narrow: dict[str, Any] = {"tenants": {"acme": {"publish": SHORT, "resource_group": "gold"}}}
+    if is_own:
+        narrow = {"namespaces": {"acme/*": {"publish": SHORT, "resource_group": "gold"}}}
+    names = ["acme/x", "acme/y"]
+    job = SimulatedJob(WIDE | narrow, shards=1, cost_ns=costs(dict.fromkeys(names, 100)))
+    played(job, 3, dict.fromkeys(names, 3))
+    job.cost_ns = costs(dict.fromkeys(names, 1))
+    played(job, 14, dict.fromkeys(names, 30))
+    found = messages_of(played(job, 6, dict.fromkeys(names, 60)))
+    assert found.total() == pytest.approx(6 * 50 * (2 if is_own else 1), rel=0.05)
+    assert abs(found["acme/x"] - found["acme/y"]) <= 3
+
+
+def test_tenant_is_divided_as_its_own_window_says_where_a_wider_scope_has_time_for_all() -> None:
+    """One that was dear some windows ago, and is as cheap as its equal, got a hundredth of the time for an hour."""
+    document = WIDE | {"tenants": {"acme": {"publish": SHORT, "resource_group": "gold"}}}
+    job = SimulatedJob(document, shards=1, cost_ns=costs({"acme/x": 20, "acme/y": 1}))
+    played(job, 4, {"acme/x": 4, "acme/y": 30})
+    job.cost_ns = costs({"acme/x": 1, "acme/y": 1})
+    played(job, 8, {"acme/x": 30, "acme/y": 30})
+    found = messages_of(played(job, 10, {"acme/x": 40, "acme/y": 40}))
+    assert abs(found["acme/x"] - found["acme/y"]) <= 3
+    assert found.total() == pytest.approx(10 * 50, rel=0.05)
 
 
 def test_scope_is_divided_by_time_soon_after_a_dear_batch_however_long_its_window() -> None:

@@ -107,8 +107,12 @@ def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArra
     shared, own = (TimeAccounts(*(arrays(data, size) for _ in range(3))) for size in (scopes, n))
     used = UsedTime(arrays(data, scopes), arrays(data, n), *(data.draw(int64) for _ in range(3)))
     prices = NamespacePrices.unknown(n, scopes=scopes)
-    specific_ns = data.draw(st.sampled_from([own.time_ns, arrays(data, n)]))
-    specific = dataclasses.replace(prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro)
+    same = np.ones((n, 3), dtype=np.int64)
+    drawn = own.time_ns[:, None] * same, arrays(data, n, 1) * same, arrays(data, n, 3)
+    specific_ns = data.draw(st.sampled_from(drawn))
+    specific = dataclasses.replace(
+        prices.specific, time_ns=specific_ns, messages_micro=own.messages_micro[:, None] * same
+    )
     each = np.arange(scopes + 1)
     common = TimeAccounts(0 * each, *(each + data.draw(st.integers(1, 2**57)) for _ in range(2)))
     prices = NamespacePrices(specific, data.draw(st.sampled_from([common, prices.common])))

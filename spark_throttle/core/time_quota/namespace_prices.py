@@ -7,10 +7,11 @@ takes as long as one of ten thousand. That says nothing about a namespace. So th
 namespaces alike: else one that was last served in a dear batch would count as dear until it is served again, and as it
 counts as dear, that would be long after the others.
 
-Both parts rise and fall as the prices of accounts do (`time_accounts`). How fast the common part falls depends on what
-it is for. A scope is divided by one that falls as that of a scope without a quota, since beside the time of a dear
-batch all namespaces look alike. What its time is enough for is told by one that falls no faster than the scope's own
-price, and no slower: the window of another scope has no say in it.
+Both parts rise and fall as the prices of accounts do (`time_accounts`). How fast they fall depends on what they are
+for. What a scope's time is enough for is told by prices that fall no faster than the scope's own, and no slower: the
+window of another scope has no say in it. So a namespace has a specific price at every level, which falls in the window
+of its scope there. A scope is divided by it too. It is divided by a common part that falls as that of a scope without a
+quota, since beside the time of a dear batch all namespaces look alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_throttle.core.quota import UNLIMITED, Int64s, TimeQuotas
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.names.matching import SHARED_LEVELS
+from spark_throttle.core.quota import UNLIMITED, Bools, Int64s, TimeQuotas
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 
 
@@ -32,28 +35,35 @@ class NamespacePrices:
     A batch of 10 messages took 70 ms together, and 30 ms more for those of the first namespace; the next one has 100
     messages of the second, and takes 200 ms together:
 
-    >>> ms, window_ms = 1_000_000, np.array([1_000, 1_000])
+    >>> ms, window_ms = 1_000_000, np.full((2, 3), [1_000, 2_000, 0])
     >>> prices = (
     ...     NamespacePrices.unknown(2, scopes=1)
     ...     .charged(np.array([30 * ms, 0]), np.array([6, 4]), windows_ms=window_ms, passed_ms=0)
     ...     .with_common(70 * ms, 10, windows_ms=np.array([4_000]), passed_ms=0)
     ... )
-    >>> (prices.price_ns / ms).tolist()
+    >>> (prices.price_ns[:, -1] / ms).tolist()
     [12.0, 7.0]
     >>> prices = prices.charged(
     ...     np.array([0, 0]), np.array([0, 100]), windows_ms=window_ms, passed_ms=1_000
     ... ).with_common(200 * ms, 100, windows_ms=np.array([4_000]), passed_ms=1_000)
-    >>> (prices.price_ns / ms).tolist()
+    >>> (prices.price_ns[:, -1] / ms).tolist()
     [8.5, 3.5]
 
     For a scope with a window of 4 s the common part has fallen by an eighth, and not by half:
 
     >>> (prices.held_up_ns / ms).tolist()
     [2.625]
+
+    The first namespace sends again, and has become cheap. Its price falls at each level in the window there:
+
+    >>> prices = prices.charged(np.array([0, 0]), np.array([10, 0]), windows_ms=window_ms, passed_ms=1_000)
+    >>> (prices.specific.price_ns[0] / ms).tolist()
+    [2.5, 3.75, 2.5]
     """
 
     specific: TimeAccounts
-    """Without quotas: the time of each namespace's own rows, and its messages."""
+    """Without quotas, shape (n, 3): the time of each namespace's own rows, and its messages, as it falls in the window
+    of its scope at every level."""
 
     common: TimeAccounts
     """Without quotas, shape (scopes + 1,): the time that all rows of a batch used together, and its messages, as it
@@ -62,11 +72,12 @@ class NamespacePrices:
     @classmethod
     def unknown(cls, count: int, *, scopes: int) -> NamespacePrices:
         """Return the prices of so many namespaces of which nothing is known, under so many shared scopes."""
-        return cls(TimeAccounts.opened(_no_quotas(count)), TimeAccounts.opened(_no_quotas(scopes + 1)))
+        specific = TimeAccounts.opened(_no_quotas((count, len(SHARED_LEVELS))))
+        return cls(specific, TimeAccounts.opened(_no_quotas(scopes + 1)))
 
     @property
     def price_ns(self) -> Int64s:
-        """The price of a message of every namespace, by which scopes are divided; 0 where it is not known."""
+        """Shape (n, 3): the price of a message of every namespace in its scopes; 0 where it is not known."""
         price_ns = self.specific.price_ns + self.common.price_ns[-1]
         return np.where(self.specific.messages_micro > 0, price_ns, 0)
 
@@ -82,13 +93,15 @@ class NamespacePrices:
         Parameters
         ----------
         windows_ms
-            The least time in which the price of each falls by half.
+            Shape (n, 3): the windows of the quotas of each namespace's scopes, 0 without one.
         passed_ms
             The time since the batch before.
         """
+        each = np.ones_like(windows_ms)
         specific = self.specific.charged(
-            _no_quotas(len(messages)), specific_ns, messages, passed_ms=passed_ms, least_window_ms=windows_ms
-        )
+            _no_quotas(windows_ms.shape), specific_ns[:, None] * each, messages[:, None] * each, passed_ms=passed_ms,
+            least_window_ms=windows_ms,
+        )  # fmt: skip
         return replace(self, specific=specific)
 
     def with_common(self, time_ns: int, messages: int, *, windows_ms: Int64s, passed_ms: int) -> NamespacePrices:
@@ -118,8 +131,22 @@ class NamespacePrices:
 
     def with_unknown(self, count: int) -> NamespacePrices:
         """Return these prices, and then those of so many namespaces of which nothing is known."""
-        return replace(self, specific=self.specific.followed_by(TimeAccounts.opened(_no_quotas(count))))
+        return replace(self, specific=self.specific.followed_by(self.unknown(count, scopes=0).specific))
+
+    def dividing(self, is_short: Bools) -> Int64s:
+        """Return the price of every namespace's messages by which scopes are divided; 0 where it is not known.
+
+        It is the highest in those of its scopes that are short of time: the window of one that has time for all has no
+        say in how others are divided. Where none is short, it is the highest of all.
+
+        Parameters
+        ----------
+        is_short
+            Shape (n, 3): whether each namespace's scope at every level is short of time.
+        """
+        counts = is_short | ~by_row(np.logical_or, is_short)[:, None]
+        return by_row(np.maximum, np.where(counts, self.price_ns, 0))
 
 
-def _no_quotas(count: int) -> TimeQuotas:
-    return TimeQuotas(np.full(count, UNLIMITED, dtype=np.int64), np.zeros(count, dtype=np.int64))
+def _no_quotas(shape: int | tuple[int, ...]) -> TimeQuotas:
+    return TimeQuotas(np.full(shape, UNLIMITED, dtype=np.int64), np.zeros(shape, dtype=np.int64))

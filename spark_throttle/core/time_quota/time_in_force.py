@@ -25,7 +25,8 @@ from spark_throttle.core.limits.message_limits import (
 )
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.token_bucket import admissible_messages
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension
+from spark_throttle.core.names.matching import match
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.core.time_quota.time_mix import TimeMix
@@ -75,26 +76,33 @@ class PolicyInForce:
         both, is_timed, is_by_time = stricter(time, own), time.is_limited, is_stricter(time, own)
         limits = MessageLimits(
             np.where(is_timed, both.rate_micro_per_ms, UNLIMITED), np.where(is_timed, both.burst_micro, 0),
-            is_by_time, ledger.names, ledger.own_as_messages(policy), _prices(ledger, accounts, is_by_time, policy),
+            is_by_time, ledger.names, ledger.own_as_messages(policy),
+            _prices(ledger, accounts, is_by_time, is_by_time if mix is None else mix.is_short, policy),
         )  # fmt: skip
         balance[is_timed, _MESSAGES] = both.balance_micro[is_timed]
         return cls(under_time(policy, limits), Buckets(balance, buckets.as_of_ms), limits)
 
 
 def _prices(
-    ledger: TimeLedger, accounts: TimeAccounts, is_by_time: Bools, policy: CompiledPolicy
+    ledger: TimeLedger, accounts: TimeAccounts, is_by_time: Bools, is_short: Bools, policy: CompiledPolicy
 ) -> MessagePrices | None:
-    """Return the prices that divide the shared scopes; those that limit bytes too are not divided by time."""
-    is_divided = is_by_time & ~policy.shared.is_limited[:, Dimension.BYTES]
-    return MessagePrices.of(ledger.prices.price_ns, np.where(is_divided, accounts.price_ns, 0))
+    """Return the prices that divide the shared scopes."""
+    shared_ns = _shared_prices(accounts, is_by_time, policy)
+    is_short = np.append(is_short & (shared_ns > 0), False)[match(ledger.names, policy).shared_scope]
+    return MessagePrices.of(ledger.prices.dividing(is_short), shared_ns)
+
+
+def _shared_prices(accounts: TimeAccounts, is_by_time: Bools, policy: CompiledPolicy) -> Int64s:
+    """Return the prices of the shared scopes; 0 for those that limit bytes too, as they are not divided by time."""
+    return np.where(is_by_time & ~policy.shared.is_limited[:, Dimension.BYTES], accounts.price_ns, 0)
 
 
 def _mix(
     ledger: TimeLedger, own: MessageBuckets, policy: CompiledPolicy, reports: Sequence[UsageReport]
 ) -> TimeMix | None:
     """Return what is wanted of the shared scopes that are divided by time; `None` if none is, or nobody wants any."""
-    prices = _prices(ledger, ledger.shared, enforced_time(policy.shared) != UNLIMITED, policy)
-    if prices is None:
+    shared_ns = _shared_prices(ledger.shared, enforced_time(policy.shared) != UNLIMITED, policy)
+    if not (shared_ns.any() and ledger.prices.price_ns.any()):
         return None
     held = np.where(own.is_limited, admissible_messages(own.balance_micro), PLENTY)
-    return TimeMix.of(ledger.shared, reports, prices, ledger.prices.held_up_ns, ledger.names, held, policy)
+    return TimeMix.of(ledger.shared, reports, ledger.prices, shared_ns, ledger.names, held, policy)

@@ -156,16 +156,17 @@ class TimeLedger:
         shared_messages, _ = time_by_scope(admitted, messages, policy)
         quotas, own_quotas = quotas_of(policy.shared), quotas_of(paid.own_limits(policy))
         windows_ms = _windows_ms(paid.names, policy)
+        # An account without a quota holds nothing back, and is stored as a price (`time_codec`).
+        unlimited_ms = np.where(own_quotas.is_limited, 0, by_row(np.maximum, windows_ms))
         prices = paid.prices.charged(
-            paid.of_own(charges.names, charges.specific_ns), own_messages,
-            windows_ms=np.maximum(own_quotas.window_ms, windows_ms), passed_ms=passed_ms,
-        )  # fmt: skip
+            paid.of_own(charges.names, charges.specific_ns), own_messages, windows_ms=windows_ms, passed_ms=passed_ms
+        )
         common_ns = charges.time_ns - charges.specific_ns
         used = paid.used
         return replace(
             paid,
             shared=paid.shared.charged(quotas, shared_ns, shared_messages, passed_ms=passed_ms),
-            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=windows_ms),
+            own=paid.own.charged(own_quotas, own_ns, own_messages, passed_ms=passed_ms, least_window_ms=unlimited_ms),
             prices=prices.with_common(
                 int(sums_of_time(np.zeros_like(common_ns), common_ns, 1)[0]),
                 int(messages.sum()),
@@ -266,14 +267,14 @@ def quotas_of(limits: Limits) -> TimeQuotas:
 
 
 def _windows_ms(names: pa.StringArray, policy: CompiledPolicy) -> Int64s:
-    """Return the longest window of the shared scopes that namespaces pass, 0 without any.
+    """Return the windows of the shared scopes that namespaces pass, shape (n, 3).
 
-    A namespace's price falls no faster than theirs: else dear messages that follow cheap ones would be told at a price
-    that is too low, as soon as the namespace's own had fallen.
+    A namespace's price in a scope falls no faster than the scope's: else dear messages that follow cheap ones would be
+    told at a price that is too low, as soon as the namespace's own had fallen. At a level without a quota there is
+    nothing to tell; the longest of the others stands there, so that most namespaces have one price (`time_codec`).
     """
-    windows_ms = np.append(quotas_of(policy.shared).window_ms, 0)
-    found: Int64s = windows_ms[match(names, policy).shared_scope].max(axis=1, initial=0)
-    return found
+    windows_ms = np.append(quotas_of(policy.shared).window_ms, 0)[match(names, policy).shared_scope]
+    return np.where(windows_ms > 0, windows_ms, by_row(np.maximum, windows_ms)[:, None])
 
 
 def time_by_scope(names: pa.StringArray, amount: Int64s, policy: CompiledPolicy) -> tuple[Int64s, int]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
@@ -25,9 +26,9 @@ from spark_throttle.core.lending.allocation import PLENTY, water_fill
 from spark_throttle.core.lending.grants import claims_of
 from spark_throttle.core.lending.shard_parts import Claims
 from spark_throttle.core.limits.message_limits import MessageBuckets
-from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 
@@ -54,13 +55,16 @@ class TimeMix:
     given_waiting: Int64s
     """The messages, in 1024ths, that it gives of those that wait, if nothing else is wanted."""
 
+    is_short: Bools
+    """Whether the scope gives less than is wanted of it, or is in debt."""
+
     @classmethod
     def of(
         cls,
         accounts: TimeAccounts,
         reports: Sequence[UsageReport],
-        prices: MessagePrices,
-        held_up_ns: Int64s,
+        prices: NamespacePrices,
+        shared_ns: Int64s,
         known: pa.StringArray,
         held: Int64s,
         policy: CompiledPolicy,
@@ -70,9 +74,9 @@ class TimeMix:
         Parameters
         ----------
         prices
-            The prices of the messages of the namespaces `known`; scopes that they do not divide keep theirs.
-        held_up_ns
-            Shape (scopes,): by how much a message is dearer in each scope than these prices say (`namespace_prices`).
+            The prices of the messages of the namespaces `known`.
+        shared_ns
+            Shape (scopes,): the price of every scope that is divided by time; 0 for the others, which keep theirs.
         held
             Shape (scopes,): the messages that each scope's own limit lets through; `PLENTY` where it has none.
         policy
@@ -81,15 +85,20 @@ class TimeMix:
         claims = claims_of(list(reports), policy)
         if not len(claims.weight):
             return None
-        own = prices.of_names(pa.concat_arrays([report.names for report in reports]), known)
+        names = pa.concat_arrays([report.names for report in reports])
+        at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
+        own_ns = prices.with_unknown(1).price_ns[at]
         waiting = np.concatenate([report.waiting[:, _MESSAGES] for report in reports])
-        is_divided, demand = (prices.shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
+        is_divided, demand = (shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
+        scope = claims.shared_scope
+        each_ns = np.where(own_ns > 0, own_ns + prices.held_up_ns[scope], shared_ns[scope]) * is_divided[scope]
         time_ns = np.where(is_divided, accounts.balance_ns, 0)
-        given, of_waiting = (
-            _given(claims, messages, own, held_up_ns, time_ns, held, policy)
+        (given, is_short), (of_waiting, _) = (
+            _given(claims, messages, each_ns, time_ns, held, policy)
             for messages in (demand, np.minimum(demand, waiting))
         )
-        return cls(accounts, is_divided, given, of_waiting[:, 0])
+        is_in_debt = (shared_ns > 0) & ~is_divided
+        return cls(accounts, is_divided, given, of_waiting[:, 0], is_short | is_in_debt)
 
     def told(self) -> TimeAccounts:
         """Return the accounts, with the price of what is wanted where that is higher than that of the last messages."""
@@ -124,13 +133,16 @@ class TimeMix:
 
 
 def _given(
-    claims: Claims, messages: Int64s, prices: MessagePrices, held_up_ns: Int64s, time_ns: Int64s, held: Int64s,
-    policy: CompiledPolicy,
-) -> Int64s:  # fmt: skip
+    claims: Claims, messages: Int64s, each_ns: Int64s, time_ns: Int64s, held: Int64s, policy: CompiledPolicy
+) -> tuple[Int64s, Bools]:
     """Return the messages and the time that every scope gives of `messages` of each flow, shape (scopes, 2).
+
+    Returned too is whether each scope gives less than is wanted of it.
 
     Parameters
     ----------
+    each_ns
+        Shape (flows, 3): what a message of each flow costs in its scopes; 0 in those that are not divided by time.
     time_ns
         Shape (scopes,): the time that is divided; 0 where the scope is not divided by time.
     """
@@ -140,14 +152,15 @@ def _given(
     wanted = np.minimum(messages, _MOST >> _BITS) << _BITS
     domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
     observes, given = policy.shared.on_excess == OnExcess.OBSERVE, np.zeros((scopes, 2), dtype=np.int64)
-    for scope in claims.shared_scope.T:
+    is_short = np.zeros(scopes, dtype=np.bool_)
+    for scope, in_scope_ns in zip(claims.shared_scope.T, each_ns.T, strict=True):
         at = np.flatnonzero(scope >= 0)
         here = scope[at]
-        own_ns = prices.own_ns[at]
-        each_ns = np.where(own_ns > 0, own_ns + held_up_ns[here], prices.shared_ns[here]) * is_divided[here]
-        taken = np.minimum(proportional(wanted[at], each_ns, np.full_like(each_ns, 1 << 2 * _BITS)), _MOST)
+        taken = proportional(wanted[at], in_scope_ns[at], np.full_like(here, 1 << 2 * _BITS))
+        taken = np.minimum(taken, _MOST)
         weight = weights_in(here, claims.weight[at], domain[at], policy)
         granted = water_fill(np.stack([wanted[at], taken], axis=1), weight, here, available)
         given += sums(here, granted, scopes)
+        is_short[here[granted[:, 0] < wanted[at]]] = True
         wanted[at] = np.where(observes[here], wanted[at], granted[:, 0])
-    return given
+    return given, is_short

@@ -125,7 +125,8 @@ PRICED = replace(TIME, prices=MessagePrices(np.array([0, 2**50]), np.array([7, 0
 """The same with the prices of messages: shards of version 9, epochs of version 10 and grants of version 7 have them."""
 
 ONE_PRICE = NamespacePrices(
-    TimeAccounts(np.array([0, 0]), np.array([0, 3]), np.array([1, 2**61])), NamespacePrices.unknown(0, scopes=2).common
+    TimeAccounts(*(np.array([[each] * 3 for each in both]) for both in ((0, 0), (0, 3), (1, 2**61)))),
+    NamespacePrices.unknown(0, scopes=2).common,
 )
 """Prices of which nothing is common to a batch."""
 
@@ -148,12 +149,24 @@ PARTED_TIME = replace(
     ledger=replace(
         EPOCH_TIME.ledger,
         prices=NamespacePrices(
-            replace(ONE_PRICE.specific, time_ns=np.array([0, 2])),
+            replace(ONE_PRICE.specific, time_ns=np.array([[0] * 3, [2] * 3])),
             TimeAccounts(np.zeros(3, dtype=np.int64), np.array([2**57, 3, 2]), np.full(3, 2**61)),
         ),
     ),
 )
 """The same with prices in two parts, which epochs of version 12 have."""
+
+TIME_BY_LEVEL = replace(
+    PARTED_TIME,
+    ledger=replace(
+        PARTED_TIME.ledger,
+        prices=replace(
+            PARTED_TIME.ledger.prices,
+            specific=replace(ONE_PRICE.specific, time_ns=np.array([[0, 1, 2**57], [2, 2, 2]])),
+        ),
+    ),
+)
+"""The same with prices by level, which epochs of version 13 have."""
 
 SHARED_TIME = replace(EPOCH_TIME, share_ns_per_ms=np.array([UNLIMITED, 2**50]))
 """The same with a job's shares of quotas on processing time, which epochs of version 8 have."""
@@ -291,6 +304,7 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v7": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=RATES),
     "epoch_v11": lambda: epoch(SHARE, READING, None, OF_SHARDS, destinations=CLOSED),
     "epoch_v12": lambda: epoch(SHARE, READING, None, OF_SHARDS, PARTED_TIME),
+    "epoch_v13": lambda: epoch(SHARE, READING, None, OF_SHARDS, TIME_BY_LEVEL),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
     "charges_v1": charges,
     "charges_v2": lambda: replace(charges(), common_ns=np.array([0, 2**40])),

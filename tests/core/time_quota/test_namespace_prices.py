@@ -13,7 +13,7 @@ from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.testing.oracle.worlds import Tenant, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.time_quota.test_time_ledger import MS, report
 
 POLICY = make_policy(tenants={"acme": Tenant(limit(request_percentage=4, burst_seconds=2))})
@@ -31,7 +31,7 @@ def batch(
 
 
 def prices_ms(ledger: TimeLedger) -> dict[str, float]:
-    return dict(zip(ledger.names.to_pylist(), (ledger.prices.price_ns / MS).tolist(), strict=True))
+    return dict(zip(ledger.names.to_pylist(), (ledger.prices.price_ns[:, 0] / MS).tolist(), strict=True))
 
 
 def test_who_was_served_in_a_dear_batch_is_no_dearer_than_who_was_not() -> None:
@@ -76,6 +76,25 @@ def test_common_price_tells_what_a_scope_is_enough_for_as_it_falls_in_the_scopes
     assert (kept.prices.held_up_ns / MS).tolist() == [0, 0, 37.5]
 
 
+def test_price_of_a_namespace_falls_at_every_level_in_the_window_of_its_scope_there() -> None:
+    """The tenant has a window of 2 s, the group one of 8 s, and the job no quota; the namespace's own window is 1 s."""
+    policy = make_policy(
+        tenants={"acme": Tenant(limit(request_percentage=4, burst_seconds=2), "gold")},
+        groups={"gold": limit(request_percentage=4, burst_seconds=8)},
+        namespaces={"acme/a": Namespace(limit(request_percentage=1, burst_seconds=1))},
+    )
+    ledger = TimeLedger.opened(policy, now_ms=0)
+    for each_ms in (100, 1):
+        charged, rows = TimeCharges.of({"acme/a": 10 * each_ms * MS}), [report(acme_a=10)]
+        ledger = ledger.settled(charged, rows, policy, at_ms=ledger.as_of_ms + 1_000)
+    assert ledger.own.price_ns.tolist() == [50 * MS]
+    assert ledger.prices.price_ns.tolist() == [[75 * MS, 93_750_000, 93_750_000]]
+    is_short = np.array([[True, False, False]])
+    assert ledger.prices.dividing(is_short).tolist() == [75 * MS]
+    assert ledger.prices.dividing(~is_short).tolist() == ledger.prices.dividing(is_short & ~is_short).tolist()
+    assert ledger.prices.dividing(~is_short).tolist() == [93_750_000]
+
+
 def test_time_of_no_message_of_a_namespace_is_no_price_of_it() -> None:
     ledger = batch(TimeLedger.opened(POLICY, now_ms=0), 10, {"acme/a": 1}, {"acme/silent": 70})
     assert prices_ms(ledger) == {"acme/a": 10, "acme/silent": 0}
@@ -103,9 +122,9 @@ class SlowPrice:
 
 @given(steps)
 def test_prices_equal_slow_ones(batches: list[tuple[int, list[tuple[int, int]], int]]) -> None:
-    windows_ms = np.array([0, 1_000, 7])
+    windows_ms = np.array([[0, 7, 9_000], [1_000, 0, 1], [7, 1_000, 0]])
     held_up = SlowPrice()
-    prices, common, own = NamespacePrices.unknown(3, scopes=2), SlowPrice(), [SlowPrice() for _ in range(3)]
+    prices, common, own = NamespacePrices.unknown(3, scopes=2), SlowPrice(), [SlowPrice() for _ in range(9)]
     for together_ns, each, passed_ms in batches:
         messages = np.array([count for count, _ in each])
         specific_ns = np.array([time_ns if count else 0 for count, time_ns in each])
@@ -115,11 +134,11 @@ def test_prices_equal_slow_ones(batches: list[tuple[int, list[tuple[int, int]], 
         prices = prices.with_common(common_ns, total, windows_ms=np.array([7, 6_000]), passed_ms=passed_ms)
         held_up.charge(common_ns, total, 6_000, passed_ms)
         common.charge(common_ns, total, 1_000, passed_ms)
-        for at, slow in enumerate(own):
-            slow.charge(int(specific_ns[at]), int(messages[at]), int(windows_ms[at]) or 1_000, passed_ms)
+        for slow, (at, level) in zip(own, np.ndindex(windows_ms.shape), strict=True):
+            slow.charge(int(specific_ns[at]), int(messages[at]), int(windows_ms[at, level]) or 1_000, passed_ms)
             expected = slow.price + common.price if slow.has_messages else Fraction(0)
             # Each price is rounded down to a nanosecond, and its time to 30 bits in each batch.
-            assert abs(int(prices.price_ns[at]) - expected) <= 3 + expected * Fraction(6, 2**27)
+            assert abs(int(prices.price_ns[at, level]) - expected) <= 3 + expected * Fraction(6, 2**27)
         above_ns = held_up.price - common.price
         assert abs(int(prices.held_up_ns[1]) - above_ns) <= 3 + held_up.price * Fraction(12, 2**27)
         assert prices.held_up_ns[0] == 0
