@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
-from schemathesis.checks import CHECKS, load_all_checks
-from schemathesis.config import SchemathesisConfig
-from schemathesis.core.result import Ok
-from schemathesis.generation import GenerationMode
 
 from tests.admin.conftest import ServedApp
+
+if TYPE_CHECKING:
+    from schemathesis.generation import GenerationMode
 
 CHECKED = (
     "not_a_server_error", "status_code_conformance", "content_type_conformance", "response_headers_conformance",
@@ -35,6 +33,13 @@ class Tally:
 
 def fuzz(served: ServedApp, *, examples: int, start: int) -> Tally:
     """Make `examples` requests of every call with every kind of token, and check each answer and what it wrote."""
+    # Here, for it takes two CPU seconds to load, and each process of pytest collects this module.
+    import schemathesis
+    from schemathesis.checks import CHECKS, load_all_checks
+    from schemathesis.config import SchemathesisConfig
+    from schemathesis.core.result import Ok
+    from schemathesis.generation import GenerationMode
+
     load_all_checks()
     checks = [CHECKS.get_one(name) for name in CHECKED]
     # Each request brings the token of its role, so to leave out the header is not to ask wrongly.

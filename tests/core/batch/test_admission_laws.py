@@ -52,10 +52,8 @@ def is_usable(row: DecidedRow) -> bool:
     return row.decision.level >= 0 or not row.decision.reason.startswith(("namespace_", "size_", "partition_"))
 
 
-@law
-@given(histories())
-def test_l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(history: History) -> None:
-    for batch in history.play():
+def l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         rows = batch.rows
         assert len(rows) == len(batch.before.queue) + len(batch.step.arrivals)
         for row in rows:
@@ -74,10 +72,8 @@ def test_l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(history: 
         assert queue == [(row.namespace, row.size_bytes, row.arrival_ms) for row in delayed]
 
 
-@law
-@given(histories())
-def test_l1_usage_accounts_for_every_row(history: History) -> None:
-    for batch in history.play():
+def l1_usage_accounts_for_every_row(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         usage = batch.plan.usage
         flows = by_flow([row for row in batch.rows if is_usable(row)])
         assert sorted(usage.names.filter(pa.array(usage.is_active)).to_pylist()) == sorted(flows)
@@ -91,15 +87,13 @@ def test_l1_usage_accounts_for_every_row(history: History) -> None:
                 assert usage.admitted[i][d] + usage.rejected[i][d] + usage.waiting[i][d] == found
 
 
-@law
-@given(histories(on_excess=ENFORCED, monotone=True, one_policy=True))
-def test_l2_namespace_never_passes_its_limit(history: History) -> None:
+def l2_namespace_never_passes_its_limit(batches: list[PlayedBatch]) -> None:
     """Admitted between any two batch times: at most the burst, the refill, and one message."""
     admitted: dict[str, list[tuple[int, list[DecidedRow]]]] = defaultdict(list)
-    for batch in history.play():
+    for batch in batches:
         for name, rows in by_flow([row for row in batch.rows if row.is_admitted]).items():
             admitted[name].append((batch.step.now_ms, rows))
-    policy = history.steps[0].policy
+    policy = batches[0].step.policy
     for name, batches in admitted.items():
         limits = rules_of(policy, name).limits
         for d in limits.limited_dimensions:
@@ -112,14 +106,12 @@ def test_l2_namespace_never_passes_its_limit(history: History) -> None:
                     assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
 
 
-@law
-@given(histories(on_excess=ENFORCED, monotone=True, one_policy=True))
-def test_l2_shard_never_passes_its_grant(history: History) -> None:
+def l2_shard_never_passes_its_grant(batches: list[PlayedBatch]) -> None:
     """Admitted of a shared scope in one epoch: at most the grant, its growth, and one message."""
-    policy = history.steps[0].policy
+    policy = batches[0].step.policy
     spent: dict[tuple[int, int], list[int]] = {}
-    granted_by = history.steps[0].grants
-    for batch in history.play():
+    granted_by = batches[0].step.grants
+    for batch in batches:
         if batch.step.grants is not None:
             granted_by, spent = batch.step.grants, {}
         assert granted_by is not None
@@ -131,11 +123,35 @@ def test_l2_shard_never_passes_its_grant(history: History) -> None:
                     spent.setdefault((scope.index, d), []).append(row.tokens[d])
         elapsed_ms = max(0, batch.step.now_ms - granted_by.as_of_ms)
         for at, tokens in spent.items():
-            part = int(policy.shared.rate_micro_per_ms[at]) // history.shards
+            part = int(policy.shared.rate_micro_per_ms[at]) // batch.history.shards
             growth_micro = min(part * elapsed_ms, int(granted_by.headroom_micro[at]))
             room_micro = int(granted_by.balance_micro[at]) + growth_micro
             assert room_micro >= 0
             assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
+
+
+@law
+@given(histories(), st.randoms(use_true_random=False))
+def test_every_law_holds_in_any_history(history: History, random: Random) -> None:
+    """To draw a history and to play it costs more than a law of it."""
+    batches = list(history.play())
+    l1_every_row_has_one_verdict_and_the_queue_is_what_is_delayed(batches)
+    l1_usage_accounts_for_every_row(batches)
+    l4_a_shared_scope_that_holds_rows_is_used_up(batches)
+    l5_admitted_rows_of_a_flow_come_first(batches)
+    l8_balances_fall_by_exactly_what_is_admitted(batches)
+    what_is_remembered_is_worth_remembering(batches)
+    l6_a_plan_is_a_function_of_its_arguments(batches)
+    flow_reports_a_time_to_leave_only_if_it_waits(batches)
+    the_order_of_the_tables_decides_nothing(batches, random)
+
+
+@law
+@given(histories(on_excess=ENFORCED, monotone=True, one_policy=True))
+def test_l2_no_limit_and_no_grant_is_passed(history: History) -> None:
+    batches = list(history.play())
+    l2_namespace_never_passes_its_limit(batches)
+    l2_shard_never_passes_its_grant(batches)
 
 
 @law
@@ -150,10 +166,8 @@ def test_l2_debt_is_at_most_one_message(history: History) -> None:
                 assert balance_micro[d] >= min(before.get(name, (0, 0))[d], -1, -largest[d] * MICRO)
 
 
-@law
-@given(histories())
-def test_l4_a_shared_scope_that_holds_rows_is_used_up(history: History) -> None:
-    for batch in history.play():
+def l4_a_shared_scope_that_holds_rows_is_used_up(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         grants = batch.plan.state.grants
         rate_micro_per_ms = in_force(batch.step.policy, grants.time).shared.rate_micro_per_ms
         for row in batch.rows:
@@ -188,10 +202,8 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
             assert any(balance[d] < 0 for limits, balance in balances for d in limits.limited_dimensions)
 
 
-@law
-@given(histories())
-def test_l5_admitted_rows_of_a_flow_come_first(history: History) -> None:
-    for batch in history.play():
+def l5_admitted_rows_of_a_flow_come_first(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         for rows in by_flow(batch.rows).values():
             kept = [row for row in rows if row.decision.verdict != Verdict.REJECT]
             for earlier, later in pairwise(kept):
@@ -208,13 +220,11 @@ def assert_debited(after_micro: int, before_micro: int, debit_micro: int, burst_
         assert after_micro == expected
 
 
-@law
-@given(histories())
-def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
-    for batch in history.play():
+def l8_balances_fall_by_exactly_what_is_admitted(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         policy, now_ms = in_force(batch.step.policy, batch.before.grants.time), batch.step.now_ms
         admitted = [row for row in batch.rows if row.is_admitted]
-        grown = batch.before.grants.grown(policy, now_ms=now_ms, shards=history.shards)
+        grown = batch.before.grants.grown(policy, now_ms=now_ms, shards=batch.history.shards)
         after = batch.plan.state
         flows = dict(zip(after.flows.names.to_pylist(), after.flows.balance_micro.tolist(), strict=True))
         remembered = batch.before.flows
@@ -247,10 +257,8 @@ def test_l8_balances_fall_by_exactly_what_is_admitted(history: History) -> None:
                     assert_debited(after_micro, min(held, full), debit, burst, observes=limits.is_observed)
 
 
-@law
-@given(histories())
-def test_what_is_remembered_is_worth_remembering(history: History) -> None:
-    for batch in history.play():
+def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         after, policy = batch.plan.state, batch.step.policy
         waiting = set(after.queue.flow.tolist())
         for i, name in enumerate(after.flows.names.to_pylist()):
@@ -267,18 +275,16 @@ def test_what_is_remembered_is_worth_remembering(history: History) -> None:
             )
 
 
-@law
-@given(histories())
-def test_l6_a_plan_is_a_function_of_its_arguments(history: History) -> None:
-    for batch in history.play():
+def l6_a_plan_is_a_function_of_its_arguments(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         before = state_bytes(batch.before)
         again = plan_admission(
             batch.before,
             batch.step.arrivals,
             batch.step.policy,
             now_ms=batch.step.now_ms,
-            shards=history.shards,
-            shard=history.shard,
+            shards=batch.history.shards,
+            shard=batch.history.shard,
         )
         assert state_bytes(batch.before) == before, "the plan changed the state that it was given"
         assert state_bytes(again.state) == state_bytes(batch.plan.state)
@@ -292,11 +298,9 @@ def state_bytes(state: ShardState) -> list[object]:
     return [column.tobytes() if isinstance(column, np.ndarray) else str(column) for column in columns]
 
 
-@law
-@given(histories(), st.randoms(use_true_random=False))
-def test_the_order_of_the_tables_decides_nothing(history: History, random: Random) -> None:
+def the_order_of_the_tables_decides_nothing(batches: list[PlayedBatch], random: Random) -> None:
     """Flows may stand in any order, and rows of different flows may come interleaved in any way."""
-    for batch in history.play():
+    for batch in batches:
         flow_order = shuffled(random, len(batch.before.flows))
         queue_order = riffled(random, batch.before.queue.flow.tolist())
         arrival_order = riffled(random, batch.step.arrivals.namespaces.to_pylist())
@@ -305,8 +309,8 @@ def test_the_order_of_the_tables_decides_nothing(history: History, random: Rando
             taken(batch.step.arrivals, arrival_order),
             batch.step.policy,
             now_ms=batch.step.now_ms,
-            shards=history.shards,
-            shard=history.shard,
+            shards=batch.history.shards,
+            shard=batch.history.shard,
         )
         ours, theirs = as_reference(plan, batch.step.policy), as_reference(batch.plan, batch.step.policy)
         rows = queue_order + [len(queue_order) + i for i in arrival_order]
@@ -393,10 +397,8 @@ def test_l4_first_row_leaves_at_the_time_that_is_reported_where_no_shared_scope_
     assert of_flow[0] == Verdict.ADMIT
 
 
-@law
-@given(histories())
-def test_flow_reports_a_time_to_leave_only_if_it_waits(history: History) -> None:
-    for batch in history.play():
+def flow_reports_a_time_to_leave_only_if_it_waits(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
         waits = dict(zip(batch.plan.usage.names.to_pylist(), batch.plan.usage.waiting[:, 0].tolist(), strict=True))
         assert all(at_ms == NEVER_MS for name, at_ms in reported_leaves_ms(batch).items() if not waits[name])
 
