@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from hypothesis import settings
+
+Case = TypeVar("Case")
 
 IS_SEARCH: Final = os.environ.get("HYPOTHESIS_PROFILE") == "search"
 _TIMES_IN_A_SEARCH: Final = 10
@@ -23,6 +25,17 @@ def examples(count: int, *, in_search: int | None = None) -> settings:
     """
     most = _TIMES_IN_A_SEARCH * count if in_search is None else in_search
     return settings(max_examples=most if IS_SEARCH else count)
+
+
+def first_of(count: int, cases: Iterable[Case]) -> list[Case]:
+    """Return the cases of a test that is costly: in a search all, in every run so many of them.
+
+    Examples
+    --------
+    >>> [] if IS_SEARCH else first_of(2, "abc")
+    ['a', 'b']
+    """
+    return list(cases)[: None if IS_SEARCH else count]
 
 
 def crossed(*axes: Iterable[Any], of: int) -> list[tuple[Any, ...]]:

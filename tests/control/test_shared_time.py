@@ -22,8 +22,9 @@ from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import Row
 from tests.control.test_time_quotas import MS, costs, newest_epoch
+from tests.effort import IS_SEARCH
 
-SEEDS = int(os.environ.get("SHARED_TIME_SEEDS", "3"))
+SEEDS = int(os.environ.get("SHARED_TIME_SEEDS", "3" if IS_SEARCH else "1"))
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 BURST_MS: Final = 10_000
 GOLD_TIME: Final = ("resource_group.time", "gold")
