@@ -153,17 +153,6 @@ def test_levels_that_are_never_free_at_one_moment_do_not_hold_a_producer_of_both
     assert waiting in [number for number, _ in both.turns]
 
 
-@pytest.mark.slow
-@settings(max_examples=max(400, settings().max_examples))
-@given(st.lists(limits, min_size=3, max_size=3), memberships, histories)
-def test_queue_decides_as_its_rule_after_any_history(
-    of_levels: list[Limit], members: list[set[int]], history: list[tuple[Any, ...]]
-) -> None:
-    both = Both.of(of_levels, members)
-    for each in history:
-        both.run(*each)
-
-
 TEN = Limit.of(10, target_tokens=1)
 
 
@@ -174,9 +163,10 @@ TEN = Limit.of(10, target_tokens=1)
 )  # fmt: skip
 @settings(max_examples=max(400, settings().max_examples))
 @given(st.lists(limits, min_size=3, max_size=3), memberships, histories)
-def test_no_level_gives_out_more_than_its_largest_burst_and_its_rates_and_one_charge(
+def test_queue_decides_as_its_rule_and_no_level_gives_out_more_than_its_largest_burst_and_its_rates_and_one_charge(
     of_levels: list[Limit], members: list[set[int]], history: list[tuple[Any, ...]]
 ) -> None:
+    """After every step the queue is compared with its rule, and in the end the windows of every level are added up."""
     both = Both.of(of_levels, members)
     for each in history:
         both.run(*each)
