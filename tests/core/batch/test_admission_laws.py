@@ -94,13 +94,13 @@ def l2_namespace_never_passes_its_limit(batches: list[PlayedBatch]) -> None:
         for name, rows in by_flow([row for row in batch.rows if row.is_admitted]).items():
             admitted[name].append((batch.step.now_ms, rows))
     policy = batches[0].step.policy
-    for name, batches in admitted.items():
+    for name, served in admitted.items():
         limits = rules_of(policy, name).limits
         for d in limits.limited_dimensions:
-            for first in range(len(batches)):
-                for last in range(first, len(batches)):
-                    elapsed_ms = batches[last][0] - batches[first][0]
-                    tokens = [row.tokens[d] for _, rows in batches[first : last + 1] for row in rows]
+            for first in range(len(served)):
+                for last in range(first, len(served)):
+                    elapsed_ms = served[last][0] - served[first][0]
+                    tokens = [row.tokens[d] for _, rows in served[first : last + 1] for row in rows]
                     room_micro = limits.burst_micro[d] + limits.rate_micro_per_ms[d] * elapsed_ms
                     assert limits.rate_micro_per_ms[d] > 0
                     assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
