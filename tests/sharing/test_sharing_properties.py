@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.effort import IS_SEARCH, examples
+from tests.effort import examples
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
-SEEDS = int(os.environ.get("SHARE_SEEDS", "2" if IS_SEARCH else "1"))
+SEEDS = int(os.environ.get("SHARE_SEEDS", "2"))
 STEPS = int(os.environ.get("SHARE_STEPS", "700"))
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100
