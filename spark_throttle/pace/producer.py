@@ -90,20 +90,15 @@ class TryingProducer(Staying):
             got = next(in_advance[0], None)
             if got == self._all:
                 return True
-        queue = self._queue
-        if got is None and not queue.has_work and self._is_throttled():
-            return False
+        queue, narrowest = self._queue, self._narrowest_first[0]
+        if got is None and narrowest.is_throttling and not queue.has_work and queue.clock.now_ns() < narrowest.due_ns:
+            return False  # it throttled when it was asked, at a moment during the call
         with queue.lock:
             if in_advance is not None and got is not None:
                 return self._try_missing(tokens, got, in_advance[1])
+            if narrowest.worth_tokens <= 1:  # which hands nothing out
+                return queue.try_now(self._place, [tokens], queue.clock.now_ns()) > 0
             return _take_of_budgets(self._narrowest_first, tokens) or self._try_missing(tokens, self._none, self._shut)
-
-    def _is_throttled(self) -> bool:
-        """Return whether a level throttles it; without the lock this tells of a moment during the call."""
-        for level in self._narrowest_first:
-            if level.is_throttling:
-                return self._queue.clock.now_ns() < level.due_ns
-        return False
 
     def _try_missing(self, tokens: int, got: tuple[bool, ...], allowances: Sequence[Iterator[bool]]) -> bool:
         """Charge the levels that have not let a call through yet; if they throttle, the others get theirs back."""
