@@ -175,6 +175,23 @@ def test_tenant_is_divided_as_its_own_window_says_where_a_wider_scope_has_time_f
     assert found.total() == pytest.approx(10 * 50, rel=0.05)
 
 
+def test_burst_that_nobody_expected_is_divided_as_the_shortest_window_says() -> None:
+    """One that was dear some windows ago, and is as cheap as its equal, was refused nearly all for an hour.
+
+    Each burst comes after a second of few rows, in which no scope is short of time.
+    """
+    refusing = SHORT | {"on_excess": "reject"}
+    document = WIDE | {"tenants": {"acme": {"publish": refusing, "resource_group": "gold"}}}
+    job = SimulatedJob(document, shards=1, cost_ns=costs({"acme/x": 40, "acme/y": 1}))
+    played(job, 3, {"acme/x": 1, "acme/y": 5})
+    job.cost_ns = costs({"acme/x": 1, "acme/y": 1})
+    played(job, 8, {"acme/x": 8, "acme/y": 8})
+    found = Counter[str]()
+    for count in (4, 60) * 4:
+        found += messages_of(played(job, 1, {"acme/x": count, "acme/y": count}))
+    assert abs(found["acme/x"] - found["acme/y"]) <= 8
+
+
 def test_scope_is_divided_by_time_soon_after_a_dear_batch_however_long_its_window() -> None:
     """A batch of a minute for 60 rows leaves a debt of half a minute of half a core. They were served by messages."""
     job = SimulatedJob({"job": {"publish": HALF | {"burst_seconds": 60}}}, cost_ns=costs({"acme/x": 10, "blue/x": 1}))

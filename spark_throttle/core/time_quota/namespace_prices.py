@@ -137,15 +137,17 @@ class NamespacePrices:
         """Return the price of every namespace's messages by which scopes are divided; 0 where it is not known.
 
         It is the highest in those of its scopes that are short of time: the window of one that has time for all has no
-        say in how others are divided. Where none is short, it is the highest of all.
+        say in how others are divided. Where none is short it is the lowest, which is nearest to what its last messages
+        took: should more come than was expected, any of its scopes may be the one that is short.
 
         Parameters
         ----------
         is_short
             Shape (n, 3): whether each namespace's scope at every level is short of time.
         """
-        counts = is_short | ~by_row(np.logical_or, is_short)[:, None]
-        return by_row(np.maximum, np.where(counts, self.price_ns, 0))
+        price_ns = self.price_ns
+        highest_ns = by_row(np.maximum, np.where(is_short, price_ns, 0))
+        return np.where(by_row(np.logical_or, is_short), highest_ns, by_row(np.minimum, price_ns))
 
 
 def _no_quotas(shape: int | tuple[int, ...]) -> TimeQuotas:

@@ -77,7 +77,7 @@ class PolicyInForce:
         limits = MessageLimits(
             np.where(is_timed, both.rate_micro_per_ms, UNLIMITED), np.where(is_timed, both.burst_micro, 0),
             is_by_time, ledger.names, ledger.own_as_messages(policy),
-            _prices(ledger, accounts, is_by_time, is_by_time if mix is None else mix.is_short, policy),
+            _prices(ledger, accounts, is_by_time, np.zeros_like(is_by_time) if mix is None else mix.is_short, policy),
         )  # fmt: skip
         balance[is_timed, _MESSAGES] = both.balance_micro[is_timed]
         return cls(under_time(policy, limits), Buckets(balance, buckets.as_of_ms), limits)

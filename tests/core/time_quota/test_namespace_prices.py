@@ -91,8 +91,9 @@ def test_price_of_a_namespace_falls_at_every_level_in_the_window_of_its_scope_th
     assert ledger.prices.price_ns.tolist() == [[75 * MS, 93_750_000, 93_750_000]]
     is_short = np.array([[True, False, False]])
     assert ledger.prices.dividing(is_short).tolist() == [75 * MS]
-    assert ledger.prices.dividing(~is_short).tolist() == ledger.prices.dividing(is_short & ~is_short).tolist()
     assert ledger.prices.dividing(~is_short).tolist() == [93_750_000]
+    assert ledger.prices.dividing(is_short | True).tolist() == [93_750_000]
+    assert ledger.prices.dividing(is_short & False).tolist() == [75 * MS]
 
 
 def test_time_of_no_message_of_a_namespace_is_no_price_of_it() -> None:
