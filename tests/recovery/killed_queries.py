@@ -41,7 +41,7 @@ ROWS_REFUSED = 600
 _CALLS = 20
 _TAKEN = 40
 _REFUSALS = 4
-_LONGEST_SECONDS = 240.0
+_LONGEST_SECONDS = 480.0
 
 
 def batch_of(key: str) -> int:
