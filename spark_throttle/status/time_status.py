@@ -119,9 +119,10 @@ def time_of_batch(directory: Directory, policy: CompiledPolicy, number: int, bat
     """
     if not policy.has_time:
         return None
-    prefix = f"{number:012d}-"
-    file = next((name for name in reversed(directory.names("epochs")) if name.startswith(prefix)), None)
-    epoch = None if file is None else read_epoch(directory, file)
+    # Runs that were killed may have left epochs of the same number, made under policies that were in force then.
+    files = [name for name in reversed(directory.names("epochs")) if name.startswith(f"{number:012d}-")]
+    epochs = (read_epoch(directory, file) for file in files)
+    epoch = next((each for each in epochs if each is not None and each.revision == policy.revision), None)
     found = None if epoch is None else time_status_of(epoch, policy)
     if epoch is None or found is None:
         return None

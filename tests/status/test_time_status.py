@@ -125,6 +125,23 @@ def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_
     assert {row["exempt_time_ns"] for row in rows if row["level"] != "job"} == {None}
 
 
+def test_usage_table_takes_no_epoch_that_a_killed_run_left_under_another_policy(job: MadeUpJob, tmp_path: Path) -> None:
+    store = MemoryStore()
+    PolicyService(store, clock_ms=lambda: 0).put("tenant", "acme", {"publish": {"request_percentage": 7}}, ANN)
+    other = MadeUpJob(tmp_path / "other", store)
+    for each in (job, other):
+        each.batch(OFFERED, used_ms=USED_MS)
+        each.batch(OFFERED)
+    batch, reports = 1, read_reports(job.directory, after_batch=0)[1]
+    before = batch_usage(job.directory, reports, batch)
+    prefix = f"{reports[0].epoch:012d}-"
+    left = next(name for name in other.directory.names("epochs") if name.startswith(prefix))
+    content = other.directory.read(f"epochs/{left}")
+    assert content is not None
+    job.directory.write(f"epochs/{prefix}zz", content)
+    assert batch_usage(job.directory, reports, batch).equals(before)
+
+
 def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> None:
     job.batch(OFFERED, used_ms=USED_MS)
     job.batch(OFFERED, seconds=0.5)
