@@ -3,8 +3,8 @@
 `Producer` is for threads, `AsyncProducer` for asyncio; both may share levels, and stand in one queue. A producer's
 first calls cost a lock and a clock. Most later ones take from what its levels have handed out in advance: calls of one
 size cost neither, calls of changing sizes the lock. A call takes from all its levels at once. Those that have nothing
-left it asks under the lock, and if one of them throttles, it gives back what it took of the others. The next call is
-refused without the lock.
+left it asks under the lock, and if one of them throttles, it gives back what it took of the others. While its narrowest
+level throttles and nobody waits, calls are refused without the lock.
 
 Surprises: while one thread has taken what it will give back, another may be refused, or wait for a moment. Several
 threads may call one producer; their calls share its place, so each of its turns lets one of them through. `try_acquire`
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from itertools import accumulate, zip_longest
+from itertools import accumulate, compress, zip_longest
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
@@ -48,7 +48,7 @@ class Array(Protocol):
 class TryingProducer(Staying):
     """What a producer does without waiting; made by `Pacer`."""
 
-    __slots__ = ("_all", "_in_advance", "_narrowest_first", "_none", "_place", "_queue", "_quick", "_shut")
+    __slots__ = ("_all", "_in_advance", "_narrowest_first", "_place", "_queue", "_quick")
 
     def __init__(self, queue: TurnQueue, levels: tuple[LevelState, ...]) -> None:
         self._queue = queue
@@ -56,7 +56,7 @@ class TryingProducer(Staying):
         self._narrowest_first = tuple(sorted(levels, key=lambda level: level.worth_tokens))
         self._in_advance: dict[int, _InAdvance] = {}
         """By the tokens of a call, one size at a time."""
-        self._all, self._none, self._shut = (True,) * len(levels), (False,) * len(levels), (NOTHING,) * len(levels)
+        self._all = (True,) * len(levels)
         # A producer of several levels never finds anything handed out here.
         self._quick = levels[0] if len(levels) == 1 else _NO_LEVEL
 
@@ -95,25 +95,32 @@ class TryingProducer(Staying):
             return False  # it throttled when it was asked, at a moment during the call
         with queue.lock:
             if in_advance is not None and got is not None:
-                return self._try_missing(tokens, got, in_advance[1])
+                taken = zip(self._narrowest_first, in_advance[1], strict=True)
+                return self._try_missing(tokens, dict(compress(taken, got)))
             if narrowest.worth_tokens <= 1:  # which hands nothing out
                 return queue.try_now(self._place, [tokens], queue.clock.now_ns()) > 0
-            return _take_of_budgets(self._narrowest_first, tokens) or self._try_missing(tokens, self._none, self._shut)
+            return _take_of_budgets(self._narrowest_first, tokens) or self._try_missing(tokens, {})
 
-    def _try_missing(self, tokens: int, got: tuple[bool, ...], allowances: Sequence[Iterator[bool]]) -> bool:
-        """Charge the levels that have not let a call through yet; if they throttle, the others get theirs back."""
+    def _try_missing(self, tokens: int, taken: dict[LevelState, Iterator[bool]]) -> bool:
+        """Charge the levels that have not let a call through yet; if they throttle, the others get theirs back.
+
+        Parameters
+        ----------
+        taken
+            The levels that have, and the allowances that the call is of.
+        """
         missing: list[LevelState] = []
-        taken: list[tuple[LevelState, Iterator[bool]]] = []
-        for level, has, allowance in zip(self._narrowest_first, got, allowances, strict=True):
-            now = allowance if has else level.allowances.get(tokens, NOTHING)
-            if has or next(now, False):
-                taken.append((level, now))
-            else:
-                missing.append(level)
+        for level in self._narrowest_first:
+            if level not in taken:
+                allowance = level.allowances.get(tokens, NOTHING)
+                if next(allowance, False):
+                    taken[level] = allowance
+                else:
+                    missing.append(level)
         if missing and not _take_of_budgets(missing, tokens):
             queue, now_ns = self._queue, self._queue.clock.now_ns()
             if not queue.try_now(self._place, [tokens], now_ns, missing):
-                closed = [level for level, allowance in taken if not level.give_back(tokens, allowance)]
+                closed = [level for level, allowance in taken.items() if not level.give_back(tokens, allowance)]
                 if closed:
                     queue.give_back(closed, tokens, now_ns)
                 self._in_advance = {}
