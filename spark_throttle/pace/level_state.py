@@ -3,7 +3,7 @@
 All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: the allowance. It is an
 iterator of calls that are let through without lock and clock, by `next`, which is atomic while there is a global
 interpreter lock: a call that gets one from all its levels is admitted. Without that lock nothing is handed out this
-way. An allowance is for calls of one size, of one token or as many as the call before had; where sizes change, calls
+way. An allowance is for calls of one size: one token, or as many as each of the last two had. Where sizes change, calls
 take from `budget_tokens` instead, with the lock and without a clock. So a level's balance is updated once for at most
 one resolution's worth of tokens. This is PIP-322's idea, that between two updates calls are only counted, in the form
 that is cheapest in Python.

@@ -8,10 +8,13 @@ namespaces alike: else one that was last served in a dear batch would count as d
 counts as dear, that would be long after the others.
 
 Both parts rise and fall as the prices of accounts do (`time_accounts`). How fast they fall depends on what they are
-for. What a scope's time is enough for is told by prices that fall no faster than the scope's own, and no slower: the
-window of another scope has no say in it. So a namespace has a specific price at every level, which falls in the window
-of its scope there. A scope is divided by it too. It is divided by a common part that falls as that of a scope without a
-quota, since beside the time of a dear batch all namespaces look alike.
+for:
+
+- The specific part is kept for every level, and falls in the window of the namespace's scope there: the window of
+  another scope has no say in it.
+- What a scope's time is enough for is told with a common part that falls in the scope's own window.
+- A scope is divided with a common part that falls as the price of a scope without a quota, for beside the time of a
+  dear batch all namespaces look alike.
 """
 
 from __future__ import annotations
