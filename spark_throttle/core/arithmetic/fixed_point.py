@@ -18,6 +18,9 @@ PROPORTION_BITS = 50
 """By default, the result of `proportional` is at most two to this power."""
 
 _MOST = np.iinfo(np.int64).max
+_POWERS = np.left_shift(np.int64(1), np.arange(63))
+_SEARCHED_BELOW = 1_000
+"""So few values are found among the powers of two sooner than they are filled with ones: one call, not a dozen."""
 
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""
@@ -47,6 +50,8 @@ def bit_length(value: Int64s) -> Int64s:
     >>> bit_length(np.array([0, 1, 7, 8, 2**62])).tolist()
     [0, 1, 3, 4, 63]
     """
+    if value.size < _SEARCHED_BELOW:
+        return np.searchsorted(_POWERS, value, side="right")
     if value.ndim > 1:
         return np.stack([bit_length(column) for column in np.moveaxis(value, -1, 0)], axis=-1)
     least, most = int(value.min(initial=_MOST)), int(value.max(initial=0)).bit_length()

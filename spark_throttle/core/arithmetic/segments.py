@@ -170,12 +170,14 @@ def ranges(first: Int64s, count: Int64s) -> Int64s:
 
 def sums(key: Int64s, values: Int64s, keys: int) -> Int64s:
     """Return the sum of `values` for each key, exact in int64; `values` has one column or several."""
+    out = np.zeros((keys, *values.shape[1:]), dtype=np.int64)
     if values.ndim == 1:
-        out = np.zeros(keys, dtype=np.int64)
         np.add.at(out, key, values)
         return out
     # Column by column: NumPy adds rows of two numbers ten times slower than single ones.
-    return np.stack([sums(key, column, keys) for column in values.T], axis=1)
+    for to, column in zip(out.T, values.T, strict=True):
+        np.add.at(to, key, column)
+    return out
 
 
 def largest(key: Int64s, values: Int64s, keys: int, *, least: int) -> Int64s:
