@@ -47,16 +47,23 @@ shares: setup jars ## run three jobs that share two quotas, and kill one: tables
 admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
+# In four processes: two of them often wait for Spark.
+in_four = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8
+
 .PHONY: test
-test: setup jars tool-jars $(CLASS_ARCHIVE) ## run every test except Kafka's and the widest, in four processes: two of them often wait for Spark
-	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8 $(ARGS)
+test: setup jars tool-jars $(CLASS_ARCHIVE) ## run the tests that must pass before a change lands
+	@$(in_four) $(ARGS)
+
+.PHONY: test-all
+test-all: setup jars tool-jars $(CLASS_ARCHIVE) ## run also those marked `thorough`: all but Kafka's and the widest (half an hour)
+	@$(in_four) -m "not kafka and not wide" $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
 unit: setup ## run the quick tests that need no JVM, and the doctests (about a minute)
 	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 2 --dist worksteal \
-		-m "not jvm and not kafka and not slow" $(ARGS)
+		-m "not jvm and not kafka and not slow and not thorough" $(ARGS)
 
 .PHONY: search
 search: setup ## run the tests without a JVM in another order, with other and more examples than every run draws

@@ -1,4 +1,4 @@
-"""How much of a costly search is made: a part in every run, the same each time, and all of it by `make search`."""
+"""How much of a costly test every run makes, the same each time: `make search` or `make test-all` make all of it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import settings
 
 Case = TypeVar("Case")
@@ -36,6 +37,22 @@ def first_of(count: int, cases: Iterable[Case]) -> list[Case]:
     ['a', 'b']
     """
     return list(cases)[: None if IS_SEARCH else count]
+
+
+def thorough_after(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Return the cases of a test that is costly: those after so many run only where all tests do (`make test-all`).
+
+    Examples
+    --------
+    >>> thorough_after(1, ["a", "b"])[0], len(thorough_after(1, ["a", "b"]))
+    ('a', 2)
+    """
+    return [case if number < count else _thorough(case) for number, case in enumerate(cases)]
+
+
+def _thorough(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def crossed(*axes: Iterable[Any], of: int) -> list[tuple[Any, ...]]:

@@ -56,6 +56,7 @@ def passes(job: WholeJob, seconds: int) -> int:
     return len(job.admitted) - before
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [150, 20_000, HOUR_MS, YEAR_MS])
 def test_jumps_forth_and_back_pay_nothing_and_stop_nothing(job: WholeJob, jump_ms: int) -> None:

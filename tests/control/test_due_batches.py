@@ -85,6 +85,7 @@ def test_rows_that_only_age_will_move_plan_one_batch_when_they_expire(tmp_path: 
     assert job.waiting == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_backlog_of_many_shards_under_a_slow_tenant_plans_a_batch_a_row(shards: int, tmp_path: Path) -> None:

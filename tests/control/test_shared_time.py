@@ -175,6 +175,7 @@ def test_dear_and_cheap_job_have_half_of_the_time_each() -> None:
     assert sum(used) <= 500 + 2.5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_job_that_wants_little_has_all_of_it_and_the_others_the_rest() -> None:
     world = warm(20, 10, 5)
@@ -204,6 +205,7 @@ def test_job_that_is_killed_leaves_its_part_to_the_other_and_has_it_again_when_i
     assert since(world, 8, {0: 20, 1: 60}) == pytest.approx([250, 250], rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_job_that_loses_its_lease_has_its_floor_and_the_other_no_more_than_the_rest() -> None:
     world = warm(3, 3)
@@ -217,6 +219,7 @@ def test_job_that_loses_its_lease_has_its_floor_and_the_other_no_more_than_the_r
     assert since(world, 6, {0: 100, 1: 100}) == pytest.approx([250, 250], rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("percentage", [100, 10])
 def test_quota_that_is_raised_or_lowered_is_divided_anew(percentage: int) -> None:
     world = warm(20, 10)

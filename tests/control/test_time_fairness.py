@@ -118,6 +118,7 @@ def together(job: SimulatedJob, each_ms: int) -> None:
     job.common_ns = lambda rows: (40 + each_ms * len(rows) + (0 if next(batches) % 10 else 5_000)) * MS
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", first_of(1, [3, 1]))
 def test_batch_that_takes_long_for_few_rows_makes_nobody_dear(shards: int) -> None:
     """Of eight alike, those served in such a batch got one row while the others got hundreds."""

@@ -87,6 +87,7 @@ def test_dear_tenant_gets_its_quota_within_5_percent(place: str, seconds: int) -
     assert {name for row in job.waiting if (name := row.namespace)} == {DEAR}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_quota_is_reached_with_short_batches_and_with_rows_dearer_than_a_batch() -> None:
     job = SimulatedJob(PLACES["tenant"], shards=2, cost_ns=costs(acme=700))
@@ -133,6 +134,7 @@ def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: fl
     assert core_ms(job, played(job, 30, per_second=per_second)) == pytest.approx(0.5 * 30_000, rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("place", "phase"), crossed(["tenant", "namespace"], [2, 4], of=2))
 def test_cheap_and_dear_rows_in_turns_overdraw_by_a_window_and_a_batch(place: str, phase: int) -> None:
@@ -148,6 +150,7 @@ def test_cheap_and_dear_rows_in_turns_overdraw_by_a_window_and_a_batch(place: st
     assert worst_ms <= 2 * 2_000
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["tenant", "namespace"])
 def test_rows_that_have_become_cheap_reach_the_quota_in_a_window_for_each_halving(place: str) -> None:
@@ -158,6 +161,7 @@ def test_rows_that_have_become_cheap_reach_the_quota_in_a_window_for_each_halvin
     assert core_ms(job, played(job, 20, per_second=600)) == pytest.approx(0.5 * 20_000, rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["tenant", "namespace"])
 def test_quota_that_changes_while_in_debt_is_the_new_one_soon(place: str) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
@@ -32,6 +33,7 @@ def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_no
     assert min(account.admitted, account.rejected) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_job_that_decides_on_references_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
     account = crash(tmp_path / "delta", "delta", kills=3, seed=7, source="references", session=spark)

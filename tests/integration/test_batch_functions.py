@@ -16,6 +16,7 @@ from spark_throttle.errors import Backpressure
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP
 from spark_throttle.spark.sinks import batch_sink
+from tests.effort import thorough_after
 from tests.integration.streams import Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def check_taken_once_in_order(tables: Tables) -> None:
         assert numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize("scope", ["api", None])
+@pytest.mark.parametrize("scope", thorough_after(1, ["api", None]))
 def test_rows_of_a_destination_that_refuses_wait_for_later_batches_and_the_others_do_not(
     lake: Lake, scope: str | None
 ) -> None:

@@ -18,6 +18,7 @@ from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.state_reader import read_queued
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, policies, publish
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def waiting(lake: Lake) -> list[int]:
     return sorted(row["id"] for row in queued.collect()) if "id" in queued.columns else []
 
 
-@pytest.mark.parametrize("by", ["native", "spark"])
+@pytest.mark.parametrize("by", thorough_after(1, ["native", "spark"]))
 def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch(failing: Lake, by: str) -> None:
     """The other namespaces come under the same definition: the column that it names is made otherwise."""
     lake = failing
@@ -189,7 +190,7 @@ def test_definition_may_change_over_a_batch_that_failed_before_its_sink_and_one_
     assert waiting(lake) == [0]
 
 
-@pytest.mark.parametrize("control", ["checkpoint/throttle", "elsewhere"])
+@pytest.mark.parametrize("control", thorough_after(1, ["checkpoint/throttle", "elsewhere"]))
 def test_decided_stream_is_refused_under_another_definition(lake: Lake, control: str) -> None:
     """Nobody knows what a sink of the user's own holds."""
     lake.offer((row_id, "t/n", 10) for row_id in range(12))

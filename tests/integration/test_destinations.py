@@ -21,6 +21,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import HttpSender
 from spark_throttle.spark.paced.kept_sender import KeptSender, SentMeanwhile
 from spark_throttle.spark.sinks import batch_sink
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver
 
@@ -68,7 +69,7 @@ def check_taken(answer: Refuses) -> None:
     assert found == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", thorough_after(1, [429, 503]))
 def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
     lake: Lake, record: Record, status: int
 ) -> None:
@@ -93,6 +94,7 @@ def sent_elsewhere(rows: object, key: object) -> None:
     """Take rows in place of the destination."""
 
 
+@pytest.mark.thorough
 def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_calls_were_to_go(
     lake: Lake, record: Record
 ) -> None:
@@ -248,6 +250,7 @@ class Asks:
         return [each for each in self.arrivals if each.namespace.startswith("a/")]
 
 
+@pytest.mark.thorough
 def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_after_a_restart(
     lake: Lake, record: Record
 ) -> None:

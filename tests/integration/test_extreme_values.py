@@ -17,6 +17,7 @@ from spark_throttle.spark.columns.payload_columns import with_helpers
 from spark_throttle.spark.rows.frames import SIZE
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.status.status import read_status
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.integration.test_types import exact
 
@@ -90,7 +91,7 @@ def dead(lake: Lake, writer: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows.collect()))
 
 
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", thorough_after(1, WRITERS))
 def test_extreme_values_come_out_as_they_went_in_and_no_filter_misses_one(lake: Lake, writer: str) -> None:
     offered = source(lake, f"{NAMES} ns, id part, {extremes()}")
     limits = policies(
@@ -143,6 +144,7 @@ DAYS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_partitions_are_those_of_sparks_writer_and_what_has_none_is_a_dead_letter(lake: Lake) -> None:
     texts = [f"cast(X'{text.encode().hex()}' as string)" for text in PARTITIONS]
     texts += [f"cast(X'{text}' as string)" for text in ("636166E9", "EDA08041", "F09F98", "E2")]

@@ -55,6 +55,7 @@ def _said_on_standard_error(config: pytest.Config) -> str | None:
     return said
 
 
+@pytest.mark.thorough
 def test_restart_takes_the_policies_of_its_own_time(lake: Lake) -> None:
     """A batch that is run again is decided by the policies that it was planned with, those after it by the new ones."""
     lake.offer([(0, "t/n", 10)])

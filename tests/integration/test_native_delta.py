@@ -218,6 +218,7 @@ def usage(lake: Lake) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in found)
 
 
+@pytest.mark.thorough
 def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     """Deleted by vectors, fed to a change feed, checkpointed every other commit: appends go on.
 

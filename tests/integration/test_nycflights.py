@@ -96,6 +96,7 @@ def as_flights(rows: pd.DataFrame) -> pd.DataFrame:
     return flights.sort_values("id").reset_index(drop=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_flights_are_held_to_their_quotas_and_none_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     flights = read_flights()

@@ -109,6 +109,7 @@ def test_stateless_and_chaining_operators_before_the_throttle_and_merge_behind_i
     assert [(row["id"], row["ns"], row["other"]) for row in merged] == partners
 
 
+@pytest.mark.thorough
 def test_publish_then_dispatch_through_a_feed_of_changes_into_a_table_with_identity_check_and_mapping(
     lake: Lake,
 ) -> None:

@@ -17,6 +17,7 @@ from spark_throttle.spark.sinks import taken_batch
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.start.executor_sight import look
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.spark.delta.delta_tables import rows_of
 
@@ -35,7 +36,7 @@ def ids(lake: Lake) -> list[int]:
     return [row[0] for row in rows_of(Path(lake.path("out")), "id")]
 
 
-@pytest.mark.parametrize(("writer", "is_whole"), [("native", False), ("spark", True)])
+@pytest.mark.parametrize(("writer", "is_whole"), thorough_after(1, [("native", False), ("spark", True)]))
 def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_restored(
     lake: Lake, writer: str, *, is_whole: bool
 ) -> None:

@@ -161,6 +161,7 @@ def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
     assert sorted(map(str, lake.admitted)) == ["(1, 't/a', 'x')", "(2, 't/a', 'y')"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [("a b%25é#?.parquet", "{a}[b]*.parquet", "a\u00a0b.parquet"), ("day=1/c.parquet",)])
 def test_file_of_any_name_is_read_twice(lake: Lake, names: Sequence[str]) -> None:
     for number, name in enumerate(names):
@@ -241,6 +242,7 @@ def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake
     assert sorted(pq.read_table(folder).column("id").to_pylist()) == list(range(21, 60)), "copied once"
 
 
+@pytest.mark.thorough
 def test_leftovers_of_copies_are_joined_and_their_rows_leave_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_rows, "_MANY_LEFTOVERS", 2)
     document = policies(

@@ -61,6 +61,7 @@ def test_rows_that_wait_come_out_once_after_other_numbers_of_shards(
     assert all(rows == sorted(rows) for rows in of_namespace.values())
 
 
+@pytest.mark.thorough
 def test_rows_that_wait_as_references_are_handed_over(lake: Lake) -> None:
     def run(document: object, shards: int) -> None:
         throttle = lake.throttle(document, shards=shards)

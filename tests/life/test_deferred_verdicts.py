@@ -75,6 +75,7 @@ def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
         assert len(job.waiting) <= QUOTA_PER_SECOND // 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("shards", "noisy", "batch_ms", "every_ms"),
     [(1, 20, 100, 1_000), (2, 20, 100, 1_000), (8, 20, 100, 1_000), (8, 150, 1_000, 4_000), (32, 150, 1_000, 4_000)],
@@ -213,6 +214,7 @@ def test_slow_quota_lets_a_row_an_hour_pass(per_second: float, shards: int) -> N
     assert (len(job.admitted), len(job.rejected)) == (4, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [16, 64])
 def test_no_queue_grows_under_a_steady_overload_of_many_shards(shards: int) -> None:
     job = SimulatedJob(limited(1), shards=shards)
@@ -245,6 +247,7 @@ def test_row_that_waited_for_a_shared_quota_is_not_rejected_by_a_limit_of_its_ow
 # Time without a share
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("names", "shards", "percent"), [(["acme/a"], 2, 90), (MANY, 8, 50)])
 def test_job_that_shares_and_is_offered_less_than_its_quota_rejects_nothing(
     names: list[str], shards: int, percent: int
@@ -275,6 +278,7 @@ def test_downtime_of_a_job_is_not_owed() -> None:
     assert len(job.waiting) <= QUOTA_PER_SECOND // 20
 
 
+@pytest.mark.thorough
 def test_restarts_under_an_overload_let_no_queue_grow() -> None:
     job = SimulatedJob(limited(1), shards=2, exchange=SimulatedExchange())
     for _ in range(2):

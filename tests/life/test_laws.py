@@ -311,6 +311,7 @@ def test_a_law_finds_the_fault_that_breaks_it(
     assert found.value.law == law
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("law", "fault", "birth", "steps"),

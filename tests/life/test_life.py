@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota, ScopePolicy, TenantPolicy
-from tests.effort import examples
+from tests.effort import examples, thorough_after
 from tests.life.drawing import Step
 from tests.life.life import LAW_NAMES, draw_script
 from tests.life.policies import KINDS, Tempers, changed, first
@@ -19,7 +19,7 @@ from tests.life.shrink import shrunk
 
 # A seed that is smaller is no simpler: `report` takes steps out instead.
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", thorough_after(1, [0, 1]))
 @settings(examples(2), phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_law_is_broken_in_any_life(number: int, seed: int) -> None:

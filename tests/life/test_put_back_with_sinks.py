@@ -76,6 +76,7 @@ def admitted_in(job: SimulatedJob, seconds: int) -> int:
     return len(job.admitted) - before
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("with_control", [False, True])
 @pytest.mark.parametrize("batches", [1, 2, 4, 30])
 def test_job_that_is_put_back_with_its_sinks_still_owes_a_large_message(batches: int, *, with_control: bool) -> None:
@@ -87,6 +88,7 @@ def test_job_that_is_put_back_with_its_sinks_still_owes_a_large_message(batches:
     assert 0 < admitted_in(job, 60) <= 22
 
 
+@pytest.mark.thorough
 def test_checkpoint_that_is_put_back_by_all_batches_that_it_retains_owes_what_it_owed() -> None:
     job = overdrawn_job(batches_retained=100)
     backup = backup_of(job)

@@ -163,6 +163,7 @@ def test_a_job_that_leaves_the_exchange_has_the_quota_for_itself(exchange: Simul
     assert job.leased() == {}
 
 
+@pytest.mark.thorough
 def test_all_sleep_in_the_middle_of_a_long_pause_and_find_each_other_again(exchange: SimulatedExchange) -> None:
     job = SimulatedJob(policies(), shards=2, exchange=exchange)
     exchange.join("peer", policies())
@@ -172,6 +173,7 @@ def test_all_sleep_in_the_middle_of_a_long_pause_and_find_each_other_again(excha
     assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_a_bounded_run_of_a_job_that_shares_waits_for_its_lease_and_ends_when_all_has_left(
     exchange: SimulatedExchange,
 ) -> None:

@@ -137,6 +137,7 @@ def test_namespace_of_another_shard_does_not_gain_by_the_message_that_put_a_heav
     assert abs(admitted["t9/x"] - admitted["t8/x"] / 10) <= 2 * (1 + 5 / 10)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("messages", "size_bytes", "sizes_bytes", "weights"),
     [
@@ -189,6 +190,7 @@ def test_l4_nobody_starves_beside_others_where_a_group_is_short_of_both_resource
         assert abs(served[one] - served[other]) <= message[one] + message[other] + max(served.values()) / 20
 
 
+@pytest.mark.thorough
 def test_shard_whose_namespaces_are_each_ahead_in_another_resource_is_not_left_out() -> None:
     # A message of 1 or 200 bytes takes a second of the group's messages, one of 800 bytes two seconds of its bytes.
     sizes_bytes = {"acme/b": 200, "solo": 800, "blue/a": 1, "cora/ü": 1, "acme/c": 200}
@@ -204,6 +206,7 @@ def test_shard_whose_namespaces_are_each_ahead_in_another_resource_is_not_left_o
     assert max(service) - min(service) <= 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scale", "large_bytes"), [(1, 2_900), (1, 3_500), (10, 50_000)])
 def test_messages_of_no_bytes_are_served_beside_large_ones_of_another_shard(scale: int, large_bytes: int) -> None:
     sizes_bytes = {"t30/x": 0, "t22/x": large_bytes}
@@ -215,6 +218,7 @@ def test_messages_of_no_bytes_are_served_beside_large_ones_of_another_shard(scal
     assert abs(served[0] - served[1]) <= 2 * sum(seconds.values())
 
 
+@pytest.mark.thorough
 def test_shard_keeps_the_bytes_of_the_part_of_a_message_that_rounding_withholds() -> None:
     # A large message takes 0.3 s of the group's bytes, the others 0.1 s of its messages. Whole messages are lent.
     sizes_bytes = {"t10/x": 1, "t1/x": 100, "t15/x": 3_000}
@@ -238,6 +242,7 @@ def test_messages_of_no_bytes_need_none_of_a_job_that_is_short_of_bytes() -> Non
     assert admitted["t30/x"] == pytest.approx(60 * (3 - 3_000 / 2_900), abs=6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("size_bytes", "sizes_bytes", "weights"),
     [
@@ -318,6 +323,7 @@ def test_job_that_has_plenty_does_not_set_what_a_large_message_costs_in_its_grou
     assert abs(admitted["t0/x"] - admitted["t1/x"] / 10) <= 1 + 0.1
 
 
+@pytest.mark.thorough
 def test_weights_count_in_the_job_though_a_group_lends_less_than_a_message_to_each_shard() -> None:
     groups = {
         "g": {"publish": {"messages_per_second": 1, "burst_seconds": 1}},
@@ -338,6 +344,7 @@ def test_weights_count_in_the_job_though_a_group_lends_less_than_a_message_to_ea
     assert max(service) - min(service) <= 2 * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "observing", [{"tenants": {"t": {}}}, {"resource_groups": {"g": {}}, "defaults": {"resource_group": "g"}}]
 )
@@ -355,6 +362,7 @@ def test_scope_that_only_observes_changes_nothing_of_who_is_served(observing: di
     assert abs(admitted["t/d"] - admitted["t/a"]) <= 2 * (40 + 1)
 
 
+@pytest.mark.thorough
 def test_neighbours_of_a_queue_of_two_sizes_lose_at_most_its_part_of_their_shard() -> None:
     # All but one live in one shard. Its mixture is estimated from all that waits, so the last rows count too soon.
     limits = {"messages_per_second": 5, "bytes_per_second": 2_000, "burst_seconds": 1}

@@ -85,6 +85,7 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("change", "shards"), crossed(CHANGES, [4, 8], of=2))
 def test_policy_that_changes_with_every_batch_starves_no_shard_that_is_due_less_than_a_message(
     change: str, shards: int
@@ -162,6 +163,7 @@ def test_quota_of_one_tenant_does_not_change_the_turns_in_its_group() -> None:
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [1, 8])
 def test_weight_of_a_group_counts_in_the_job_in_one_shard_and_in_many(shards: int) -> None:
     heavy, light = name_in(0, shards, "heavy"), name_in(shards - 1, shards, "light")
@@ -207,6 +209,7 @@ def test_namespace_that_is_ahead_waits_for_nobody_who_wants_nothing() -> None:
     assert job.wait_ms() is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "entry",
     [
@@ -259,6 +262,7 @@ def test_messages_of_no_bytes_and_large_ones_of_another_shard_do_not_wait_for_ea
     assert not job.waiting
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mates", [1, 8])
 def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_shard(mates: int) -> None:
     # The mates live in a's shard, each in a group that is overdrawn by its first message.
@@ -290,6 +294,7 @@ def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None
     assert admitted["a/x"] == pytest.approx(8 * admitted["b/x"], abs=16)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("seconds_apart", "size_bytes"), [(3, 25_000), (2, 15_000)])
 def test_each_newcomer_with_a_large_message_costs_its_mate_no_more_than_an_epochs_part(
     seconds_apart: int, size_bytes: int

@@ -90,6 +90,7 @@ def test_operating_answers_its_questions_from_the_usage_table(
     assert "free" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_several_jobs_share_a_quota_that_follows_the_demand(
     surroundings: dict[str, Any], pictures: list[mpl.figure.Figure]
 ) -> None:

@@ -57,6 +57,7 @@ def wake(path: Path, *, busy_batch_ms: int, waking_batch_ms: int, phase_ms: int)
     return Wake(busy, waking, woke_ms)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("phase_ms", [0, 1_100, 2_700])
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ FLOWS = [
 """Sizes and weights of the flows of a contest."""
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("flows", "place"), crossed(FLOWS, [(2, None), (3, 40), (8, None), (64, 40)], of=3))
 def test_l3_large_messages_in_one_shard_take_no_more_than_their_part_for_ever(
@@ -106,6 +107,7 @@ def test_l3_large_messages_in_one_shard_take_no_more_than_their_part_for_ever(
             assert contest.gap(one, other) <= contest.message(one) + contest.message(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_l3_flow_waits_for_a_message_of_its_shards_largest_and_no_longer_as_time_goes_on() -> None:
     contest = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2)
@@ -125,6 +127,7 @@ def test_l3_mixture_of_two_scarce_resources_in_one_shard_costs_it_a_few_hundredt
             assert contest.gap(one, other) <= 3 * contest.message(2) + Fraction(300 * 5, 100)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_l3_a_message_of_100_seconds_is_repaid_by_its_shard_alone() -> None:
     contest = Contest((100, 1_000_000), (1, 1), 2, 50)

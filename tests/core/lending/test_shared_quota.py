@@ -114,6 +114,7 @@ def test_stable_demand_above_the_quota_uses_all_of_it_from_the_second_batch(shar
     assert [sum(job.batch(offer).values()) for _ in range(20)] == [100] * 20
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3, 8])
 def test_shares_of_steady_flows_are_max_min_across_shards(shards: int) -> None:

@@ -133,6 +133,7 @@ def quota_at(level: str, on_excess: str) -> dict[str, Any]:
 CHANGES = [change for change in product((each.name.lower() for each in OnExcess), repeat=2) if len(set(change)) == 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "level"), crossed(CHANGES, ["namespace", "tenant", "group", "job"], of=2))
 def test_action_that_changes_serves_the_quota_from_two_bursts_on(
