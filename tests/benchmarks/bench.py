@@ -131,7 +131,7 @@ def main() -> None:
     save(whole, asked.out)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(shown(found))
-    if {"kernel", "growth"} <= results.keys():
+    if {"kernel", "growth", "overload"} <= results.keys():
         plot_growth(results, asked.out.with_name("bench-growth.png"))
     described = {name: text for name, text in ran_on.items() if name != "packages"}
     console.print(", ".join(f"{name} {text}" for name, text in described.items()), soft_wrap=True)

@@ -1,8 +1,8 @@
-"""The picture of what grows with what: close to linear in rows, flat in namespaces and shards."""
+"""The picture of what grows with what: close to linear in rows, flat in namespaces and waiting rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from tests.benchmarks.growth import NAMESPACES, PARTS, ROWS, SHARD_COUNTS
+from tests.benchmarks.growth import NAMESPACES, PARTITION_COUNTS, PARTS, ROWS, SHARD_COUNTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,15 +22,17 @@ _LABELS: Final = {"throttled": "throttled", "quotas": "with a quota each", "shuf
 
 
 def plot_growth(results: Mapping[str, Any], path: Path) -> None:
-    """Draw the job's cost over rows, namespaces and shards, the kernel's, and that of what a shard remembers."""
-    figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    """Draw a job's cost over what it reads, the kernel's, and that of what a shard remembers or has waiting."""
+    figure, axes = plt.subplots(2, 4, figsize=(16, 7.5), layout="constrained")
     _job(axes[0, 0], results, "rows", ROWS, "rows", is_a_row=False)
     _job(axes[0, 1], results, "namespaces", NAMESPACES, "namespaces (600,000 rows)")
     _job(axes[0, 2], results, "shards", SHARD_COUNTS, "shards (600,000 rows)")
+    _job(axes[0, 3], results, "partitions", PARTITION_COUNTS, "partitions of the source (600,000 rows)")
     spread = {each["name"]: median(each["values"]) for each in results["kernel"]["spread"]}
     _kernel(axes[1, 0], spread, "namespaces")
     _kernel(axes[1, 1], spread, "shards")
     _remembered(axes[1, 2], results["kernel"])
+    _waiting(axes[1, 3], results["overload"])
     figure.suptitle("What grows with what", x=0.01, ha="left", fontsize=14)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -78,6 +80,20 @@ def _remembered(axes: Axes, kernel: Mapping[str, Any]) -> None:
         axes.plot(list(points), list(points.values()), marker="o", color=colour, label=what)
     axes.set(xscale="log", yscale="log", xlabel="namespaces that a shard remembers", ylabel="CPU ms a batch")
     axes.set_title("a batch of 100 messages", loc="left", fontsize=10)
+    axes.legend(frameon=False)
+    _tidy(axes)
+
+
+def _waiting(axes: Axes, overload: Sequence[Mapping[str, Any]]) -> None:
+    """Draw a batch behind waiting rows, over their number."""
+    counts = sorted({each["waiting"] for each in overload})
+    for what, colour in (("cpu_ms", "#1f5fa8"), ("batch_ms", "#8a8f98")):
+        values = [median(each[what] for each in overload if each["waiting"] == count) for count in counts]
+        label = {"cpu_ms": "CPU time", "batch_ms": "duration"}[what]
+        axes.plot(counts, values, marker="o", color=colour, label=label)
+    axes.set(xlabel="waiting rows", ylabel="ms a batch", ylim=(0, None))
+    axes.ticklabel_format(axis="x", style="sci", scilimits=(6, 6))
+    axes.set_title("a job, a batch behind waiting rows", loc="left", fontsize=10)
     axes.legend(frameon=False)
     _tidy(axes)
 

@@ -17,6 +17,7 @@ claimants whose weights sum to `w`, gives out all but ``4 n + w`` such parts of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,17 +164,19 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
     """Return, for every scope, the highest level at which it gives out no more than it has."""
     shares = np.maximum(share, 1)
 
+    def total(columns: Iterable[Int64s]) -> Int64s:
+        return np.stack([np.add.reduceat(each, starts) for each in columns], axis=1)
+
     def given_out(levels: Int64s) -> Int64s:
         """Return what each scope gives out at a level, shape (scopes, 2)."""
         level = np.repeat(levels, counts)
         is_whole = share <= level
-        columns = [np.where(is_whole, each, -(-each * level // shares)) for each in part.T]
-        return np.stack([np.add.reduceat(each, starts) for each in columns], axis=1)
+        return total(np.where(is_whole, each, -(-each * level // shares)) for each in part.T)
 
     def fits(given: Int64s) -> Bools:
         return by_row(np.logical_and, given <= WHOLE)
 
-    has_all = fits(given_out(np.maximum.reduceat(share, starts)))  # as a single claim, which is cut to the whole
+    has_all = fits(total(part.T))  # as where a single claim is cut to the whole
     if has_all.all():
         return np.full(len(starts), MOST_STRETCH)
     # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
