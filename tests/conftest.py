@@ -52,8 +52,12 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 """The mark that every test under a directory bears."""
 
 
-ALONE = ("crash", "recovery", "notebooks")
-"""Directories of the tests that take minutes each, most of them waiting for processes of their own."""
+FIRST = ("recovery", "notebooks", "crash")
+"""Directories of the tests that take minutes each, most of them waiting for processes of their own.
+
+Those of `recovery` share one job that is killed. They are eight, and the first eight tests go to one process
+(``--maxschedchunk 8``), so that it is started once.
+"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -84,11 +88,11 @@ def _place(item: pytest.Item) -> int:
     """Return where a test stands among the others: the shorter the later."""
     folder = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
     needs_jvm = item.get_closest_marker("jvm") is not None or "spark" in getattr(item, "fixturenames", ())
-    if folder in ALONE:
-        return 0
+    if folder in FIRST:
+        return FIRST.index(folder)
     if needs_jvm:
-        return 1
-    return 2 if item.get_closest_marker("slow") is not None else 3
+        return len(FIRST)
+    return len(FIRST) + (1 if item.get_closest_marker("slow") is not None else 2)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -179,6 +179,7 @@ def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     assert sorted(map(tuple, verdicts)) == [("t/late", "ADMIT", 3), ("t/never", "REJECT", 3), ("t/now", "ADMIT", 3)]
 
 
+@pytest.mark.thorough
 def test_all_types_wait_for_a_destination_unharmed(lake: Lake, every_type: str) -> None:
     """A function refuses a whole batch, which it gets back from the checkpoint, or from the dead letters."""
     limits = {
@@ -292,6 +293,7 @@ def test_values_that_differ_at_any_depth_are_told_apart(spark: SparkSession) -> 
         assert len(set(column.to_pylist())) == len(values) + 1, name
 
 
+@pytest.mark.thorough
 def test_char_varchar_and_comments_are_kept_in_a_delta_table(lake: Lake) -> None:
     columns = "id int, ns string, c char(5), v varchar(6) comment 'six', d decimal(38, 18), va variant, n int not null"
     lake.spark.sql(f"create table typed ({columns}) using delta")

@@ -49,6 +49,7 @@ def described(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield "".join(kafka_configs.printed(*server, "--describe", *each) for each in options)
 
 
+@pytest.mark.thorough
 def test_description_of_a_broker_is_imported_whole(described: str) -> None:
     found = import_kafka(described)
     groups, namespaces = found.document.resource_groups, found.document.namespaces
