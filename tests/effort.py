@@ -40,7 +40,7 @@ def first_of(count: int, cases: Iterable[Case]) -> list[Case]:
 
 
 def thorough_after(count: int, cases: Iterable[Any]) -> list[Any]:
-    """Return the cases of a test that is costly: those after so many run only where all tests do (`make test-all`).
+    """Return the cases of a test that is costly: those after the first so many are marked `thorough`.
 
     Examples
     --------

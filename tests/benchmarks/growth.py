@@ -33,16 +33,16 @@ _COST_OF_A_FILE: Final = "spark.sql.files.openCostInBytes"
 _QUOTAS: Final = {"defaults": {"publish": {"messages_per_second": 1_000_000, "bytes_per_second": "1GiB"}}}
 
 
-def part(rows: int, namespaces: int = 10_000, shards: int = SHARDS, partitions: int = 0) -> Part:
+def part(rows: int, namespaces: int = 10_000, shards: int = SHARDS, partitions: int | None = None) -> Part:
     """Return the opponents over so many rows of so many namespaces; by default Spark packs files into partitions."""
     opponents = {
         "throttled": throttled({}, shards),
         "quotas": throttled(_QUOTAS, shards),
         "shuffle": shuffle(shards),
     }
-    if partitions:
+    if partitions is not None:
         opponents = {name: _a_partition_a_file(start) for name, start in opponents.items()}
-    files = max(1, partitions)
+    files = 1 if partitions is None else partitions
     work = Workload(rows, 2 * files, files, numbers=0, words=0, value_bytes=170, namespaces=namespaces, is_even=True)
     return Part(work, opponents, "throttled")
 

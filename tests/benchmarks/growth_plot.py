@@ -1,4 +1,4 @@
-"""The picture of what grows with what: close to linear in rows, flat in namespaces and waiting rows."""
+"""The picture of how cost grows with rows, namespaces, shards, partitions of the source and waiting rows."""
 
 from __future__ import annotations
 
@@ -87,9 +87,8 @@ def _remembered(axes: Axes, kernel: Mapping[str, Any]) -> None:
 def _waiting(axes: Axes, overload: Sequence[Mapping[str, Any]]) -> None:
     """Draw a batch behind waiting rows, over their number."""
     counts = sorted({each["waiting"] for each in overload})
-    for what, colour in (("cpu_ms", "#1f5fa8"), ("batch_ms", "#8a8f98")):
+    for what, label, colour in (("cpu_ms", "CPU time", "#1f5fa8"), ("batch_ms", "duration", "#8a8f98")):
         values = [median(each[what] for each in overload if each["waiting"] == count) for count in counts]
-        label = {"cpu_ms": "CPU time", "batch_ms": "duration"}[what]
         axes.plot(counts, values, marker="o", color=colour, label=label)
     axes.set(xlabel="waiting rows", ylabel="ms a batch", ylim=(0, None))
     axes.ticklabel_format(axis="x", style="sci", scilimits=(6, 6))

@@ -9,12 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.sessions import ROOT
 
 
-@pytest.mark.thorough
 def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
     tmp_path: Path,
 ) -> None:

@@ -20,7 +20,7 @@ PROPORTION_BITS = 50
 _MOST = np.iinfo(np.int64).max
 _POWERS = np.left_shift(np.int64(1), np.arange(63))
 _SEARCHED_BELOW = 1_000
-"""So few values are found among the powers of two sooner than they are filled with ones: one call, not a dozen."""
+"""For fewer values, one search in the powers of two takes less time than a dozen calls of NumPy."""
 
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""

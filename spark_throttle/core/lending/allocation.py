@@ -176,16 +176,15 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
     def fits(given: Int64s) -> Bools:
         return by_row(np.logical_and, given <= WHOLE)
 
-    has_all = fits(total(part.T))  # as where a single claim is cut to the whole
-    if has_all.all():
-        return np.full(len(starts), MOST_STRETCH)
+    # Where all claims fit, no level is too high: a single claim, for instance, was cut to the whole.
+    has_all = fits(total(part.T))
+    guess = np.where(has_all, MOST_STRETCH, _guessed_level(part, shares, starts, counts))
+    slack = np.where(has_all, 0, 4 * counts + 16)
     # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
-    guess, slack = _guessed_level(part, shares, starts, counts), 4 * counts + 16
     low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
     of_low, of_high = given_out(low), given_out(np.minimum(high + 1, MOST_STRETCH))
     is_bracket = fits(of_low) & ((high == MOST_STRETCH) | ~fits(of_high))
-    low = np.where(has_all, MOST_STRETCH, np.where(is_bracket, low, 0))
-    high = np.where(is_bracket & ~has_all, high, MOST_STRETCH)
+    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, MOST_STRETCH)
     of_low, of_high = np.where(is_bracket[:, None], of_low, 0), np.where(is_bracket[:, None], of_high, 4 * WHOLE)
     looks = 0
     while (low < high).any():
