@@ -125,6 +125,14 @@ CLUSTER_VENV := build/cluster-venv
 cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp ## kill executors, workers, driver and master of a cluster over an S3 server, KILLS times; one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.run --kills $(KILLS) --seed $(SEED) $(ARGS)
 
+.PHONY: cluster-growth
+cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp ## measure a batch on such a cluster over executors, shards and the store's latency: a plot, one line of JSON
+	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.growth $(ARGS)
+
+.PHONY: cluster-demos
+cluster-demos: setup s3a-jars $(CLUSTER_VENV)/.stamp ## run the demonstrations on such a cluster, their tables on the store: one line of JSON
+	@$(PYTHON) -m tests.cluster.demos $(ARGS)
+
 MINUTES ?= 30
 
 .PHONY: soak

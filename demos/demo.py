@@ -24,6 +24,7 @@ from rich.console import Console
 from demos.account import Run, take_account
 from demos.introduction import introduction
 from demos.live_table import LiveTable
+from demos.place import ask_for_place, bring
 from demos.plots import Story, draw
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = asked.out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    settings = demo_settings(out, asked.policies, asked.seconds, asked.seed)
+    settings = demo_settings(asked.place or out, asked.policies, asked.seconds, asked.seed)
     policies = load_policies(settings.throttle.policies)
     Console(stderr=True).print(introduction(policies, {g["prefix"]: g["messages_per_second"] for g in GROUPS}))
     _say("Spark is starting; the first rows move in half a minute or less")
@@ -69,8 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     queued = read_queued(spark, settings.checkpoint, schema=events.schema).toArrow()
     spark.stop()
 
+    bring(asked.place, out)
     run = Run(
-        checkpoint=Path(settings.checkpoint),
+        checkpoint=out / "checkpoint",
         admitted=out / "admitted",
         rejected=out / "rejected",
         traffic=LoadOptions.parse(settings.source.options).traffic,
@@ -87,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def demo_settings(
-    out: Path,
+    place: Path | str,
     policies: Path | str,
     seconds: int,
     seed: int,
@@ -115,9 +117,9 @@ def demo_settings(
                 "order_by": ["ts", "id"],
                 "shards": shards,
             },
-            "sink": {"format": "delta", "path": str(out / "admitted")},
-            "rejected": {"format": "delta", "path": str(out / "rejected")},
-            "checkpoint": str(out / "checkpoint"),
+            "sink": {"format": "delta", "path": f"{place}/admitted"},
+            "rejected": {"format": "delta", "path": f"{place}/rejected"},
+            "checkpoint": f"{place}/checkpoint",
             "query_name": "demo",
             "spark": {
                 "app_name": "spark-throttle demo",
@@ -142,6 +144,7 @@ def demo_settings(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "run", help="deleted, then written again")
+    ask_for_place(parser)
     parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "demo.yaml")
     parser.add_argument("--seconds", type=int, default=30, help="how long traffic is offered")
     parser.add_argument("--seed", type=int, default=20261121, help="seed of the traffic")

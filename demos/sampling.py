@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
@@ -45,16 +43,3 @@ def _family() -> Iterator[tuple[str, psutil.Process]]:
             yield (JVM if child.name() == "java" else WORKERS), child
         except psutil.Error:
             continue
-
-
-def folder_bytes(folder: Path) -> tuple[int, int]:
-    """Return the bytes and the number of files of a folder, to which others may be writing."""
-    size_bytes = files = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                size_bytes += (Path(parent) / name).stat().st_size
-            except FileNotFoundError:
-                continue
-            files += 1
-    return size_bytes, files

@@ -28,8 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from demos.place import ask_for_place, bring
 from demos.shares_account import GROUPS, Moments, SharesRun, take_shares_account
 from demos.shares_plot import draw_shares
+from spark_throttle.files.storage import Directory
 from spark_throttle.load.traffic import SCHEMA
 
 ROOT: Final = Path(__file__).parent.parent
@@ -106,15 +108,15 @@ class Feeder:
 class Job:
     """A process of `jobs/throttle_stream.py`."""
 
-    def __init__(self, out: Path, name: str) -> None:
-        self.name, self.path = name, out / name
+    def __init__(self, out: Path, place: str, name: str) -> None:
+        self.name, self.path, self.place = name, out / name, f"{place}/{name}"
         (self.path / "input").mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, policies: Path, exchange: Path) -> None:
+    def start(self, policies: Path, exchange: str, master: str) -> None:
         """Start the process."""
         conf = self.path / "job.yaml"
-        conf.write_text(yaml.safe_dump(_settings(self.name, self.path, policies, exchange)))
+        conf.write_text(yaml.safe_dump(self._settings(policies, exchange, master)))
         submit = f"--driver-memory 1g {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}"
         with (self.path / "job.log").open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - this interpreter
@@ -133,8 +135,7 @@ class Job:
     @property
     def batches(self) -> int:
         """Number of batches that the job has committed."""
-        commits = self.path / "checkpoint" / "commits"
-        return len([each for each in commits.iterdir() if each.name.isdigit()]) if commits.exists() else 0
+        return sum(name.isdigit() for name in Directory(f"{self.place}/checkpoint").names("commits"))
 
     def wait_for_batches(self, count: int) -> None:
         """Wait until the job has committed `count` batches."""
@@ -145,18 +146,59 @@ class Job:
                 raise RuntimeError(f"job {self.name} does not run: see {self.path / 'job.log'}")
             pause.wait(0.1)
 
+    def _settings(self, policies: Path, exchange: str, master: str) -> dict[str, Any]:
+        return {
+            "source": {
+                "format": "parquet",
+                "path": f"file:{self.path / 'input'}",
+                "schema": "id BIGINT, namespace STRING, ts TIMESTAMP, size_bytes INT, payload BINARY",
+            },
+            "throttle": {
+                "policies": str(policies),
+                "namespace": "namespace",
+                "size": "size_bytes",
+                "order_by": ["ts", "id"],
+                "shards": SHARDS,
+            },
+            "exchange": {"path": exchange, "job": self.name, "interval": INTERVAL_SECONDS, "lease": LEASE_SECONDS},
+            "sink": {"format": "delta", "path": f"{self.place}/admitted"},
+            "usage": f"{self.place}/usage",
+            "checkpoint": f"{self.place}/checkpoint",
+            "query_name": self.name,
+            "trigger": {"processing_time": "1 second"},
+            "spark": {
+                "app_name": f"shares {self.name}",
+                "master": master,
+                "conf": {
+                    "spark.cores.max": 1,
+                    "spark.sql.streaming.minBatchesToRetain": 2000,
+                    # Three sessions on two cores: see demos/demo.py.
+                    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+                    "spark.databricks.delta.stats.collect": False,
+                    "spark.databricks.delta.writeChecksumFile.enabled": False,
+                    "spark.databricks.delta.snapshotPartitions": 1,
+                    "spark.log.level": "WARN",
+                    "spark.ui.enabled": False,
+                },
+            },
+        }
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenario; return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "shares", help="deleted, then written again")
+    ask_for_place(parser)
+    parser.add_argument("--master", default="local[1]", help="Spark's master; on a cluster, each job takes one core")
     parser.add_argument("--recount", action="store_true", help="recount and plot the last run, without a new one")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     if not asked.recount:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        _run(out, Script()).save(out)
+        moments = _run(out, asked.place or str(out), asked.master, Script())
+        bring(asked.place, out)
+        moments.save(out)
     run = SharesRun(out, tuple(NAMESPACES), SHARDS, INTERVAL_SECONDS, LEASE_SECONDS, Moments.load(out))
     books = take_shares_account(run)
     draw_shares(books, out / "shares.png")
@@ -165,16 +207,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if books.account.is_as_wanted else 1
 
 
-def _run(out: Path, script: Script) -> Moments:
+def _run(out: Path, place: str, master: str, script: Script) -> Moments:
     policies = out / "policies.yaml"
     policies.write_text(yaml.safe_dump(_policies()))
-    exchange = out / "exchange"
-    jobs = {name: Job(out, name) for name in NAMESPACES}
+    exchange = f"{place}/exchange"
+    jobs = {name: Job(out, place, name) for name in NAMESPACES}
     feeder = Feeder(out)
     thread = threading.Thread(target=feeder.run, daemon=True)
     try:
         for name in ("alpha", "beta"):
-            jobs[name].start(policies, exchange)
+            jobs[name].start(policies, exchange, master)
         for name in ("alpha", "beta"):
             jobs[name].wait_for_batches(1)
         feeder.wanted = {"alpha": 0.8, "beta": 0.2}
@@ -192,14 +234,14 @@ def _run(out: Path, script: Script) -> Moments:
         feeder.wanted = {"alpha": 0.8, "beta": 0.8}
         after(script.awake, "gamma starts")
         feeder.wanted = {"alpha": 0.8, "beta": 0.8, "gamma": 0.6}
-        jobs["gamma"].start(policies, exchange)
+        jobs["gamma"].start(policies, exchange, master)
         jobs["gamma"].wait_for_batches(2)
         after(0, "gamma runs")
         after(script.crowded, "alpha is killed")
         jobs["alpha"].kill()
         after(script.without_alpha, "alpha starts again")
         before = jobs["alpha"].batches
-        jobs["alpha"].start(policies, exchange)
+        jobs["alpha"].start(policies, exchange, master)
         jobs["alpha"].wait_for_batches(before + 2)
         after(0, "alpha runs")
         after(script.back, "the end")
@@ -214,43 +256,6 @@ def _policies() -> dict[str, Any]:
     quota = {group: {"publish": {"messages_per_second": rate, "burst_seconds": 10}} for group, rate in GROUPS.items()}
     tenants = {f"{group}-{job}": {"resource_group": group} for group in GROUPS for job in NAMESPACES}
     return {"version": 1, "resource_groups": quota, "tenants": tenants}
-
-
-def _settings(name: str, path: Path, policies: Path, exchange: Path) -> dict[str, Any]:
-    return {
-        "source": {
-            "format": "parquet",
-            "path": str(path / "input"),
-            "schema": "id BIGINT, namespace STRING, ts TIMESTAMP, size_bytes INT, payload BINARY",
-        },
-        "throttle": {
-            "policies": str(policies),
-            "namespace": "namespace",
-            "size": "size_bytes",
-            "order_by": ["ts", "id"],
-            "shards": SHARDS,
-        },
-        "exchange": {"path": str(exchange), "job": name, "interval": INTERVAL_SECONDS, "lease": LEASE_SECONDS},
-        "sink": {"format": "delta", "path": str(path / "admitted")},
-        "usage": str(path / "usage"),
-        "checkpoint": str(path / "checkpoint"),
-        "query_name": name,
-        "trigger": {"processing_time": "1 second"},
-        "spark": {
-            "app_name": f"shares {name}",
-            "master": "local[1]",
-            "conf": {
-                "spark.sql.streaming.minBatchesToRetain": 2000,
-                # Three sessions on two cores: see demos/demo.py.
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-                "spark.databricks.delta.stats.collect": False,
-                "spark.databricks.delta.writeChecksumFile.enabled": False,
-                "spark.databricks.delta.snapshotPartitions": 1,
-                "spark.log.level": "WARN",
-                "spark.ui.enabled": False,
-            },
-        },
-    }
 
 
 def _say(text: str) -> None:

@@ -23,7 +23,8 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from demos.sampling import DRIVER, JVM, WORKERS, folder_bytes, sample_processes
+from demos.place import ask_for_place, folder_bytes
+from demos.sampling import DRIVER, JVM, WORKERS, sample_processes
 from demos.soak_plot import draw
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
@@ -48,16 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "soak", help="deleted, then written again")
+    ask_for_place(parser)
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     put_in_force(out, 0)
-    settings = soak_settings(out)
+    settings = soak_settings(out, asked.place or out)
     throttle = make_throttle(settings.throttle)
     spark = open_session(settings)
     query = start_query(throttle, read_events(spark, settings.source), settings)
-    samples = _soak(spark, query, out, asked.minutes * 60)
+    samples = _soak(spark, query, out, settings.checkpoint, asked.minutes * 60)
     stop_between_batches(query)
     spark.stop()
     (out / "samples.json").write_text(json.dumps(samples))
@@ -86,7 +88,7 @@ def put_in_force(out: Path, number: int) -> None:
     written.rename(out / "policies.yaml")
 
 
-def soak_settings(out: Path) -> JobSettings:
+def soak_settings(out: Path, place: Path | str) -> JobSettings:
     """Return the settings of the soak test's job."""
     load = {
         "groups": json.dumps([{"tenants": 2} | group for group in GROUPS]),
@@ -109,10 +111,10 @@ def soak_settings(out: Path) -> JobSettings:
                 "order_by": ["ts", "id"],
                 "shards": SHARDS,
             },
-            "sink": {"format": "delta", "path": str(out / "admitted")},
-            "rejected": {"format": "delta", "path": str(out / "rejected")},
-            "usage": str(out / "usage"),
-            "checkpoint": str(out / "checkpoint"),
+            "sink": {"format": "delta", "path": f"{place}/admitted"},
+            "rejected": {"format": "delta", "path": f"{place}/rejected"},
+            "usage": f"{place}/usage",
+            "checkpoint": f"{place}/checkpoint",
             "query_name": "soak",
             "spark": {
                 "app_name": "spark-throttle soak",
@@ -130,7 +132,7 @@ def soak_settings(out: Path) -> JobSettings:
     )
 
 
-def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float) -> Samples:
+def _soak(spark: SparkSession, query: StreamingQuery, out: Path, checkpoint: str, seconds: float) -> Samples:
     """Change quotas and take samples until the time is over; raise if the query fails."""
     samples: Samples = {}
     started = time.monotonic()
@@ -142,7 +144,7 @@ def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float)
             put_in_force(out, revision)
             next_change += QUOTA_CHANGE_SECONDS
         if now >= next_sample:
-            for name, value in take_sample(spark, query, out).items():
+            for name, value in take_sample(spark, query, checkpoint).items():
                 samples.setdefault(name, []).append(value)
             samples.setdefault("second", []).append(now - started)
             print(
@@ -154,14 +156,14 @@ def _soak(spark: SparkSession, query: StreamingQuery, out: Path, seconds: float)
     return samples
 
 
-def take_sample(spark: SparkSession, query: StreamingQuery, out: Path) -> Mapping[str, float]:
+def take_sample(spark: SparkSession, query: StreamingQuery, checkpoint: str) -> Mapping[str, float]:
     """Return the job's present use of resources."""
     use = sample_processes()
     memory = spark._jvm.java.lang.management.ManagementFactory.getMemoryMXBean()  # type: ignore[union-attr] # noqa: SLF001 - a program that looks inside
     progress = query.lastProgress
     state = progress.stateOperators[0] if progress is not None and progress.stateOperators else None
-    checkpoint_bytes, checkpoint_files = folder_bytes(out / "checkpoint")
-    control_bytes, control_files = folder_bytes(out / "checkpoint" / "throttle")
+    checkpoint_bytes, checkpoint_files = folder_bytes(checkpoint)
+    control_bytes, control_files = folder_bytes(f"{checkpoint}/throttle")
     return {
         "jvm_heap_mib": memory.getHeapMemoryUsage().getUsed() / 2**20,
         "jvm_mib": use[JVM].resident_bytes / 2**20,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.faults import CALM
+from tests.cluster.faults import CALM, Faults
 from tests.cluster.job import EXCHANGE
 from tests.cluster.plan import Kill
 from tests.cluster.requests import between
@@ -23,7 +23,7 @@ from tests.cluster.store import Store
 from tests.crash.peer import Peer
 from tests.crash.policies import AMPLE, draw_policies, text_of
 from tests.crash.workload import add_files
-from tests.recovery.processes import Job
+from tests.recovery.processes import Job, cpu_seconds_of
 
 _FILES_AHEAD: Final = 6
 _FIRST_MEASURED: Final = 3
@@ -48,6 +48,9 @@ class Calm:
 
     batches: int
     seconds: float
+    cpu_seconds: float
+    """Of the driver, the workers and all that they started; the store's are left out."""
+
     counts: dict[str, int]
     """Requests to the store, by place and kind."""
 
@@ -81,14 +84,15 @@ class Bench:
         self._peer = Peer(EXCHANGE)
         self._change(next(self._policies))
 
-    def measure(self, batches: int) -> Calm:
-        """Run so many batches of the job as users have it, while nothing happens."""
-        self._store.set_faults(CALM)
-        self._start(_FIRST_MEASURED + batches + 2, is_plain=True)
+    def measure(self, batches: int, weather: Faults = CALM, *, is_throttled: bool = True) -> Calm:
+        """Run so many batches of the job as users have it, or of that job without a throttle, while nothing happens."""
+        self._store.set_faults(weather)
+        self._start(_FIRST_MEASURED + batches + 2, is_plain=True, is_throttled=is_throttled)
         assert self._comes_to_batch(_FIRST_MEASURED), self._tail()
-        before, began = self._store.counts(), time.monotonic()
+        before, used, began = self._store.counts(), self._cpu_seconds(), time.monotonic()
         assert self._comes_to_batch(_FIRST_MEASURED + batches), self._tail()
-        found = Calm(batches, time.monotonic() - began, between(before, self._store.counts()))
+        seconds, used = time.monotonic() - began, self._cpu_seconds() - used
+        found = Calm(batches, seconds, used, between(before, self._store.counts()))
         self._note_end()
         return found
 
@@ -164,7 +168,11 @@ class Bench:
             return self._cluster.kill_executor(pid, drawn)
         return True
 
-    def _start(self, files_ahead: int, *, is_plain: bool = False) -> Job:
+    def _cpu_seconds(self) -> float:
+        assert self._job is not None
+        return self._cluster.cpu_seconds() + cpu_seconds_of(self._job.process.pid)
+
+    def _start(self, files_ahead: int, *, is_plain: bool = False, is_throttled: bool = True) -> Job:
         """Start the job, with so many files that it has not read yet."""
         self._disarm()
         if files_ahead:
@@ -172,6 +180,7 @@ class Bench:
         arguments = [str(self._root), "--master", self._cluster.url, "--shards", str(self._shards), "--shared"]
         arguments += ["--writer", self._dice.choice(("native", "native", "spark")) if self.diary.kills else "native"]
         arguments += ["--plain"] if is_plain else []
+        arguments += [] if is_throttled else ["--unthrottled"]
         self._job = Job("tests.cluster.job", arguments, self._root / "job.log")
         self._job.is_wounded = True  # it may end where the store is out of reach
         return self._job

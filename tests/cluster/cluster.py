@@ -17,7 +17,7 @@ from typing import Final
 import pyspark
 
 from tests.cluster.store import free_ports
-from tests.recovery.processes import kill_process, session_members
+from tests.recovery.processes import cpu_seconds_of, kill_process, session_members
 from tests.sessions import SHORT_LIVED
 
 HOME: Final = Path(pyspark.__file__).parent
@@ -66,6 +66,10 @@ class Cluster:
         """Return the processes of all executors."""
         pids = [pid for worker in self._workers for pid in sorted(session_members(worker.pid))]
         return [pid for pid in pids if EXECUTOR in _command(pid)]
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the workers and of all that they started."""
+        return sum(cpu_seconds_of(worker.pid) for worker in self._workers)
 
     def stop(self) -> None:
         for process in (*self._workers, self._master):

@@ -22,6 +22,7 @@ from tests.crash.job import OF_QUERIES, SCHEMA
 from tests.sessions import SHORT_LIVED, jars, pin_interpreter, session_settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 LAKE: Final = f"s3a://{BUCKET}"
@@ -38,9 +39,8 @@ def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_share
         policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=shards,
         exchange=EXCHANGE if is_shared else None,
     )  # fmt: skip
-    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"file:{root}/source")
     return (
-        throttle.write_stream(events)
+        throttle.write_stream(_events(spark, root))
         .format("delta")
         .option("throttle.writer", writer)
         .partitionBy("part")
@@ -50,6 +50,23 @@ def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_share
         .trigger(availableNow=True)
         .start(f"{LAKE}/admitted")
     )
+
+
+def start_unthrottled(spark: SparkSession, root: Path, *, shards: int) -> StreamingQuery:
+    """Start the same query without a throttle, with a shuffle into as many partitions."""
+    return (
+        _events(spark, root)
+        .repartition(shards, "namespace")
+        .writeStream.format("delta")
+        .partitionBy("part")
+        .option("checkpointLocation", f"{LAKE}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{LAKE}/admitted")
+    )
+
+
+def _events(spark: SparkSession, root: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"file:{root}/source")
 
 
 def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, str]:
@@ -80,6 +97,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=3)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without the points, which have it write more files")
+    parser.add_argument("--unthrottled", action="store_true")
     asked = parser.parse_args()
     if not asked.plain:
         points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
@@ -89,7 +107,12 @@ def main() -> None:
         builder = builder.config(key, value)
     pin_interpreter()
     spark = builder.getOrCreate()
-    start(spark, asked.root, writer=asked.writer, shards=asked.shards, is_shared=asked.shared).awaitTermination()
+    query = (
+        start_unthrottled(spark, asked.root, shards=asked.shards)
+        if asked.unthrottled
+        else start(spark, asked.root, writer=asked.writer, shards=asked.shards, is_shared=asked.shared)
+    )
+    query.awaitTermination()
     spark.stop()
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
 from tests.cluster.bench import Calm, Diary
+
+if TYPE_CHECKING:
+    from tests.cluster.growth import Grown
 
 mpl.use("Agg")
 
@@ -51,6 +55,32 @@ def draw_run(diary: Diary, path: Path) -> Path:
     axes.set_xlabel("seconds (red: the store is out of reach; dotted: the job ended by itself)")
     axes.set_ylabel("batch")
     axes.legend(loc="upper left")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+    return path
+
+
+_AXES: Final = {
+    "executors": "executors, one core each", "shards": "shards", "latency_ms": "latency of a request to the store (ms)",
+}  # fmt: skip
+_COSTS: Final = {"seconds": "seconds", "cpu_seconds": "CPU seconds", "requests": "requests to the store"}
+
+
+def draw_growth(grown: Sequence[Grown], path: Path) -> Path:
+    """Draw what a batch costs: a column of panels for each axis, a row for each cost."""
+    axes_there = [axis for axis in _AXES if any(each.axis == axis for each in grown)]
+    size = (4 * len(axes_there), 3 * len(_COSTS))
+    figure, panels = plt.subplots(len(_COSTS), len(axes_there), figsize=size, layout="constrained", squeeze=False)
+    for column, axis in enumerate(axes_there):
+        for row, (cost, words) in enumerate(_COSTS.items()):
+            panel = panels[row][column]
+            for is_throttled, label, mark in ((True, "throttled", "o-"), (False, "unthrottled, with a shuffle", "s--")):
+                points = [each for each in grown if each.axis == axis and each.is_throttled == is_throttled]
+                panel.plot([each.value for each in points], [getattr(each, cost) for each in points], mark, label=label)
+            panel.set_ylim(bottom=0)
+            panel.set_xlabel(_AXES[axis])
+            panel.set_ylabel(f"{words} a batch")
+    panels[0][0].legend()
     figure.savefig(path, dpi=110)
     plt.close(figure)
     return path

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from tests.sessions import ROOT
 
 PATIENCE_SECONDS: Final = 300
@@ -98,6 +100,16 @@ def kill_process(pid: int) -> None:
     """Kill one process; one that has ended by itself is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def cpu_seconds_of(session: int) -> float:
+    """Return the CPU time of the living processes of a session, and of those of their children that have ended."""
+    found = 0.0
+    for pid in session_members(session):
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            found += times.user + times.system + times.children_user + times.children_system
+    return found
 
 
 def session_members(session: int) -> list[int]:

@@ -1,0 +1,114 @@
+"""How a batch on a cluster grows with executors, shards and the store's latency (`make cluster-growth`).
+
+Every setting runs the job of the bench as users have it, on a cluster and a store of its own, once throttled and once
+without a throttle but with a shuffle into as many partitions. Rows are few, some hundreds a batch: what grows is what
+a batch costs however many rows it has. The CPU time is that of the driver, the executors and their Pythons; the store
+and its proxy are left out, although they run on the same cores. The last line of standard output is one line of JSON,
+and a picture shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.cluster.bench import Bench, say
+from tests.cluster.cluster import running_cluster
+from tests.cluster.faults import Faults
+from tests.cluster.pictures import draw_growth
+from tests.cluster.requests import by_owner
+from tests.cluster.store import running_store
+from tests.crash.points import DIRECTORY
+from tests.sessions import ROOT, pin_interpreter
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One place on an axis of the picture."""
+
+    axis: str
+    value: int
+    workers: int = 3
+    executors: int = 1
+    """On each worker, with one core each."""
+
+    shards: int = 3
+    latency_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """What a batch cost in a setting."""
+
+    axis: str
+    value: int
+    is_throttled: bool
+    seconds: float
+    cpu_seconds: float
+    requests: float
+
+
+SETTINGS: Final = (
+    *(
+        Setting("executors", workers * executors, workers, executors)
+        for workers, executors in ((1, 1), (2, 1), (3, 1), (3, 2))
+    ),
+    *(Setting("shards", shards, shards=shards) for shards in (3, 16, 64, 256)),
+    *(Setting("latency_ms", latency_ms, latency_ms=latency_ms) for latency_ms in (0, 20, 50, 100, 200)),
+)
+
+
+def measured(root: Path, setting: Setting, batches: int, *, is_throttled: bool) -> Grown:
+    """Run so many batches in an empty folder, and return what one of them cost."""
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    os.environ[DIRECTORY] = str(root)
+    with running_store(root / "store", 1) as store:
+        os.environ.update(store.environment())
+        (root / "store.json").write_text(json.dumps(store.settings()))
+        with running_cluster(root / "cluster", setting.workers, setting.executors, os.environ) as cluster:
+            bench = Bench(root, 1, store, cluster, shards=setting.shards)
+            try:
+                calm = bench.measure(batches, Faults(latency_ms=setting.latency_ms), is_throttled=is_throttled)
+            finally:
+                bench.leave()
+    return Grown(
+        setting.axis, setting.value, is_throttled, round(calm.seconds / batches, 3),
+        round(calm.cpu_seconds / batches, 3), by_owner(calm.counts, batches)["all"],
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print what every setting cost, and draw it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--batches", type=int, default=5)
+    parser.add_argument("--axis", action="append", choices=sorted({each.axis for each in SETTINGS}))
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "cluster-growth")
+    asked = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
+    os.environ["PYTHONPATH"] = str(ROOT)
+    pin_interpreter()
+    found = []
+    for setting in SETTINGS:
+        if asked.axis and setting.axis not in asked.axis:
+            continue
+        for is_throttled in (True, False):
+            found.append(measured(asked.out.absolute() / "run", setting, asked.batches, is_throttled=is_throttled))
+            say(str(found[-1]))
+    (asked.out / "growth.json").write_text(json.dumps([asdict(each) for each in found], indent=1))
+    picture = draw_growth(found, asked.out / "growth.png")
+    print(  # noqa: T201 - the result
+        json.dumps({"growth": [asdict(each) for each in found], "picture": str(picture)}, separators=(",", ":"))
+    )
+
+
+if __name__ == "__main__":
+    main()
