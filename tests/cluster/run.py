@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -38,9 +40,13 @@ WORKERS: Final = 3
 
 
 def run(
-    root: Path, kills: int, seed: int, *, executors: int, batches: int, settings: Mapping[str, str]
+    root: Path, kills: int, seed: int, *, executors: int, batches: int, minutes: float, settings: Mapping[str, str]
 ) -> tuple[Account, Calm, Diary]:
-    """Run the bench in an empty folder; `batches` are counted while all is calm, under more settings of Spark."""
+    """Run the bench in an empty folder; `batches` are counted while all is calm, under more settings of Spark.
+
+    After so many minutes no more kills are begun.
+    """
+    until = time.monotonic() + 60 * minutes
     root.mkdir(parents=True)
     os.environ["PYTHONPATH"] = str(ROOT)
     os.environ[DIRECTORY] = str(root)
@@ -54,6 +60,8 @@ def run(
                 calm = bench.measure(batches)
                 say(f"a batch of the calm: {calm.seconds / calm.batches:.1f} s, {by_owner(calm.counts, batches)}")
                 for number, kill in enumerate(draw_kills(kills, seed, POINTS["delta"])):
+                    if time.monotonic() > until:
+                        break
                     bench.make(kill)
                     seconds, victim, point = bench.diary.kills[-1]
                     how = ", silently" if kill.is_silent else ""
@@ -65,7 +73,7 @@ def run(
                 store.copy_to(root)
             finally:
                 bench.leave()
-    return take_account(Evidence.read(root), RunFacts(kills)), calm, bench.diary
+    return take_account(Evidence.read(root), RunFacts(len(bench.diary.kills))), calm, bench.diary
 
 
 def told(account: Account, calm: Calm, diary: Diary, pictures: list[str]) -> dict[str, Any]:
@@ -91,6 +99,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--executors", type=int, default=2, help="so many on each worker")
     parser.add_argument("--batches", type=int, default=10, help="so many are counted while all is calm")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after these no more kills are begun")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "cluster", help="below it, a directory a run")
     asked = parser.parse_args()
@@ -99,8 +108,9 @@ def main() -> int:
     shutil.rmtree(root, ignore_errors=True)
     settings = dict(each.split("=", 1) for each in asked.set)
     account, calm, diary = run(
-        root, asked.kills, asked.seed, executors=asked.executors, batches=asked.batches, settings=settings
-    )
+        root, asked.kills, asked.seed,
+        executors=asked.executors, batches=asked.batches, minutes=asked.minutes, settings=settings,
+    )  # fmt: skip
     pictures = [str(draw_requests(calm, root / "requests.png")), str(draw_run(diary, root / "run.png"))]
     print(json.dumps(told(account, calm, diary, pictures), separators=(",", ":")), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
