@@ -224,7 +224,7 @@ class DemandMeter:
     ) -> Measurement:
         found = match(rates.names, policy)
         flow, at = _places(found.shared_scope, scopes, len(policy.shared))
-        demand, usage = rates.demand[flow], rates.usage[flow]
+        demand, usage = rates.demand.take(flow, axis=0), rates.usage.take(flow, axis=0)
         wants = (demand > 0).any(axis=1)
         if scopes.is_time.any():
             of_time, where = scopes.is_time[at], scopes.position[at]
@@ -239,10 +239,14 @@ class DemandMeter:
         quota = scopes.taken(quotas_by_scope(policy))
         available = np.where(quota == UNLIMITED, PLENTY, quota)
         weight = policy.namespace_limits.weight[found.rule]
-        bin_scope, bin_demand, bin_weight = demand_bins(at[wants], demand[wants], weight[flow[wants]], available)
+        bin_scope, bin_demand, bin_weight = demand_bins(
+            at[wants], demand.compress(wants, axis=0), weight[flow[wants]], available
+        )
         used = sums(at, usage, len(scopes.ids))
         bin_row = np.searchsorted(kept, bin_scope)
-        return Measurement(scopes.ids[kept], quota[kept], used[kept], bin_row, bin_demand, bin_weight)
+        return Measurement(
+            scopes.ids[kept], quota.take(kept, axis=0), used.take(kept, axis=0), bin_row, bin_demand, bin_weight
+        )
 
 
 def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int64s, Int64s]:

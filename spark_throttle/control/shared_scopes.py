@@ -69,14 +69,14 @@ class SharedScopes:
 
     def taken(self, values: Int64s) -> Int64s:
         """Return the pairs of all places, given values of shape (scopes, 3); `UNLIMITED` beside time."""
-        at = values[self.position]
+        at = values.take(self.position, axis=0)
         time = np.column_stack([at[:, 2], np.full(len(at), UNLIMITED, dtype=np.int64)])
         return np.where(self.is_time[:, None], time, at[:, :2])
 
     def spread(self, pairs: Int64s, onto: Int64s) -> Int64s:
         """Return `onto`, of shape (scopes, 3), with the pairs of all places in it."""
         out, tokens, time = onto.copy(), np.flatnonzero(~self.is_time), np.flatnonzero(self.is_time)
-        out[self.position[tokens], :2] = pairs[tokens]
+        out[self.position[tokens], :2] = pairs.take(tokens, axis=0)
         out[self.position[time], 2] = pairs[time, 0]
         return out
 

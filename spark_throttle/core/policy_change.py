@@ -85,7 +85,7 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
     former = former_scopes(before, after)
     kept = np.flatnonzero(former >= 0)
     at = former[kept]
-    carried_micro[kept] = carried_balances(balance_micro[at], before.shared.take(at), shared.take(kept))
+    carried_micro[kept] = carried_balances(balance_micro.take(at, axis=0), before.shared.take(at), shared.take(kept))
     return carried_micro
 
 

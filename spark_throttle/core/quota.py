@@ -183,7 +183,10 @@ class WindowRules:
     def take(self, index: Int64s) -> WindowRules:
         """Return the rules at `index`, in that order."""
         return WindowRules(
-            self.delay_units[index], self.delay_ms[index], self.reject_units[index], self.reject_ms[index]
+            self.delay_units.take(index, axis=0),
+            self.delay_ms.take(index, axis=0),
+            self.reject_units.take(index, axis=0),
+            self.reject_ms.take(index, axis=0),
         )
 
 

@@ -47,7 +47,7 @@ class OtherSeats:
 
     def kept(self, settings: ShareSettings, quota: Int64s) -> Int64s:
         """Return what dead jobs keep, shape (n, 2); 0 for live ones."""
-        most = most_kept(settings, quota)[self.scope]
+        most = most_kept(settings, quota).take(self.scope, axis=0)
         return np.where(self.is_dead[:, None], np.minimum(self.rows.floor_rate(), most), 0)
 
 
@@ -76,7 +76,9 @@ def divide(settings: ShareSettings, own: ScopeRows, quota: Int64s, others: Other
         demand = np.concatenate([decode(own.bin_demand), decode(rows.bin_demand)])
         weight = np.concatenate([own.bin_weight, rows.bin_weight]).astype(np.int64)
         rank = np.concatenate([np.full(scopes, others.own_rank), others.rank[live]])
-        part = max_min(scope, floor[scope], bin_seat, demand, np.maximum(weight, 1), available, rank)[:scopes]
+        part = max_min(scope, floor.take(scope, axis=0), bin_seat, demand, np.maximum(weight, 1), available, rank)[
+            :scopes
+        ]
     elif settings.policy == "static":
         seats = np.bincount(scope, minlength=scopes)
         earlier = np.bincount(others.scope[live], others.rank[live] < others.own_rank, scopes).astype(np.int64)

@@ -42,8 +42,9 @@ class Measurement:
         position[order] = np.arange(len(order))
         nothing = np.zeros((len(ids), 2), dtype=np.int64)
         return Measurement(
-            np.concatenate([self.ids, ids])[order], np.concatenate([self.quota, quota])[order],
-            np.concatenate([self.usage, nothing])[order], position[self.bin_row], self.bin_demand, self.bin_weight,
+            np.concatenate([self.ids, ids])[order], np.concatenate([self.quota, quota]).take(order, axis=0),
+            np.concatenate([self.usage, nothing]).take(order, axis=0), position[self.bin_row],
+            self.bin_demand, self.bin_weight,
         )  # fmt: skip
 
 
@@ -51,5 +52,5 @@ def moved(values: npt.NDArray[_Number], old: Int64s, new: Int64s) -> npt.NDArray
     """Return the rows of `values`, which are of the scopes `old`, for the scopes `new`; 0 where `old` lacks a scope."""
     out = np.zeros((len(new), *values.shape[1:]), dtype=values.dtype)
     rows = np.flatnonzero(found_in(new, old))
-    out[rows] = values[np.searchsorted(old, new[rows])]
+    out[rows] = values.take(np.searchsorted(old, new[rows]), axis=0)
     return out

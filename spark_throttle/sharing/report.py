@@ -97,8 +97,8 @@ class ScopeRows:
         ends = np.cumsum(counts)
         bins = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
         return ScopeRows(
-            self.ids[rows], self.claim[rows], self.floor[rows], self.usage[rows], self.bins[rows],
-            self.bin_demand[bins], self.bin_weight[bins],
+            self.ids[rows], self.claim.take(rows, axis=0), self.floor.take(rows, axis=0),
+            self.usage.take(rows, axis=0), self.bins[rows], self.bin_demand.take(bins, axis=0), self.bin_weight[bins],
         )  # fmt: skip
 
     def only(self, ids: Int64s) -> ScopeRows:

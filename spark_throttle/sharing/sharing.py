@@ -122,7 +122,7 @@ class Sharing:
         """
         before, was_leaving, old = self._own, self._is_leaving, self._own.ids
         leaving = np.flatnonzero(~found_in(old, measured.ids) & (self._pinned_micro_per_ms > 0).any(axis=1))
-        measured = measured.with_scopes(old[leaving], self._own.quota[leaving])
+        measured = measured.with_scopes(old[leaving], self._own.quota.take(leaving, axis=0))
         self._own = OwnScopes.drafted(self.settings, measured, self._rows, self._reported_at, self._number + 1, old)
         new = self._own.ids
         self._is_leaving = found_in(new, old[leaving])
@@ -337,7 +337,9 @@ class Sharing:
             others.peer[seats], others.is_dead[seats], others.rows.take(seats), place[others.scope[seats]],
             others.rank[seats], others.own_rank,
         )  # fmt: skip
-        part, self._members[stale] = divide(self.settings, self._own.rows.take(stale), self._own.quota[stale], some)
+        part, self._members[stale] = divide(
+            self.settings, self._own.rows.take(stale), self._own.quota.take(stale, axis=0), some
+        )
         target = self._target_micro_per_ms
         target[stale] = np.where(self._is_leaving[stale, None], 0, part)
         self._target_micro_per_ms = target

@@ -17,10 +17,15 @@ WHOLE = 1 << FACTOR_BITS
 PROPORTION_BITS = 50
 """By default, the result of `proportional` is at most two to this power."""
 
-_MOST = np.iinfo(np.int64).max
+_MANTISSA_BITS, _EXPONENT_OF_HALF = 52, 1022
+"""Of a float64: 0.5 is the number of no bits."""
+
 _POWERS = np.left_shift(np.int64(1), np.arange(63))
 _SEARCHED_BELOW = 1_000
 """For fewer values, one search in the powers of two takes less time than a dozen calls of NumPy."""
+
+_LEADING_BITS = 31
+"""The bits of a factor from which `proportional` computes: a product of two fits in int64."""
 
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""
@@ -52,20 +57,20 @@ def bit_length(value: Int64s) -> Int64s:
     """
     if value.size < _SEARCHED_BELOW:
         return np.searchsorted(_POWERS, value, side="right")
-    if value.ndim > 1:
-        return np.stack([bit_length(column) for column in np.moveaxis(value, -1, 0)], axis=-1)
-    least, most = int(value.min(initial=_MOST)), int(value.max(initial=0)).bit_length()
-    if least >= 0 and least.bit_length() >= most:
-        return np.full(value.shape, most)
-    filled = value | value >> 1
-    for shift in (2, 4, 8, 16, 32):
-        if shift < most:
-            filled |= filled >> shift
-    return np.bitwise_count(filled).astype(np.int64)
+    # The exponent of the number as a float64 tells its highest bit: rounding cannot carry into it, for no bit is set
+    # below another one that is.
+    exponent = (value & ~(value >> 1)).astype(np.float64).view(np.int64)
+    exponent >>= _MANTISSA_BITS
+    exponent -= _EXPONENT_OF_HALF
+    return np.maximum(exponent, 0, out=exponent)
 
 
 def shifted(amount: Int64s, bits: Int64s) -> Int64s:
     """Return tokens in units of ``2**-bits`` tokens, rounded down; `bits` may be negative."""
+    if not bits.size or bits.min() >= 0:
+        return amount << bits
+    if bits.max() <= 0:
+        return amount >> -bits
     return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
 
 
@@ -91,13 +96,22 @@ def proportional(
     """
     is_known = (amount > 0) & (to > 0) & (of > 0)
     factors = [np.maximum(each, 1) for each in (amount, to, of)]
-    wide_amount, wide_to, wide_of = wide = [np.maximum(bit_length(each) - 31, 0) for each in factors]
-    leading_amount, leading_to, leading_of = (each >> bits for each, bits in zip(factors, wide, strict=True))
+    (leading_amount, wide_amount), (leading_to, wide_to), (leading_of, wide_of) = map(_leading, factors)
     product = leading_amount * leading_to
     room = 62 - bit_length(product)
     shift = wide_amount + wide_to - wide_of - room + bits
     part = (product << room) // leading_of
     is_over = bit_length(part) + shift > most_bits
     kept_shift = np.minimum(np.maximum(shift, -62), 62)  # `np.clip` takes ten times as long for few values
-    result = np.where(is_over, 1 << most_bits, shifted(part, kept_shift))
-    return np.where(is_known, result, 0)
+    result = shifted(part, kept_shift)
+    np.copyto(result, 1 << most_bits, where=is_over)
+    np.copyto(result, 0, where=~is_known)
+    return result
+
+
+def _leading(value: Int64s) -> tuple[Int64s, Int64s | int]:
+    """Return the 31 leading bits of each value, which is positive, and the number of bits that follow them."""
+    if not value.max(initial=0) >> _LEADING_BITS:
+        return value, 0
+    wide = np.maximum(bit_length(value) - _LEADING_BITS, 0)
+    return value >> wide, wide

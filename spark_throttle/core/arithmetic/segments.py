@@ -1,4 +1,8 @@
-"""Sums, ranks and prefixes within runs of equal keys: the only index arithmetic of the core."""
+"""Sums, ranks and prefixes within runs of equal keys: the only index arithmetic of the core.
+
+The core takes rows of a table of two columns by ``take(rows, axis=0)`` or ``compress(is_taken, axis=0)``. NumPy's
+``table[rows]`` returns the same, and takes four to fifteen times as long, for few rows as for many.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class BarredFlows:
         is_wider = enforcing != order.domain[flows][:, None]
         weight = order.weight[flows][:, None] * np.where(is_wider, order.domain_weight[flows][:, None], 1)
         bound_milli = np.concatenate([bound_milli, np.full((1, 2), NO_BOUND)])
-        ahead_milli = ahead_milli[flows]
+        ahead_milli = ahead_milli.take(flows, axis=0)
         counted_milli = ahead_milli[:, None, :]
         if prices is not None:
             own = prices.take(flows)

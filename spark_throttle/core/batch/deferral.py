@@ -102,7 +102,7 @@ class WaitingRoom:
         if not len(at):
             return waits
         turn, bytes_before = _turns(rows.flow[at], rows.size_bytes[at], len(names))
-        taken = served[rows.flow[at]] + np.stack([turn, bytes_before], axis=1)
+        taken = served.take(rows.flow[at], axis=0) + np.stack([turn, bytes_before], axis=1)
         is_due = by_row(np.logical_and, taken < self._parts(scope[at], weight[rows.flow[at]]))
         fits = (turn < self.queue.messages) & (bytes_before + rows.size_bytes[at] <= self.queue.bytes)
         is_due &= fits | self.is_unleased[scope[at]]
@@ -121,7 +121,7 @@ class WaitingRoom:
 
     def _parts(self, scope: Int64s, weight: Int64s) -> Int64s:
         """Return the messages and bytes that flows of these weights may take, shape (n, 2)."""
-        part, weight = self.flow_tokens[scope], weight[:, None]
+        part, weight = self.flow_tokens.take(scope, axis=0), weight[:, None]
         return np.where(part < _PLENTY // weight, part * weight, _PLENTY)
 
     def _has_room(self, scope: Int64s, size_bytes: Int64s) -> Bools:
@@ -129,9 +129,9 @@ class WaitingRoom:
         by_scope = np.argsort(scope, kind="stable")
         scope = scope[by_scope]
         before = _tokens_before(size_bytes[by_scope])
-        before -= before[np.searchsorted(scope, scope)]
+        before -= before.take(np.searchsorted(scope, scope), axis=0)
         has_room = np.empty(len(scope), dtype=np.bool_)
-        has_room[by_scope] = by_row(np.logical_and, before < self.tokens[scope])
+        has_room[by_scope] = by_row(np.logical_and, before < self.tokens.take(scope, axis=0))
         return has_room
 
 

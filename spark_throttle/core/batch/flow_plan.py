@@ -282,7 +282,7 @@ class _Contest:
         last_key = np.full(len(bars), -1, dtype=np.int64)
         if len(goes):
             key = self._rows(goes).keys(np.arange(len(goes)), passing[goes] - 1)
-            for scope in enforcing[goes].T:
+            for scope in enforcing.take(goes, axis=0).T:
                 np.maximum.at(last_key, scope, key)
         last_key[-1] = -1
         until = last_key[barred.scope]

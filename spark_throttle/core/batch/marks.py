@@ -120,7 +120,7 @@ class DebtFloors:
                 own_floor_micro = np.where(marks[:, None], floor_micro, MIN_BALANCE_MICRO)
                 continue
             held = np.flatnonzero(marked.scope >= 0)
-            unmarked += sums(marked.scope[held], passed[held], len(shared))
+            unmarked += sums(marked.scope[held], passed.take(held, axis=0), len(shared))
             is_marking[marked.scope[held[marks[held]]]] = True
         floor_micro = observed_floor(shared_micro, unmarked, shared.burst_micro)
         shared_floor_micro = np.where(is_marking[:, None], floor_micro, MIN_BALANCE_MICRO)

@@ -92,7 +92,7 @@ def scopes_that_stand(
     old = former_scopes(before, after)
     is_same = old >= 0
     for name in ("rate_micro_per_ms", "burst_micro", "on_excess", "weight"):
-        is_equal = getattr(before.shared, name)[old] == getattr(after.shared, name)
+        is_equal = getattr(before.shared, name).take(old, axis=0) == getattr(after.shared, name)
         is_same &= is_equal.reshape(len(old), -1).all(axis=1)
     new_of = np.full(len(before.shared) + 1, -2, dtype=np.int64)
     new_of[old[is_same]] = np.flatnonzero(is_same)
@@ -157,16 +157,21 @@ def carried_advance(
         entered = scopes_of(now, len(after.tenant_names))
         for level, scope in enumerate(scopes_of(was, len(before.tenant_names)).T):
             held = np.flatnonzero(scope >= 0)
-            owed_milli = _owed_by_those_ahead(debt_milli, was.ahead_milli[held], scope[held])
-            ahead_milli[held] = np.maximum(ahead_milli[held], np.minimum(owed_milli, was.ahead_milli[held]))
+            owed_milli = _owed_by_those_ahead(debt_milli, was.ahead_milli.take(held, axis=0), scope[held])
+            ahead_milli[held] = np.maximum(
+                ahead_milli.take(held, axis=0), np.minimum(owed_milli, was.ahead_milli.take(held, axis=0))
+            )
             credited_micro = _credited_by_weight(credit_micro, was.weight[held], scope[held])
             for each in np.unique(shard[held]):
                 is_there = shard[held] == each
                 there = entered[held[is_there], level : level + 1]
-                behind_micro[each] += by_scope(there, credited_micro[is_there], scopes)
+                behind_micro[each] += by_scope(there, credited_micro.compress(is_there, axis=0), scopes)
         for each in np.unique(shard):
             is_there = shard == each
-            carried_micro[each] += by_scope(entered[is_there], ahead_milli[is_there], scopes) * _MICRO_PER_MILLI
+            carried_micro[each] += (
+                by_scope(entered.compress(is_there, axis=0), ahead_milli.compress(is_there, axis=0), scopes)
+                * _MICRO_PER_MILLI
+            )
     carried_micro -= np.minimum(behind_micro, MICRO)  # flows' parts are rounded up
     if (old < 0).all():
         return carried_micro
@@ -188,7 +193,7 @@ def _owed_by_those_ahead(debt: Int64s, ahead: Int64s, seat: Int64s) -> Int64s:
     bits = np.maximum(bit_length(ahead.max(axis=0, initial=0)) + len(ahead).bit_length() - _PART_BITS, 0)
     total = sums(seat, ahead >> bits, len(debt))
     known = np.minimum(debt >> bits, total) << bits
-    return times(known[seat], quotient(ahead >> bits, total[seat], FACTOR_BITS))
+    return times(known.take(seat, axis=0), quotient(ahead >> bits, total.take(seat, axis=0), FACTOR_BITS))
 
 
 def _credited_by_weight(credit: Int64s, weight: Int64s, seat: Int64s) -> Int64s:
@@ -200,4 +205,4 @@ def _credited_by_weight(credit: Int64s, weight: Int64s, seat: Int64s) -> Int64s:
     [[50000, 0], [200000, 0], [0, 7]]
     """
     total = sums(seat, weight, len(credit))
-    return -(-credit[seat] * weight[:, None] // np.maximum(total, 1)[seat][:, None])
+    return -(-credit.take(seat, axis=0) * weight[:, None] // np.maximum(total, 1)[seat][:, None])

@@ -112,10 +112,10 @@ class Filling:
         """
         rows = np.flatnonzero(is_short[scope])
         rows = rows[np.argsort(scope[rows], kind="stable")]
-        whole = available[scope[rows]]
-        capped = _capped(demand[rows], whole)
+        whole = available.take(scope[rows], axis=0)
+        capped = _capped(demand.take(rows, axis=0), whole)
         part = quotient(capped, whole, FACTOR_BITS, round_up=True)
-        counted = part if stretch is None else -(-part * stretch[scope[rows]] >> FACTOR_BITS)
+        counted = part if stretch is None else -(-part * stretch.take(scope[rows], axis=0) >> FACTOR_BITS)
         share = -(-by_row(np.maximum, counted) // weight[rows])
         return cls(demand, rows, scope[rows], capped, part, share, len(available))
 
@@ -138,7 +138,7 @@ class Filling:
 
     def passed(self, levels: Int64s) -> Int64s:
         """Return the amounts of every claim at a level that other claims set, even if they exceed what is available."""
-        demand, share = self.demand[self.rows], np.maximum(self.share, 1)
+        demand, share = self.demand.take(self.rows, axis=0), np.maximum(self.share, 1)
         times_whole, rest = np.divmod(levels[self.scope], share)
         most = demand // np.maximum(self.capped, 1)
         factor = (rest << FACTOR_BITS) // share

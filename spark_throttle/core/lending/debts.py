@@ -54,7 +54,8 @@ class Contestants:
 
     def take(self, at: Int64s) -> Contestants:
         """Return the flows at the positions `at`."""
-        return Contestants(self.demand[at], self.ahead[at], self.weight[at], self.scope[at], self.seat[at])
+        demand, ahead = self.demand.take(at, axis=0), self.ahead.take(at, axis=0)
+        return Contestants(demand, ahead, self.weight[at], self.scope[at], self.seat[at])
 
     def places(self, account: Int64s) -> tuple[Int64s, Bools]:
         """Return the flows' places, and whether each flow counts; both have the shape (n, k) of `demand` and `ahead`.
@@ -142,13 +143,15 @@ class Debts:
         """
         place, counts = flows.places(account)
         weight, wants, scope = flows.weight[:, None], flows.wants, flows.scope
-        set_back = largest(scope[wants], -(place[wants] // weight[wants]), len(most_set_back), least=0)
+        set_back = largest(
+            scope[wants], -(place.compress(wants, axis=0) // flows.weight[wants, None]), len(most_set_back), least=0
+        )
         set_back = np.minimum(set_back, most_set_back)
-        back = np.where(counts, set_back[scope] * weight, 0)
+        back = np.where(counts, set_back.take(scope, axis=0) * weight, 0)
         tokens = np.where(counts, np.maximum(place + back, 0), 0)
         scopes, seats = len(most_set_back), len(account)
         is_empty = np.bincount(flows.seat, minlength=seats) == 0
-        of_empty = np.where(account > 0, set_back[np.arange(seats) % scopes], 0)
+        of_empty = np.where(account > 0, set_back.take(np.arange(seats) % scopes, axis=0), 0)
         added = np.where(is_empty[:, None], of_empty, sums(flows.seat, back, seats))
         return cls(tokens, scope_time.of(tokens, scope)), added
 
@@ -170,7 +173,12 @@ def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, 
     """
     seats, out, stays = len(takes_part), np.flatnonzero(is_out), np.flatnonzero(~is_out)
     is_dominant = time == by_row(np.maximum, time)[:, None]
-    bound = -largest(seat[out], -np.where(is_dominant[out], ahead_milli[out], NO_BOUND), seats, least=-NO_BOUND)
-    most = largest(seat[stays], ahead_milli[stays], seats, least=-1)
+    bound = -largest(
+        seat[out],
+        -np.where(is_dominant.take(out, axis=0), ahead_milli.take(out, axis=0), NO_BOUND),
+        seats,
+        least=-NO_BOUND,
+    )
+    most = largest(seat[stays], ahead_milli.take(stays, axis=0), seats, least=-1)
     between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
     return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)

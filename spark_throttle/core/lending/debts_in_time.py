@@ -49,8 +49,8 @@ class DebtsInTime:
         scope, seat, weight, wants = flows.scope, flows.seat, flows.weight, flows.wants
         seat_scope = np.arange(seats) % scopes
         mixture = np.where(wants[:, None], flows.demand, flows.ahead)
-        whole = scope_time.of(mixture, scope)
-        share = _share(mixture, scope, scope_time)
+        of_each = scope_time.of_each(mixture, scope)
+        whole, share = by_row(np.maximum, of_each), _share(of_each)
         total = by_row(np.add, scope_time.of_each(np.abs(account), seat_scope) * np.sign(account)) << _SHARE_BITS
         in_shares = replace(
             flows,
@@ -69,6 +69,8 @@ class DebtsInTime:
 
         def tokens(of_time: Int64s) -> Int64s:
             """Return the tokens, of either sign, for which times of the flows stand."""
+            if not of_time.any():
+                return np.zeros_like(mixture)
             return in_mixture(np.abs(of_time), mixture, whole) * np.sign(of_time)[:, None]
 
         owed = tokens(time)
@@ -76,7 +78,7 @@ class DebtsInTime:
         kept = proportional(-account, rest[:, None], lag[:, None])
         credit = np.where(is_behind, kept, sums(seat, of_flows, seats))
         has_flow = (np.bincount(seat, minlength=seats) > 0)[:, None]
-        of_empty = np.where(account > 0, scope_time.tokens_in(set_back, np.arange(scopes))[seat_scope], 0)
+        of_empty = np.where(account > 0, scope_time.tokens_in(set_back, np.arange(scopes)).take(seat_scope, axis=0), 0)
         return cls(
             Debts(owed, time),
             np.where(has_flow, sums(seat, tokens(place), seats) - credit, account),
@@ -84,10 +86,15 @@ class DebtsInTime:
         )
 
 
-def _share(mixture: Int64s, scope: Int64s, scope_time: ScopeTime) -> Int64s:
-    """Return the time of both resources together for each time that a flow is served, in 512ths."""
-    each = scope_time.of_each(mixture, scope)
-    lesser, greater = by_row(np.minimum, each), by_row(np.maximum, each)
+def _share(of_each: Int64s) -> Int64s:
+    """Return the time of both resources together for each time that a flow is served, in 512ths.
+
+    Parameters
+    ----------
+    of_each
+        Shape (n, 2): the times that each resource of a flow's mixture takes.
+    """
+    lesser, greater = by_row(np.minimum, of_each), by_row(np.maximum, of_each)
     whole = np.full_like(lesser, 1 << _SHARE_BITS)
     return whole + proportional(lesser, whole, greater)
 

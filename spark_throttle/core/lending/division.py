@@ -53,7 +53,7 @@ def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s
     >>> demand[:, 0].tolist(), weight.tolist()
     ([5, 5, 70], [1, 1, 2])
     """
-    whole = available[scope]
+    whole = available.take(scope, axis=0)
     share = _share(demand, weight, whole)
     order = np.lexsort((share, scope))
     laid = Segments.by_key(scope[order], len(available))
@@ -64,7 +64,7 @@ def demand_bins(scope: Int64s, demand: Int64s, weight: Int64s, available: Int64s
         below = _quarter_octave(top)[scope] - _quarter_octave(share)
         binned = _BINS - np.clip(below, 0, _BINS - 1)
         step = np.where(laid.counts[laid.key] <= _EXACT_FLOWS, step, binned[order])
-    scope, demand, weight = scope[order], demand[order], weight[order]
+    scope, demand, weight = scope[order], demand.take(order, axis=0), weight[order]
     starts = np.ones(len(scope), dtype=np.bool_)
     starts[1:] = (scope[1:] != scope[:-1]) | (step[1:] != step[:-1])
     bins = np.cumsum(starts) - 1
@@ -162,7 +162,7 @@ def _filled(  # noqa: PLR0913, PLR0917 - the histograms and what bounds them
 ) -> Int64s:
     """Return the parts of the seats of open scopes, after those that are `fixed` (-1 where they are not) are served."""
     rows = np.flatnonzero(is_open[seat_scope])
-    scope, fixed = seat_scope[rows], fixed[rows]
+    scope, fixed = seat_scope[rows], fixed.take(rows, axis=0)
     is_fixed = fixed >= 0
     left = np.maximum(available - sums(scope, np.where(is_fixed, fixed, 0), len(available)), 0)
     left = np.where(available == PLENTY, PLENTY, left)
@@ -170,14 +170,14 @@ def _filled(  # noqa: PLR0913, PLR0917 - the histograms and what bounds them
     position[rows] = np.arange(len(rows))
     bins = np.flatnonzero(position[bin_seat] >= 0)
     seat = position[bin_seat[bins]]
-    wanted = np.where(is_fixed[seat], 0, demand[bins])
+    wanted = np.where(is_fixed.take(seat, axis=0), 0, demand.take(bins, axis=0))
     part = sums(seat, water_fill(wanted, weight[bins], scope[seat], left), len(rows))
     spare = np.maximum(left - sums(scope, part, len(available)), 0)
     sharers = sums(scope, (~is_fixed).astype(np.int64), len(available))
-    part += (spare // np.maximum(sharers, 1))[scope]
+    part += (spare // np.maximum(sharers, 1)).take(scope, axis=0)
     if rank is not None:
         rest = np.where(left == PLENTY, 0, spare - spare // np.maximum(sharers, 1) * sharers)
-        hungry = ~is_fixed & (part == 0) & (sums(seat, wanted, len(rows)) > 0) & (rest > 0)[scope]
+        hungry = ~is_fixed & (part == 0) & (sums(seat, wanted, len(rows)) > 0) & (rest > 0).take(scope, axis=0)
         for dimension in np.flatnonzero(hungry.any(axis=0)):
             each = np.flatnonzero(hungry[:, dimension])
             each = each[np.lexsort((rank[rows[each]], scope[each]))]

@@ -153,10 +153,11 @@ class Level:
         if len(rows) == len(self.scope):
             return self._divided_short(shortage, unchanged)
         short = Level(
-            self.demand[rows], self.ahead_by_weight_milli[rows], self.ahead_milli[rows], self.weight[rows],
-            self.scope[rows], self.seat[rows], self.holding, self.advance_micro,
+            self.demand.take(rows, axis=0), self.ahead_by_weight_milli.take(rows, axis=0),
+            self.ahead_milli.take(rows, axis=0), self.weight[rows], self.scope[rows], self.seat[rows], self.holding,
+            self.advance_micro,
         )  # fmt: skip
-        parts = short._divided_short(replace(shortage, coarse_bits=shortage.coarse_bits[rows]), unchanged)
+        parts = short._divided_short(replace(shortage, coarse_bits=shortage.coarse_bits.take(rows, axis=0)), unchanged)
         granted[rows] = parts.granted
         return replace(parts, granted=granted)
 
@@ -172,7 +173,7 @@ class Level:
         seat_scope = np.arange(seats) % scopes
         is_short, held, bits = shortage.is_short, shortage.held, shortage.bits
         demand = self.demand >> shortage.coarse_bits
-        counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+        counts = is_short[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
         has_flow = np.bincount(self.seat, minlength=seats) > 0
         scope_time = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
         opened = self._opened(demand, held, is_short, has_flow, scope_time)
@@ -187,7 +188,7 @@ class Level:
         idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
         out = np.flatnonzero(is_out)
         passes = Filling.of_scopes(
-            np.concatenate([claimed[out], debt[idle]]),
+            np.concatenate([claimed.take(out, axis=0), debt.take(idle, axis=0)]),
             np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
             np.concatenate([self.scope[out], seat_scope[idle]]), fill.available, is_short, fill.stretch,
         )  # fmt: skip
@@ -207,15 +208,15 @@ class Level:
         next_ahead = self._next_ahead(np.maximum(repaid.time - scope_time.of(had, self.scope), 0), flows.wants)
         fine = FINE_BITS - bits
         return LevelParts(
-            granted << fine[self.scope],
-            np.where(counts, due << fine[seat_scope], 0),
-            np.where(counts, after << fine[seat_scope], unchanged),
+            granted << fine.take(self.scope, axis=0),
+            np.where(counts, due << fine.take(seat_scope, axis=0), 0),
+            np.where(counts, after << fine.take(seat_scope, axis=0), unchanged),
             counts & has_flow[:, None],
             counts & takes_part[:, None],
             self._ahead_bound(is_out, flows.wants, seat_scope, scope_time),
             np.where(is_short[seat_scope], next_ahead, NOBODY),
             is_short,
-            opened.before << fine[seat_scope],
+            opened.before << fine.take(seat_scope, axis=0),
             counts & by_row(np.logical_and, self.holding.is_limited)[seat_scope][:, None],
         )
 
@@ -231,25 +232,28 @@ class Level:
         """
         scopes, seats, bits = len(held), len(self.advance_micro), scope_time.bits
         seat_scope = np.arange(seats) % scopes
-        counts = is_short[seat_scope][:, None] & self.holding.is_limited[seat_scope]
-        account = np.where(counts, floor_shifted(self.advance_micro, bits[seat_scope]), 0)
+        counts = is_short[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
+        account = np.where(counts, floor_shifted(self.advance_micro, bits.take(seat_scope, axis=0)), 0)
         weights = np.maximum(sums(self.seat, self.weight, seats), 1)
         credit = _common_credit(account, weights, has_flow, seat_scope)
         by_token = np.where(has_flow[:, None], account + credit, account)
+        is_both = by_row(np.logical_and, self.holding.is_limited)
+        of_both = is_both[seat_scope][:, None]
         most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
         most += sums(seat_scope, np.maximum(by_token, 0), scopes)
         flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
         heaviest = np.ones(scopes, dtype=np.int64)
         np.maximum.at(heaviest, self.scope, self.weight)
         most_set_back = most // heaviest[:, None]
+        rows = np.flatnonzero(is_both[self.scope])
+        if len(rows) == len(self.scope):  # the seats of other scopes have no flows: nothing sets them back
+            timed = DebtsInTime.of(flows, account, most_set_back, scope_time)
+            return _Opened(flows, timed.owed, np.where(of_both, timed.account, by_token), timed.before)
         owed, set_back = Debts.of(flows, np.maximum(by_token, 0), most_set_back, scope_time)
         by_token += set_back
-        is_both = by_row(np.logical_and, self.holding.is_limited)
-        rows = np.flatnonzero(is_both[self.scope])
         if not len(rows):
             return _Opened(flows, owed, by_token, by_token)
         timed = DebtsInTime.of(flows.take(rows), account, most_set_back, scope_time)
-        of_both = is_both[seat_scope][:, None]
         return _Opened(flows, owed.replaced(rows, timed.owed), np.where(of_both, timed.account, by_token), timed.before)
 
     def _ahead(self, bits: Int64s, most: Int64s) -> Int64s:
@@ -258,8 +262,8 @@ class Level:
         The result is at most its scope's `most`, so that no sum leaves int64.
         """
         tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
-        fine = bits[self.scope]
-        return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most[self.scope])
+        fine = bits.take(self.scope, axis=0)
+        return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most.take(self.scope, axis=0))
 
     def _ahead_bound(self, is_out: Bools, wants: Bools, seat_scope: Int64s, scope_time: ScopeTime) -> Int64s:
         """Return, for every seat, the bounds that separate the flows that take part from those left out.
@@ -286,7 +290,7 @@ class Level:
     def _stands(self, seat_scope: Int64s) -> Bools:
         """Return whether nothing is lent to a seat, so that its account stands: in shut scopes of this level."""
         is_here = np.bincount(self.scope, minlength=len(self.holding.tokens)) > 0
-        return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited[seat_scope]
+        return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
 
     def _bits(self, seat_scope: Int64s) -> Int64s:
         """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
@@ -303,16 +307,18 @@ class Level:
         A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
-        surplus = bit_length(self.demand >> FINE_BITS) - bit_length(top)[self.scope]
+        surplus = bit_length(self.demand >> FINE_BITS) - bit_length(top).take(self.scope, axis=0)
         surplus = by_row(np.maximum, surplus - 1)
-        return FINE_BITS - bits[self.scope] + np.maximum(surplus, 0)[:, None]
+        return FINE_BITS - bits.take(self.scope, axis=0) + np.maximum(surplus, 0)[:, None]
 
 
 def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:
     """Return the credit that all seats of a scope have in common, by their weights: nobody owes it."""
     least = np.full((int(seat_scope.max(initial=0)) + 1, 2), _NO_CREDIT, dtype=np.int64)
-    np.minimum.at(least, seat_scope[has_flow], np.maximum(-account, 0)[has_flow] // weights[has_flow, None])
-    return np.where(least == _NO_CREDIT, 0, least)[seat_scope] * weights[:, None]
+    np.minimum.at(
+        least, seat_scope[has_flow], np.maximum(-account, 0).compress(has_flow, axis=0) // weights[has_flow, None]
+    )
+    return np.where(least == _NO_CREDIT, 0, least).take(seat_scope, axis=0) * weights[:, None]
 
 
 def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
@@ -320,10 +326,12 @@ def _usable(credit: Int64s, held: Int64s, seat_scope: Int64s) -> Int64s:
     credit = np.maximum(credit, 0)
     claimed = sums(seat_scope, credit, len(held))
     part = quotient(np.minimum(held >> 1, claimed), claimed, FACTOR_BITS)
-    return np.where((claimed <= held >> 1)[seat_scope], credit, times(credit, part[seat_scope]))
+    return np.where(
+        (claimed <= held >> 1).take(seat_scope, axis=0), credit, times(credit, part.take(seat_scope, axis=0))
+    )
 
 
 def _raised(granted: Int64s, seat: Int64s, lent: Int64s, due: Int64s) -> Int64s:
     """Return the flows' parts, raised where `due`, which is more than `lent`, is there for the flows of a seat."""
     gained = quotient(np.minimum(due - lent, lent), lent, FACTOR_BITS, round_up=True)
-    return granted + times(granted, gained[seat])
+    return granted + times(granted, gained.take(seat, axis=0))

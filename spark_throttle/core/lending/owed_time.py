@@ -51,7 +51,7 @@ def missed_by(reports: list[UsageReport], is_unleased: Bools, policy: CompiledPo
         scopes = scopes_of(report, len(policy.tenant_names))
         waits = np.minimum(report.waiting, report.demand)[:, Dimension.MESSAGES] > 0
         misses = waits & by_row(np.logical_or, (scopes >= 0) & is_unleased[scopes])
-        missed = scopes[misses]
+        missed = scopes.compress(misses, axis=0)
         is_missed[missed[missed >= 0]] = True
     return is_missed & (policy.shared.on_excess == OnExcess.REJECT)
 

@@ -101,7 +101,7 @@ class RepayingFill:
             is_asked = again[scope]
             rows = np.flatnonzero(~is_out & is_asked)
             filling = Filling.of_scopes(
-                claimed[rows], flows.weight[rows], scope[rows], available, stock.is_short, stretch
+                claimed.take(rows, axis=0), flows.weight[rows], scope[rows], available, stock.is_short, stretch
             )
             found = filling.levels()
             # Where all flows are too far ahead, no time passes.

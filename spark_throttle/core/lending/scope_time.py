@@ -40,7 +40,7 @@ class ScopeTime:
 
     def of_each(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, for each resource; shape (n, 2)."""
-        limited = np.where(self.is_limited[_once(scope)], tokens, 0)
+        limited = np.where(self.is_limited.take(_once(scope), axis=0), tokens, 0)
         is_both = by_row(np.logical_and, self.is_limited)[_once(scope)]
         if not is_both.any():
             return limited
@@ -82,7 +82,7 @@ class ScopeTime:
             faster = proportional(time, rate, slower_rate, -bits)
             np.copyto(told[:, Dimension.MESSAGES], faster, where=is_both & ~is_messages)
             np.copyto(told[:, Dimension.BYTES], faster, where=is_both & is_messages)
-        return np.where(self.is_limited[_once(scope)], told, 0)
+        return np.where(self.is_limited.take(_once(scope), axis=0), told, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
         """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.

@@ -224,17 +224,19 @@ class _Pass:
             at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
             weight = weights_in(at.scope, claims.weight[rows], domain[rows], policy)
             # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
-            is_stopped = by_row(np.logical_and, demand[rows] == 0) & by_row(np.logical_or, claims.demand[rows] > 0)
-            ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli[rows])
+            is_stopped = by_row(np.logical_and, demand.take(rows, axis=0) == 0) & by_row(
+                np.logical_or, claims.demand.take(rows, axis=0) > 0
+            )
+            ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli.take(rows, axis=0))
             prices = None if claims.prices is None else claims.prices.take(rows)
             counted_milli = ahead_milli if prices is None else prices.counted(ahead_milli, at.scope)
             by_weight_milli = counted_milli // weight[:, None]
             weight = weight if prices is None else prices.weights(weight, at.scope)
             parts = Level(
-                demand[rows], by_weight_milli, ahead_milli,
+                demand.take(rows, axis=0), by_weight_milli, ahead_milli,
                 _scaled(weight, at.scope, len(policy.shared)), at.scope, at.seat, holding, advance_micro.reshape(-1, 2),
             ).divided()  # fmt: skip
-            demand[rows] = np.where(observes[at.scope][:, None], demand[rows], parts.granted)
+            demand[rows] = np.where(observes[at.scope][:, None], demand.take(rows, axis=0), parts.granted)
             levels.append((at, parts))
         return cls(demand, levels)
 
@@ -247,8 +249,10 @@ class _Pass:
         out, is_wanted = demand, False
         for at, parts in self.levels[:-1]:
             scopes = len(parts.is_short)
-            is_kept = by_row(np.logical_or, self.demand[at.rows] + (parts.granted >> _LOOSE_BITS) < parts.granted)
-            is_cut = by_row(np.logical_or, parts.granted < demand[at.rows]) & ~is_kept
+            is_kept = by_row(
+                np.logical_or, self.demand.take(at.rows, axis=0) + (parts.granted >> _LOOSE_BITS) < parts.granted
+            )
+            is_cut = by_row(np.logical_or, parts.granted < demand.take(at.rows, axis=0)) & ~is_kept
             leaves, lacks = (np.bincount(at.scope[each], minlength=scopes) > 0 for each in (is_kept, is_cut))
             taken_up = parts.is_short & enforces & leaves & lacks
             if taken_up.any():
@@ -273,7 +277,7 @@ class _Pass:
         )
         before_micro = advance_micro.reshape(-1, 2)
         for at, level in self.levels:
-            passing = np.where(observes[at.scope][:, None], level.granted, self.demand[at.rows])
+            passing = np.where(observes[at.scope][:, None], level.granted, self.demand.take(at.rows, axis=0))
             part += sums(at.seat, passing, seats)
             due, account = due + level.due, account + level.account
             is_counted, is_filled = is_counted | level.is_counted, is_filled | level.is_filled

@@ -57,7 +57,9 @@ class TimeAccounts:
 
     def take(self, at: Int64s) -> TimeAccounts:
         """Return the accounts at `at`, in that order."""
-        return TimeAccounts(self.balance_ns[at], self.time_ns[at], self.messages_micro[at])
+        return TimeAccounts(
+            self.balance_ns.take(at, axis=0), self.time_ns.take(at, axis=0), self.messages_micro.take(at, axis=0)
+        )
 
     def followed_by(self, others: TimeAccounts) -> TimeAccounts:
         """Return these accounts, and then others."""

@@ -87,7 +87,7 @@ class TimeMix:
             return None
         names = pa.concat_arrays([report.names for report in reports])
         at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
-        own_ns = prices.with_unknown(1).price_ns[at]
+        own_ns = prices.with_unknown(1).price_ns.take(at, axis=0)
         waiting = np.concatenate([report.waiting[:, _MESSAGES] for report in reports])
         is_divided, demand = (shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
         scope = claims.shared_scope
