@@ -161,7 +161,7 @@ class Settling:
     @property
     def is_waiting(self) -> bool:
         """Whether any row waits."""
-        return any(report.waiting.any() for report in self._last.values())
+        return any(report.waiting.max(initial=0) > 0 for report in self._last.values())
 
     def newest_settled(self, epoch: Epoch) -> int:
         """Return the last batch that the epoch after `epoch` settles."""
@@ -278,7 +278,8 @@ class Settling:
 def _has_moved(reports: list[UsageReport]) -> bool:
     """Return whether a batch brought or moved rows."""
     return any(
-        report.invalid_messages or report.offered.any() or report.admitted.any() or report.rejected.any()
+        report.invalid_messages > 0
+        or any(each.max(initial=0) > 0 for each in (report.offered, report.admitted, report.rejected))
         for report in reports
     )
 

@@ -68,15 +68,18 @@ def lent_turn(
 
 def _leaves_ms(report: UsageReport, open_ms: Int64s, policy: CompiledPolicy) -> int:
     """Return when the first waiting row of a shard can leave, where the shared scopes open at `open_ms`."""
-    waits = np.flatnonzero(report.leaves_ms < NEVER_MS) if report.leaves_ms is not None else ()
-    if report.leaves_ms is None or not len(waits):
+    if report.leaves_ms is None:
         return NEVER_MS
-    tenant, group = report.tenant[waits], report.group[waits]
-    of_tenant = np.where(tenant >= 0, open_ms[1 + tenant], 0)
-    of_group = np.where(group >= 0, open_ms[np.where(group >= 0, 1 + len(policy.tenant_names) + group, 0)], 0)
-    of_job = np.where(report.weight[waits] > 0, open_ms[0], 0)  # an exempt namespace passes no scope
-    of_shared = np.maximum(np.maximum(of_tenant, of_group), of_job)
-    return int(np.maximum(of_shared, report.leaves_ms[waits]).min())
+    waits = report.leaves_ms < NEVER_MS
+    first_group = 1 + len(policy.tenant_names)
+    # A flow without a tenant or a group has -1, and finds the 0 at the end.
+    of_tenant = np.append(open_ms[1:first_group], 0).take(report.tenant.compress(waits))
+    of_group = np.append(open_ms[first_group:], 0).take(report.group.compress(waits))
+    of_job = np.where(report.weight.compress(waits) > 0, open_ms[0], 0)  # an exempt namespace passes no scope
+    leaves_ms = report.leaves_ms.compress(waits)
+    for of_scope in (of_tenant, of_group, of_job):
+        np.maximum(leaves_ms, of_scope, out=leaves_ms)
+    return int(leaves_ms.min(initial=NEVER_MS))
 
 
 def _open_ms(balance_micro: Int64s, policy: CompiledPolicy, as_of_ms: int) -> Int64s:
