@@ -66,6 +66,11 @@ def write_drained(directory: Directory, drained: Drained) -> None:
     directory.write(NAME, versioned(FORMAT, asdict(drained)))
 
 
+def forget_drained(directory: Directory) -> None:
+    """Delete the note of a drain that has written nothing."""
+    directory.delete(NAME)
+
+
 def refuse_drained(directory: Directory) -> None:
     """Refuse to start a query on a checkpoint that was drained.
 

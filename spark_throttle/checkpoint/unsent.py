@@ -24,7 +24,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.offered import OFFERED_FOLDER
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms
 from spark_throttle.core.arithmetic.packing import Field, pack, unpack
-from spark_throttle.errors import UnsentCallsError
+from spark_throttle.errors import ConfigurationError, UnsentCallsError
 from spark_throttle.files.storage import Directory
 
 _FOLDER: Final = "unsent"
@@ -133,6 +133,24 @@ def forget_unsent(control: Directory, *, batch: int, batches_kept: int) -> None:
             number = name.partition("-")[0]
             if number.isdecimal() and int(number) < batch - batches_kept:
                 control.delete(f"{folder}/{name}")
+
+
+def refuse_any_unsent(control: Directory, checkpoint: Directory, batch: int) -> None:
+    """Refuse to close a checkpoint while admitted messages that a destination did not take are kept in it.
+
+    Raises
+    ------
+    ConfigurationError
+        If messages are unsent after the batch.
+    """
+    batch_ms = batch_time_ms(checkpoint, batch)
+    found = read_unsent(control, batch, batch_ms)
+    if found is not None and batch_ms is not None:
+        raise ConfigurationError(
+            f"{found.messages} messages that {found.target} did not take until batch {batch} are still to be sent, and "
+            f"they are no rows that wait: start the query until it has sent them or given them up, stop it, then try "
+            f"again. They are in {control.shown(_name(batch, batch_ms))}"
+        )
 
 
 def refuse_other_target(control: Directory, checkpoint: Directory, log: OffsetLog, target: str | None) -> None:

@@ -4,8 +4,8 @@ A checkpoint may belong to a query without the throttle, to other shards or the 
 batch may be in a sink, decided otherwise. And rows may wait that cannot leave with the stream's columns. All of this
 would else end the query later: in Spark's words, or in every batch in which such a row leaves.
 
-A process that does not see the checkpoint refuses nothing here. What can be is refused by the control source, or inside
-a batch, in the same words.
+A process that does not see the checkpoint, or cannot read its states, refuses nothing here. What can be is refused by
+the control source, or inside a batch, in the same words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.spark.sinks.begin_batch import APP_SUFFIX, has_rows
-from spark_throttle.spark.state_reader import misfit, waiting_messages
+from spark_throttle.spark.state_reader import is_readable, misfit, waiting_messages
 
 _PAGE: Final = "docs/changing-a-job.md"
 _WIDENED: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
@@ -92,7 +92,7 @@ def refuse_restart(
     refuse_unbound(manifest, shards=shards, direction=direction)
     if before is None:
         return
-    if read_offset_log(log).committed >= 0:
+    if read_offset_log(log).committed >= 0 and is_readable(checkpoint):
         problem = _waiting_problem(spark, checkpoint, control_path, before.definition, definition, waiting_schema)
         if problem is not None:
             raise ConfigurationError(f"{problem} ({_PAGE})")

@@ -7,6 +7,7 @@ does not pass through the driver. Reading does not disturb a running query.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -188,14 +189,34 @@ def _copied(
     return copies.join(waiting.drop(PLACE), [FILE, ROW]).drop(FILE, ROW)
 
 
+_ENCODED = re.compile(r"[\s%\[\]{}?#^`\"<>|\\]")
+"""What Spark's state reader writes otherwise in a path, and then does not find (tried on 4.2.0)."""
+
+
+def is_readable(checkpoint: str) -> bool:
+    """Return whether Spark can read the states of a checkpoint by its path.
+
+    Examples
+    --------
+    >>> is_readable("s3a://lake/checkpoints/orders"), is_readable("/lake/my orders")
+    (True, False)
+    """
+    return _ENCODED.search(checkpoint) is None
+
+
 def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:
     """Return the states of all shards after a batch, by default the last committed one: ``key`` and ``block``.
 
     Raises
     ------
     ConfigurationError
-        If the checkpoint does not belong to a throttled query that has committed a batch.
+        If the checkpoint does not belong to a throttled query that has committed a batch, or Spark cannot read it.
     """
+    if not is_readable(checkpoint):
+        raise ConfigurationError(
+            f"Spark's state reader finds no checkpoint whose path has a space or one of %[]{{}}?#^`\"<>|\\, as "
+            f"{checkpoint!r} has: while its query is stopped, move it to a path without"
+        )
     operators = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
     if not operators:
         raise ConfigurationError(
@@ -212,10 +233,14 @@ def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None)
 
 
 def _newest_schema(blocks: DataFrame, storage: QueueStorage) -> StructType:
-    """Return the widest schema of the waiting rows: columns may be added while rows wait, but not removed."""
+    """Return the widest schema of the waiting rows: columns may be added and widened while rows wait, not removed."""
     found = blocks.mapInArrow(_SchemaReader(storage), "schema binary").collect()
     schemas = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in found]
-    return from_arrow_schema(max(schemas, key=len, default=pa.schema([])))
+    widest_first = sorted(schemas, key=len, reverse=True)
+    try:
+        return from_arrow_schema(pa.unify_schemas(widest_first or [pa.schema([])], promote_options="permissive"))
+    except pa.ArrowException:  # rows of one of the types fit in the other: a start has made sure of it
+        return from_arrow_schema(widest_first[0])
 
 
 @dataclass(frozen=True, slots=True)

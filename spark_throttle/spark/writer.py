@@ -46,7 +46,7 @@ from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
-from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of
+from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
 from spark_throttle.spark.sinks.sink_targets import targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
@@ -221,7 +221,13 @@ class ThrottledStreamWriter:
         """Send rejected rows, with the ``throttle`` column, to a sink of their own.
 
         Without this call they go to Parquet files in the control directory of the checkpoint, one folder per batch.
+
+        Raises
+        ------
+        ConfigurationError
+            If the format holds no structs.
         """
+        refuse_dead_letters(format)
         table = options.pop("table", None)
         words = {key: str(value) for key, value in options.items()}
         self._rejected = Target(format, words, path=path or words.pop("path", None), table=table)

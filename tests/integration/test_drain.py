@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from jobs import drain as drain_job
-from spark_throttle.checkpoint.drained import Drained, write_drained
-from spark_throttle.errors import ConfigurationError, DrainedError
+from spark_throttle.checkpoint.drained import Drained, read_drained, write_drained
+from spark_throttle.errors import Backpressure, ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain, pipeline
 from spark_throttle.spark.offline import drain as module
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 pytestmark = pytest.mark.usefixtures("much_later")
 
@@ -83,3 +88,49 @@ def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake, capsys: pytes
         (i, "shut/a", "shut/a") for i in range(0, 40, 2)
     ]
     assert (other / "mine.txt").read_text() == "mine"
+
+
+def test_checkpoint_stays_open_while_a_destination_has_not_taken_all_that_was_admitted(lake: Lake) -> None:
+    api = {**publish(messages_per_second=300), "destination": {"floor_messages_per_second": 5, "open_after_seconds": 1}}
+    document = policies(resource_groups={"api": api}, tenants={"a": {"resource_group": "api"}})
+    lake.offer((number, "a/n", 10) for number in range(20))
+
+    def refuse(rows: DataFrame, batch: int) -> None:
+        if rows.count():
+            raise Backpressure(scope="api", problem="the table is locked")
+
+    finish(lake.writer(lake.throttle(document)).foreachBatch(refuse).start())
+    with pytest.raises(ConfigurationError, match=r"^20 messages that .* did not take until batch .* start the query"):
+        drain(lake.spark, lake.checkpoint, lake.path("waiting"))
+    assert read_drained(Directory(str(lake.control))) is None
+
+
+def test_rows_of_a_column_that_was_widened_are_drained_and_a_table_that_takes_none_closes_nothing(lake: Lake) -> None:
+    for number, value in enumerate(("int(1)", "1L << 40")):
+        lake.offer([(number, "shut/a", 10), (number + 10, "open/a", 10)])
+        stream = lake.events().withColumn("value", F.expr(value))
+        writer = lake.throttle(SHUT).write_stream(stream).option("checkpointLocation", lake.checkpoint)
+        finish(writer.trigger(availableNow=True).format("delta").start(lake.path(f"admitted{number}")))
+    with pytest.raises(ConfigurationError, match=r"^.*admitted0 does not take the rows that wait, so none was written"):
+        drain(lake.spark, lake.checkpoint, lake.path("admitted0"))
+    assert drain(lake.spark, lake.checkpoint, lake.path("waiting")).messages == 2
+    rows = lake.spark.read.format("delta").load(lake.path("waiting"))
+    assert [(row["id"], row["value"]) for row in rows.orderBy("id").collect()] == [(0, 1), (1, 1 << 40)]
+
+
+def test_checkpoint_whose_path_spark_misreads_is_refused_in_one_sentence_and_its_query_starts(lake: Lake) -> None:
+    checkpoint = lake.path("my checkpoint")
+
+    def run(document: object, value: str) -> None:
+        stream = lake.events().withColumn("value", F.expr(value))
+        writer = lake.throttle(document).write_stream(stream).option("checkpointLocation", checkpoint)
+        finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+
+    lake.offer([(1, "shut/a", 10)])
+    run(SHUT, "1L")
+    with pytest.raises(
+        ConfigurationError, match=r"has a space .*/my checkpoint' has: while its query is stopped, move"
+    ):
+        drain(lake.spark, checkpoint, lake.path("waiting"))
+    run({}, "int(1)")
+    assert [row[0] for row in lake.admitted] == [1]

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from pyarrow import fs
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.drained import Drained, read_drained, write_drained
+from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
+from spark_throttle.checkpoint.unsent import refuse_any_unsent
 from spark_throttle.control.clock import Clock
 from spark_throttle.errors import ConfigurationError, SourceChangedError
-from spark_throttle.files.storage import file_system
+from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -81,8 +83,9 @@ def drain(
     Raises
     ------
     ConfigurationError
-        If the query runs, has never committed a batch, or has a batch that is not committed; if the folder is not
-        empty; or if the rows were drained to another place.
+        If the query runs, has never committed a batch, or has a batch that is not committed; if a destination has not
+        taken all that was admitted; if the folder is not empty, or the table is of other columns; or if the rows were
+        drained to another place.
     SourceChangedError
         If copies of waiting rows are missing.
     """
@@ -92,24 +95,29 @@ def drain(
     place, control = paths.query(checkpoint, control_path)
     into = paths.resolve(into)
     query = stopped_query(place, control, Clock.system())
-    note = _begun(query, into, format)
+    refuse_any_unsent(query.directory, Directory(place), query.batch)
+    before = _begun(query, into, format)
     messages = waiting_messages(spark, place, query.batch)
-    if not note.is_finished:
-        if messages:
-            rows = queued_after(spark, place, control, query.batch, schema=schema)
-            found = rows.count()
-            if found != messages:
-                problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
-                raise SourceChangedError(f"the queue of {checkpoint}", problem, "restore its control directory")
-            _write(rows, note, query)
+    if before is None or not before.is_finished:
+        rows = queued_after(spark, place, control, query.batch, schema=schema) if messages else None
+        found = 0 if rows is None else rows.count()
+        if found != messages:
+            problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
+            raise SourceChangedError(f"the queue of {checkpoint}", problem, "restore its control directory")
+        query.check()
+        note = before or Drained(query.batch, into, format, uuid.uuid4().hex)
+        if before is None:
+            write_drained(query.directory, note)
+        if rows is not None:
+            _write(rows, note, query, may_reopen=before is None)
         query.check()
         write_drained(query.directory, replace(note, is_finished=True))
     positions = positions_after(place, query.directory, query.batch)
     return DrainedQuery(query.batch, messages, into, tuple(positions))
 
 
-def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained:
-    """Return the note of the drain, which it writes if none has begun.
+def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained | None:
+    """Return the note of the drain; `None` if none has begun.
 
     Raises
     ------
@@ -127,9 +135,7 @@ def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained:
         return found
     if kind == "parquet" and _has_files(into):
         raise ConfigurationError(f"{into} has files: give a folder of its own to the rows that waited")
-    note = Drained(query.batch, into, kind, uuid.uuid4().hex)
-    write_drained(query.directory, note)
-    return note
+    return None
 
 
 def _has_files(location: str) -> bool:
@@ -137,11 +143,26 @@ def _has_files(location: str) -> bool:
     return bool(files.get_file_info(fs.FileSelector(root, allow_not_found=True)))
 
 
-def _write(rows: DataFrame, note: Drained, query: StoppedQuery) -> None:
-    """Write the rows; a table that has them already leaves them out."""
+def _write(rows: DataFrame, note: Drained, query: StoppedQuery, *, may_reopen: bool) -> None:
+    """Write the rows; a table that has them already leaves them out.
+
+    Raises
+    ------
+    ConfigurationError
+        If the table does not take such rows: Spark says so before it writes any, so the checkpoint stays as it was.
+    """
     if note.written_as == "parquet":
         rows.write.mode("overwrite").parquet(note.into)
         return
     writer = rows.write.format("delta").mode("append")
     name = f"{query.manifest.query}/drained/{note.attempt}"
-    writer.option("txnAppId", name).option("txnVersion", note.batch).save(note.into)
+    try:
+        writer.option("txnAppId", name).option("txnVersion", note.batch).save(note.into)
+    except AnalysisException as error:
+        if may_reopen:
+            forget_drained(query.directory)
+        line = str(error).strip().partition("\n")[0]
+        raise ConfigurationError(
+            f"{note.into} does not take the rows that wait, so none was written ({line}): give them a table of their "
+            f"own"
+        ) from None

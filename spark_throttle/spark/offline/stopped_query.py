@@ -17,7 +17,7 @@ from typing import Final
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.run_fence import RunFence, owner_of
 from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory
@@ -40,16 +40,19 @@ class StoppedQuery:
     batch: int
     """The last batch, which is committed."""
 
+    owner: str | None
+    """The run that the control directory belongs to: the last one of the query, or the tool."""
+
     def check(self) -> None:
-        """Refuse to go on if the query has planned a batch meanwhile.
+        """Refuse to go on if the query was started meanwhile, or has planned a batch.
 
         Raises
         ------
         TakenOverError
-            If the log has another batch.
+            If the control directory belongs to another run, or the log has another batch.
         """
         log = read_offset_log(Directory(self.checkpoint))
-        if (log.logged, log.committed) != (self.batch, self.batch):
+        if (log.logged, log.committed) != (self.batch, self.batch) or owner_of(self.directory) != self.owner:
             raise TakenOverError(self.directory.location)
 
 
@@ -85,7 +88,7 @@ def stopped_query(
         )
     if not has_ended:
         RunFence(directory).begin()
-    query = StoppedQuery(checkpoint, directory, manifest, log.committed)
+    query = StoppedQuery(checkpoint, directory, manifest, log.committed, owner_of(directory))
     query.check()
     return query
 

@@ -9,9 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from spark_throttle.errors import ConfigurationError
+
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]
 
 DELTA: Final = "delta"
+_WITHOUT_STRUCTS: Final = ("csv", "text")
+
 PACED: Final = "throttle_paced"
 """The sink of ours that sends rows at a pace (`spark.paced`)."""
 
@@ -58,6 +62,25 @@ FORMATS: Final[Mapping[str, SinkFormat]] = {
         ),
     )
 }
+
+
+def refuse_dead_letters(name: str) -> None:
+    """Refuse a format that cannot take dead letters, which have a struct.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is such a format: the first rejected row would end the query.
+
+    Examples
+    --------
+    >>> refuse_dead_letters("json")
+    """
+    if name in _WITHOUT_STRUCTS:
+        raise ConfigurationError(
+            f"dead letters cannot be {name!r} files, which hold no struct, as the column 'throttle' is: give 'delta', "
+            f"'parquet', 'json' or 'orc'"
+        )
 
 
 def format_of(name: str | None) -> SinkFormat:

@@ -10,7 +10,8 @@ other rows. Before a batch is planned, each mismatch is repaired or refused:
   transaction is committed again.
 - Dead letters of undone batches lie inside the checkpoint: set aside. Reports of undone batches: deleted, also where
   the checkpoint has other batches of their numbers.
-- Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused.
+- Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused. So is a folder
+  with the mark of another query (`letters_owner`).
 - A function was given batches that the checkpoint does not know: refused.
 - Calls are kept that a destination did not take (`checkpoint.unsent`), and the query sends none, or elsewhere: refused.
 
@@ -39,6 +40,7 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.commit import append_batch, open_table
 from spark_throttle.spark.delta.table_log import LaterBatches, batches_beyond, identity_of_batch
+from spark_throttle.spark.start.letters_owner import mark_letters, refuse_others_letters
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -101,14 +103,9 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
     if log.logged < 0 and reported >= 0:
         refuse_past(directory)  # first, because dead letters that would be set aside may belong to another query
     beyond = [batch for batch in folders if batch > log.logged]
-    is_own = sinks.dead_letters is not None and file_system(sinks.dead_letters)[1].startswith(directory.path(""))
-    if beyond and not is_own:
-        raise CheckpointMismatchError(
-            f"the folder of dead letters {sinks.dead_letters}",
-            f"holds batches up to {max(beyond)}, and the checkpoint knows batches up to {log.logged} (-1: none)",
-            "the later ones belong to batches that were undone, or to another query; move these folders away, or give "
-            "this query a folder of its own, or restore the newer checkpoint",
-        )
+    letters = _letters_elsewhere(directory, sinks)
+    if letters is not None:
+        _check_letters(letters, manifest, beyond, log)
     if log.logged >= 0 and reported > log.logged and sinks.has_function:
         raise CheckpointMismatchError(
             "the function of this query",
@@ -130,7 +127,34 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
             )
     if beyond and sinks.dead_letters is not None:
         _set_aside(sinks.dead_letters, beyond)
+    if letters is not None:
+        mark_letters(letters, manifest.query)
     return manifest
+
+
+def _letters_elsewhere(directory: Directory, sinks: Sinks) -> Directory | None:
+    """Return the folder of dead letters if it is outside the control directory."""
+    if sinks.dead_letters is None or file_system(sinks.dead_letters)[1].startswith(directory.path("")):
+        return None
+    return Directory(sinks.dead_letters)
+
+
+def _check_letters(letters: Directory, manifest: Manifest, beyond: Sequence[int], log: OffsetLog) -> None:
+    """Refuse a folder of dead letters of another query, or of batches that were undone.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If it is another query's, or has batches that the checkpoint does not know.
+    """
+    refuse_others_letters(letters, manifest.query)
+    if beyond:
+        raise CheckpointMismatchError(
+            f"the folder of dead letters {letters.location}",
+            f"holds batches up to {max(beyond)}, and the checkpoint knows batches up to {log.logged} (-1: none)",
+            "the later ones belong to batches that were undone, or to another query; move these folders away, or give "
+            "this query a folder of its own, or restore the newer checkpoint",
+        )
 
 
 def _batch_folders(location: str) -> list[int]:

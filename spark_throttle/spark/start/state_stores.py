@@ -20,6 +20,7 @@ _STORE: Final = "spark.sql.streaming.stateStore."
 PROVIDER: Final = f"{_STORE}providerClass"
 FORMAT: Final = f"{_STORE}checkpointFormatVersion"
 ENCODING: Final = f"{_STORE}encodingFormat"
+OFFSETS: Final = "spark.sql.streaming.offsetLog.formatVersion"
 _HDFS: Final = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _FIRST_FORMAT: Final = "1"
@@ -40,8 +41,15 @@ def refuse_state_store(setting: Callable[[str, str], str | None], checkpoint: st
     ------
     ConfigurationError
         If the encoding is Avro, which Spark has for other operators only; if the state's checkpoints are in another
-        format than the session asks for; or if the store has no such format.
+        format than the session asks for; if the store has no such format; or if the log of offsets would be in a format
+        in which this release does not find the epochs that it pins.
     """
+    offsets = setting(OFFSETS, _FIRST_FORMAT)
+    if offsets != _FIRST_FORMAT:
+        raise ConfigurationError(
+            f"{OFFSETS} is {offsets}, and the throttle reads Spark's log of offsets in format {_FIRST_FORMAT} only: "
+            f"unset it"
+        )
     encoding = setting(ENCODING, _ROWS)
     if encoding != _ROWS:
         raise ConfigurationError(

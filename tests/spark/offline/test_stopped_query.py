@@ -100,6 +100,17 @@ def test_batch_that_is_planned_meanwhile_ends_the_work(tmp_path: Path, control: 
     assert owner_of(control) is not None
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_query_that_is_started_meanwhile_ends_the_work(tmp_path: Path, control: Directory, has_ended: bool) -> None:
+    """It may be idle: a tool that went on would change the checkpoint below it."""
+    sign(control, age_ms=40_000, has_ended=has_ended)
+    query = opened(tmp_path)
+    query.check()
+    RunFence(control).begin()
+    with pytest.raises(TakenOverError):
+        query.check()
+
+
 @pytest.mark.parametrize("gone", ["commits", "throttle"])
 def test_folder_that_is_no_checkpoint_of_a_query_is_refused(tmp_path: Path, control: Directory, gone: str) -> None:
     del control

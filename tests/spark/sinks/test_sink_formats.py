@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.begin_batch import FOLDERS, SINK, TABLE
-from spark_throttle.spark.sinks.sink_formats import FORMATS, SinkFormat
+from spark_throttle.spark.sinks.sink_formats import FORMATS, SinkFormat, refuse_dead_letters
 from spark_throttle.spark.sinks.sink_targets import targets_of
 
 LETTERS = Target("parquet", path="/letters")
@@ -27,6 +28,12 @@ def test_table_without_a_format_is_deltas_and_a_path_without_one_is_not() -> Non
 def test_format_that_nobody_knows_is_another_system() -> None:
     target = Target("jdbc", path="/out")
     assert (target.promise, target.is_paid_by_bytes, target.has_batch_folders) == ("at least once", False, False)
+
+
+@pytest.mark.parametrize("name", ["csv", "text"])
+def test_format_without_structs_takes_no_dead_letters(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^dead letters cannot be '{name}' files, .* give 'delta', 'parquet'"):
+        refuse_dead_letters(name)
 
 
 def test_dead_letters_in_files_have_a_folder_a_batch() -> None:

@@ -443,7 +443,22 @@ def test_dead_letters_elsewhere_that_the_checkpoint_does_not_know_are_refused(
     job.put_back(-1 if is_new else 2, with_control=True)
     with pytest.raises(CheckpointMismatchError, match=r"holds batches up to 4, .* move these folders away, or give"):
         job.start(sinks)
-    assert len(list((tmp_path / "dead").iterdir())) == 5
+    assert len(list((tmp_path / "dead").glob("batch=*"))) == 5
+
+
+def test_folder_of_dead_letters_takes_one_query_also_while_it_is_empty(job: Job, tmp_path: Path) -> None:
+    """Two queries that are started together would replace each other's letters of the same batch."""
+    sinks = replace(job.sinks, tables=(), dead_letters=str(tmp_path / "dead"))
+    assert job.start(sinks) == job.start(sinks)
+    another = Directory(str(tmp_path / "another" / "throttle"))
+    theirs = replace(sinks, checkpoint=str(tmp_path / "another"))
+    manifest = bind(another, shards=1, direction="publish")
+    with pytest.raises(CheckpointMismatchError, match=r"another query, by the mark .*give this query a folder"):
+        check_start(another, manifest, theirs)
+    (tmp_path / "dead").rename(tmp_path / "elsewhere")
+    check_start(another, manifest, theirs)
+    with pytest.raises(CheckpointMismatchError, match="belongs to another query"):
+        job.start(sinks)
 
 
 def test_function_that_was_given_undone_batches_is_refused_until_its_user_says_so(job: Job) -> None:

@@ -71,3 +71,9 @@ def test_batch_that_was_planned_and_not_committed_keeps_the_store(tmp_path: Path
 def test_avro_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="encodes the state of the throttle's operator as unsaferow only"):
         check(str(tmp_path / "new"), encoding="avro")
+
+
+def test_other_format_of_the_log_of_offsets_is_refused(tmp_path: Path) -> None:
+    setting = {"spark.sql.streaming.offsetLog.formatVersion": "2"}.get
+    with pytest.raises(ConfigurationError, match=r"offsetLog.formatVersion is 2, .* in format 1 only: unset it"):
+        refuse_state_store(setting, str(tmp_path))
