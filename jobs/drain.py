@@ -8,10 +8,12 @@ an argument is wrong.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from jobs.wiring import plain_session
+from pyspark.sql import SparkSession
+
 from spark_throttle.errors import ThrottleError
 from spark_throttle.spark import drain
 
@@ -21,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         done = drain(
-            plain_session("spark-throttle drain"), asked.checkpoint, asked.into, format=asked.format,
+            _session(), asked.checkpoint, asked.into, format=asked.format,
             control_path=asked.control_path,
         )  # fmt: skip
     except ThrottleError as error:
@@ -29,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(done)
     return 0
+
+
+def _session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.appName("spark-throttle drain").getOrCreate()
 
 
 def _parser() -> argparse.ArgumentParser:

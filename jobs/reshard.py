@@ -7,10 +7,12 @@ exits with status 2 if the query runs, or if an argument is wrong.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-from jobs.wiring import plain_session
+from pyspark.sql import SparkSession
+
 from spark_throttle.errors import ThrottleError
 from spark_throttle.spark import reshard
 
@@ -18,7 +20,7 @@ from spark_throttle.spark import reshard
 def main(arguments: Sequence[str] | None = None) -> int:
     """Hand the shards over, and return the exit status."""
     asked = _parser().parse_args(arguments)
-    session = plain_session("spark-throttle reshard")
+    session = _session()
     try:
         former = reshard(session, asked.checkpoint, asked.shards, control_path=asked.control_path)
     except ThrottleError as error:
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(f"{asked.checkpoint} had {former} shards and has {asked.shards}: start the query with shards={asked.shards}")
     return 0
+
+
+def _session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    return SparkSession.builder.appName("spark-throttle reshard").getOrCreate()
 
 
 def _parser() -> argparse.ArgumentParser:

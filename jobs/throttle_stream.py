@@ -18,6 +18,9 @@ from pathlib import Path
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+if __name__ == "__main__":  # Python puts the folder of this file on its path, and not the one that holds `jobs`
+    sys.path.append(str(Path(__file__).resolve().parent.parent))
+
 from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_stream, start_query, stop_between_batches, wait_for_end
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError

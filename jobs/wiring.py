@@ -29,12 +29,6 @@ def open_session(settings: JobSettings) -> SparkSession:
     return builder.getOrCreate()
 
 
-def plain_session(name: str) -> SparkSession:
-    """Return the session of a tool, started with the settings of spark-submit if there is none."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.appName(name).getOrCreate()
-
-
 def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
     """Return the source's stream with its `select` applied."""
     if source.format == ThrottleLoadSource.name():
