@@ -35,13 +35,14 @@ from spark_throttle.core.quota import (
     Limits,
     OnExcess,
 )
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.explanation import Explanation, LevelExplanation, pair_of
-from spark_throttle.status.last_batch import last_batch_of, observed_levels
+from spark_throttle.status.last_batch import last_batch_of, namespace_of_tenant, observed_levels
 from spark_throttle.status.liveness import Liveness, SignWatch
 from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.entries import document_of
@@ -130,8 +131,14 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
         levels=tuple(level if is_wide or level.level in _OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
         predicted_release_ms=predicted_ms,
-        notes=(*notes, *reasons),
+        notes=(*notes, *reasons, *_of_a_tenant(namespace, last)),
     )
+
+
+def _of_a_tenant(name: str, last: list[UsageReport]) -> tuple[str, ...]:
+    """Return a note if a name without a slash is the one of a tenant of the last batch."""
+    found = None if "/" in name else namespace_of_tenant(name, last)
+    return () if found is None else (f"explained as a namespace; the tenant of that name has {found}, for example",)
 
 
 def _prediction(

@@ -116,6 +116,12 @@ def _paid_ms(waiting: tuple[int, int], level: LevelExplanation, time: ScopeTime 
     return max(0, -(-due_ns // round(time.share_percentage * NS_PER_MS_OF_A_PERCENT)))
 
 
+def namespace_of_tenant(tenant: str, reports: list[UsageReport]) -> str | None:
+    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by the reports of its shards."""
+    inside = [pc.filter(report.names, pc.starts_with(report.names, f"{tenant}/")) for report in reports]
+    return min((name for names in inside for name in shown(names).to_pylist()), default=None)
+
+
 def last_batch_of(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
     """Return what became of a namespace's rows in a batch, by the reports of its shards."""
     seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)

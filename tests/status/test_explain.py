@@ -145,6 +145,15 @@ def test_explain_of_an_idle_namespace_has_no_release(tmp_path: Path) -> None:
     assert found.predicted_release_ms is None
 
 
+def test_name_of_a_tenant_is_explained_as_a_namespace_with_a_note_that_names_one_of_its_namespaces(
+    tmp_path: Path,
+) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3 + ["acmes/a"])
+    notes = explain_job(str(tmp_path), "acme").notes
+    assert notes == ("explained as a namespace; the tenant of that name has acme/same, for example",)
+    assert explain_job(str(tmp_path), "acm").notes == explain_job(str(tmp_path), "acme/y").notes == ()
+
+
 def test_what_a_quota_of_0_holds_never_leaves(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["shut/x"])
     assert found.predicted_release_ms is None
