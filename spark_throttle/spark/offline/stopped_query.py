@@ -84,7 +84,8 @@ def stopped_query(
     if log.uncommitted is not None:
         raise ConfigurationError(
             f"batch {log.uncommitted} of {checkpoint!r} is planned and not committed, and its sinks may have it: start "
-            f"the query as it was until it has committed a batch, stop it, then try again"
+            f"the query as it was, with trigger(processingTime='1 day'), stop it after its first batch, then try again "
+            f"(docs/changing-a-job.md, how to stop between two batches)"
         )
     if not has_ended:
         RunFence(directory).begin()

@@ -86,7 +86,7 @@ def test_query_that_was_just_stopped_is_waited_for(tmp_path: Path, control: Dire
 def test_batch_that_is_not_committed_is_for_the_query_to_finish(tmp_path: Path, control: Directory) -> None:
     Directory(str(tmp_path)).write("offsets/4", b"v1")
     owner = owner_of(control)
-    with pytest.raises(ConfigurationError, match=r"batch 4 .* is planned and not committed"):
+    with pytest.raises(ConfigurationError, match=r"batch 4 .* not committed.* trigger\(processingTime='1 day'\)"):
         opened(tmp_path)
     assert owner_of(control) == owner
 
