@@ -47,7 +47,7 @@ from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import targets_of
+from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
     WRITER_OPTION,
@@ -307,6 +307,7 @@ class ThrottledStreamWriter:
         rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
         usage = None if self._usage is None else self._usage.resolved(paths)
         targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
+        refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         source = self._source_choice(targets, control_path)
         pipeline = source.pipeline

@@ -45,6 +45,7 @@ def rates(spark: SparkSession) -> DataFrame:
         (lambda w: w.format("delta").start("/x"), r"needs a checkpoint: set option\('checkpointLocation'"),
         (lambda w: w.foreachBatch(lambda *_: None).start(), "needs a checkpoint"),
         (lambda w: w.toTable("x"), "needs a checkpoint"),
+        (lambda w: w.rejected("csv", "/x"), "dead letters cannot be 'csv' files"),
     ],
 )  # fmt: skip
 def test_misuse_is_refused(lake: Lake, rates: DataFrame, misuse: Callable[..., Any], message: str) -> None:
@@ -61,6 +62,30 @@ def test_batch_frame_is_refused(lake: Lake) -> None:
 def test_writer_has_the_calls_of_sparks_writer() -> None:
     missing = {name for name in vars(DataStreamWriter) if not name.startswith("_")} - set(dir(ThrottledStreamWriter))
     assert missing == {"clusterBy", "foreach"}
+
+
+@pytest.mark.parametrize("option", [("mergeSchema", "true"), ("throttle.writer", "spark")])
+def test_table_of_dead_letters_without_a_new_column_is_refused_by_the_start(
+    lake: Lake, option: tuple[str, str]
+) -> None:
+    """The first rejected row would end the query, once the sink has its batch."""
+
+    def run(*columns: str, **rejected: str) -> None:
+        stream = lake.events().selectExpr("*", *columns)
+        writer = lake.throttle(HALF_REJECTED).write_stream(stream).option("checkpointLocation", lake.checkpoint)
+        writer = writer.format("delta").option(*option).rejected("delta", lake.path("letters"), **rejected)
+        finish(writer.trigger(availableNow=True).start(lake.path(f"out{len(columns)}")))
+
+    lake.offer(EVENTS)
+    run()
+    lake.offer((number + 4, "bad/a", size) for number, _, size in EVENTS)
+    with pytest.raises(ConfigurationError, match=r"^the table of dead letters .* has no column 'x'.*mergeSchema=True"):
+        run("'new' AS x")
+    run("'new' AS x", mergeSchema="true")
+    letters = lake.spark.read.format("delta").load(lake.path("letters"))
+    assert sorted(map(tuple, letters.select("id", "x").collect())) == [
+        (2, None), (4, None), *((number, "new") for number in range(5, 9))
+    ]  # fmt: skip
 
 
 def test_start_takes_all_that_sparks_start_takes(lake: Lake) -> None:

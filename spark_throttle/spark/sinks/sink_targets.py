@@ -8,6 +8,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame
 
 from spark_throttle.checkpoint.definition import FUNCTION
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.begin_batch import (
     DEAD_LETTERS,
@@ -30,6 +31,33 @@ def targets_of(
         else _words(rejected),
     }
     return found if usage is None else {**found, USAGE: _words(usage)}
+
+
+def refuse_shared_places(
+    admitted: Target | Callable[[DataFrame, int], None], rejected: Target, usage: Target | None
+) -> None:
+    """Refuse places in which readers could not tell one kind of rows from the other.
+
+    One Delta table may take admitted rows and dead letters, whose column ``throttle`` tells them apart.
+
+    Raises
+    ------
+    ConfigurationError
+        If the usage table is also the table of other rows, or dead letters in files lie among the sink's own.
+    """
+    given = {SINK: admitted, DEAD_LETTERS: rejected, USAGE: usage}
+    places = {kind: _place(target) for kind, target in given.items() if isinstance(target, Target)}
+    pairs = [(USAGE, SINK), (USAGE, DEAD_LETTERS)] + ([(DEAD_LETTERS, SINK)] if rejected.has_batch_folders else [])
+    for one, other in pairs:
+        if places.get(one) is not None and places[one] == places.get(other):
+            raise ConfigurationError(f"{one} and {other} are both {places[one]}: give each a place of its own")
+
+
+def _place(target: Target) -> str | None:
+    """Return where a target's rows are, by a path or the name of a table; `None` for another system."""
+    if target.path is not None:
+        return _location(target.path) if target.kind.has_path else None
+    return None if target.table is None else target.table.lower()
 
 
 def _words(target: Target) -> str:

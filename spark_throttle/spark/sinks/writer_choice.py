@@ -121,6 +121,7 @@ def choose_writer(
         If no writer could append the rows to the table.
     """
     if asked == SPARK:
+        _refuse_lacking_letters(spark, targets.rejected, schema)
         partition_columns = sink_partition_columns(spark, targets.admitted, schema)
         return WriterChoice(None, f"set by option {WRITER_OPTION}", targets.usage, partition_columns)
     decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
@@ -140,9 +141,42 @@ def choose_writer(
 
 
 def choose_spark(spark: SparkSession, schema: StructType, targets: Targets, why: str) -> WriterChoice:
-    """Return Spark's writer, for a query that no other can serve."""
+    """Return Spark's writer, for a query that no other can serve.
+
+    Raises
+    ------
+    ConfigurationError
+        If the table of dead letters lacks a column of the rows.
+    """
+    _refuse_lacking_letters(spark, targets.rejected, schema)
     partition_columns = sink_partition_columns(spark, targets.admitted, schema)
     return WriterChoice(None, why, _usage(spark, targets), partition_columns)
+
+
+def _refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructType) -> None:
+    """Refuse a Delta table of dead letters without a column of the rows: the first rejected row would end the query.
+
+    A table that is missing, that this process does not see, or that Spark is to widen, refuses nothing.
+
+    Raises
+    ------
+    ConfigurationError
+        If the table lacks a column.
+    """
+    is_widened = bool(target.options) or spark.conf.get(_MERGE_CONF, "false") == "true"
+    if target.path is None or not target.is_delta or is_widened:
+        return
+    try:
+        table = open_table(local_path(target.path))
+    except (ImportError, NativeWriterError):
+        return
+    has = set() if table is None else {field.name.lower() for field in table.schema().fields}
+    lacks = [name for name in (*schema.names, THROTTLE) if has and name.lower() not in has]
+    if lacks:
+        raise ConfigurationError(
+            f"the table of dead letters {target.path} has no column {lacks[0]!r}, which dead letters have: add it to "
+            f"the table, or give rejected('delta', …, mergeSchema=True)"
+        )
 
 
 def sink_partition_columns(

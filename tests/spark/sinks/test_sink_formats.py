@@ -8,7 +8,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.begin_batch import FOLDERS, SINK, TABLE
 from spark_throttle.spark.sinks.sink_formats import FORMATS, SinkFormat, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import targets_of
+from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 
 LETTERS = Target("parquet", path="/letters")
 
@@ -40,3 +40,40 @@ def test_dead_letters_in_files_have_a_folder_a_batch() -> None:
     known = {name for name in FORMATS if Target(name, path="/letters").has_batch_folders}
     assert known >= {"parquet", "json", "orc", "csv", "avro", "text", "xml"}
     assert not known & {"delta", "console", "noop", "memory"}
+
+
+@pytest.mark.parametrize(
+    ("admitted", "rejected", "usage", "said"),
+    [
+        (
+            Target("delta", path="/lake/t"),
+            LETTERS,
+            "file:/lake/t/",
+            "the usage table and the sink are both /lake/t: give",
+        ),
+        (
+            Target("json", path="/out"),
+            Target("delta", path="/d"),
+            "/d",
+            "the usage table and the dead letters are both",
+        ),
+        (
+            Target("parquet", path="/letters/"),
+            LETTERS,
+            None,
+            "the dead letters and the sink are both /letters: give each",
+        ),
+    ],
+)
+def test_rows_of_two_kinds_that_nobody_could_tell_apart_are_refused(
+    admitted: Target, rejected: Target, usage: str | None, said: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        refuse_shared_places(admitted, rejected, None if usage is None else Target("delta", path=usage))
+
+
+def test_one_table_may_take_admitted_rows_and_dead_letters() -> None:
+    table = Target("delta", path="/lake/t")
+    refuse_shared_places(table, table, None)
+    refuse_shared_places(Target("kafka", path="/letters"), LETTERS, Target("delta", path="/usage"))
+    refuse_shared_places(Target(None, table="a.t"), Target(None, table="a.u"), Target("delta", path="/usage"))
