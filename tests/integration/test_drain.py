@@ -50,7 +50,7 @@ def test_waiting_rows_go_into_a_table_once(lake: Lake, monkeypatch: pytest.Monke
         lake.run({})
     done = drain(lake.spark, lake.checkpoint, into)
     assert (done.messages, done.batch) == (200, lake.last_batch())
-    assert drain(lake.spark, lake.checkpoint, into) == done
+    assert drain(lake.spark, lake.checkpoint, f"{into}/") == done
     (position,) = done.positions
     assert (position.kind, "sources/0" in position.advice) == ("files", True)
     rows = lake.spark.read.format("delta").load(into)

@@ -93,7 +93,7 @@ def drain(
         raise ConfigurationError(f"format is {format!r}; give 'delta' or 'parquet'")
     paths = SparkPaths(spark)
     place, control = paths.query(checkpoint, control_path)
-    into = paths.resolve(into)
+    into = paths.resolve(into).rstrip("/")
     query = stopped_query(place, control, Clock.system())
     refuse_any_unsent(query.directory, Directory(place), query.batch)
     before = _begun(query, into, format)
