@@ -193,3 +193,14 @@ def test_status_shows_processing_time_beside_its_quota_where_there_is_one(job: M
     (acme,) = [scope for scope in answer()["scopes"] if (scope["level"], scope["scope"]) == ("tenant", "acme")]
     assert (acme["time"]["used_ns"], acme["time"]["throttle_ms"]) == (1_200_000_000, 600)
     assert answer()["time"]["unattributed_ns"] == 5_000_000
+
+
+def test_status_of_a_level_that_the_policies_do_not_name_says_why_it_is_empty(job: MadeUpJob) -> None:
+    service = PolicyService(job.store, clock_ms=lambda: 0)
+    said = "tenants and groups are shown if the policies name them"
+    job.batch({"acme/a": 4})
+    assert said not in run("--level", "tenant").stdout
+    service.delete("tenant", "acme", Author("ann"))
+    job.batch({"acme/a": 4})
+    assert said in run("--level", "tenant").stdout
+    assert said not in run().stdout

@@ -87,7 +87,8 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
         )
         for each in scopes
     ]  # fmt: skip
-    return Group(*above, table_of(columns, rows, title))
+    none = [] if rows else [Text("no scope to show: tenants and groups are shown if the policies name them")]
+    return Group(*above, table_of(columns, rows, title), *none)
 
 
 def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Iterator[str]:
