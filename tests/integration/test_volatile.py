@@ -57,6 +57,13 @@ def test_expression_that_lasts_is_taken(lake: Lake, expression: str) -> None:
     assert volatile_columns(lake.events(), {"namespace": F.expr(expression)}) == frozenset()
 
 
+def test_expression_of_a_column_that_is_not_there_is_refused_in_one_line_that_names_its_argument(lake: Lake) -> None:
+    expressions = {"namespace": F.col("ns"), "size": F.expr("length(bdy)"), "order_by[0]": F.col("id")}
+    with pytest.raises(ConfigurationError, match=r"^Spark cannot use size: .*`bdy` cannot be resolved") as refused:
+        volatile_columns(lake.events(), expressions)
+    assert len(str(refused.value).splitlines()) == 1
+
+
 def test_python_function_that_is_marked_nondeterministic_is_refused(lake: Lake) -> None:
     draw = F.udf(lambda row_id: f"t/{row_id}", "string")
     assert volatile_columns(lake.events(), {"namespace": draw("id")}) == frozenset()

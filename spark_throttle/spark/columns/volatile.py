@@ -76,8 +76,8 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     Raises
     ------
     ConfigurationError
-        If one of `expressions` has another value at the next attempt, or the stream filters its rows by such a value,
-        or has an operator that cannot stand before the throttle (`stream_operators`).
+        If Spark cannot resolve one of `expressions`, or one has another value at the next attempt; if the stream
+        filters its rows by such a value, or has an operator that cannot stand before the throttle (`stream_operators`).
     """
     _refuse_nondeterministic(events, expressions)
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}
@@ -117,10 +117,10 @@ def _refuse_nondeterministic(events: DataFrame, expressions: Mapping[str, Column
     if not expressions:
         return
     other = events.sparkSession.range(1).toDF(_OTHER)
-    if _problem(events, other, list(expressions.values())) is None:
+    if _problem(events, other, expressions) is None:
         return
     for name, expression in expressions.items():
-        text = _problem(events, other, [expression])
+        text = _problem(events, other, {name: expression})
         if text is None:
             continue
         found = _FUNCTION.search(text)
@@ -129,13 +129,17 @@ def _refuse_nondeterministic(events: DataFrame, expressions: Mapping[str, Column
         raise _refused(name, f"{found[1].lower()}()" if found else text)
 
 
-def _problem(events: DataFrame, other: DataFrame, expressions: list[Column]) -> str | None:
+def _problem(events: DataFrame, other: DataFrame, expressions: Mapping[str, Column]) -> str | None:
     """Return the nondeterministic expressions as Spark prints them; `None` if there are none."""
     try:
-        _ = events.join(other, reduce(and_, map(F.isnull, expressions))).schema
+        _ = events.join(other, reduce(and_, map(F.isnull, expressions.values()))).schema
     except AnalysisException as error:
         if error.getCondition() != _CONDITION:
-            raise
+            if len(expressions) > 1:  # each of them alone, to say which
+                for name, expression in expressions.items():
+                    _problem(events, other, {name: expression})
+            said = str(error).strip().partition("\n")[0].rstrip(";. ")
+            raise ConfigurationError(f"Spark cannot use {' and '.join(expressions)}: {said}") from None
         text = (error.getMessageParameters() or {}).get("sqlExprs", str(error))
         return str(text).strip('"').removeprefix("(").removesuffix(" IS NULL)")
     return None
