@@ -24,8 +24,8 @@ from rich.console import Console
 from demos.account import Run, take_account
 from demos.introduction import introduction
 from demos.live_table import LiveTable
-from demos.place import ask_for_place, bring
 from demos.plots import Story, draw
+from demos.tables import ask_for_place, bring
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.load.options import LoadOptions

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
+from pyarrow import fs
+
+from spark_throttle.files.storage import file_system
 
 JVM, WORKERS, DRIVER = "JVM", "Python workers", "Python driver"
 
@@ -43,3 +48,25 @@ def _family() -> Iterator[tuple[str, psutil.Process]]:
             yield (JVM if child.name() == "java" else WORKERS), child
         except psutil.Error:
             continue
+
+
+def folder_bytes(folder: str) -> tuple[int, int]:
+    """Return the bytes and the number of files of a folder, to which others may be writing."""
+    files, root = file_system(folder)
+    sizes = list(_sizes_on_disk(root) if isinstance(files, fs.LocalFileSystem) else _sizes_on_store(files, root))
+    return sum(sizes), len(sizes)
+
+
+def _sizes_on_disk(root: str) -> Iterator[int]:
+    for parent, _, names in os.walk(root):
+        for name in names:
+            try:
+                yield (Path(parent) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+
+
+def _sizes_on_store(files: fs.FileSystem, root: str) -> Iterator[int]:
+    for info in files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
+        if info.type == fs.FileType.File:
+            yield info.size

@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from demos.place import ask_for_place, bring
 from demos.shares_account import GROUPS, Moments, SharesRun, take_shares_account
 from demos.shares_plot import draw_shares
+from demos.tables import ask_for_place, bring
 from spark_throttle.files.storage import Directory
 from spark_throttle.load.traffic import SCHEMA
 

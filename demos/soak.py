@@ -23,9 +23,9 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from demos.place import ask_for_place, folder_bytes
-from demos.sampling import DRIVER, JVM, WORKERS, sample_processes
+from demos.sampling import DRIVER, JVM, WORKERS, folder_bytes, sample_processes
 from demos.soak_plot import draw
+from demos.tables import ask_for_place
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 

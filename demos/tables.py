@@ -1,5 +1,6 @@
 """The output of a finished query, read without Spark: its checkpoint's logs and its Delta tables.
 
+What a job kept on an object store is copied to the disk first. So a run is recounted from the same bytes either way.
 In every table, only batches in the checkpoint's commit log are counted. So the tables and the queue in the checkpoint's
 state are of the same moment, even if a run was cut short.
 """
@@ -7,6 +8,7 @@ state are of the same moment, even if a run was cut short.
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from spark_throttle.errors import DamagedError
+from spark_throttle.files.storage import file_system
 from spark_throttle.load.traffic import SCHEMA
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -55,6 +59,21 @@ class BatchRows:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+
+def ask_for_place(parser: ArgumentParser) -> None:
+    """Let a command name the place."""
+    parser.add_argument(
+        "--place",
+        help="where the job keeps tables and checkpoint, empty at the start: a URI as s3a://lake/demo; by default OUT",
+    )
+
+
+def bring(place: str | None, out: Path) -> None:
+    """Copy all files of a place on a store to a directory; a run that kept them there needs no copy."""
+    if place is not None:
+        files, root = file_system(place)
+        fs.copy_files(root, str(out), source_filesystem=files, destination_filesystem=fs.LocalFileSystem())
 
 
 def read_batches(checkpoint: Path) -> list[Batch]:

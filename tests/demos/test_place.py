@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from demos.place import bring, folder_bytes
+from demos.sampling import folder_bytes
+from demos.tables import bring
 
 
 @pytest.fixture

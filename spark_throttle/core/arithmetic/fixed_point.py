@@ -17,9 +17,7 @@ WHOLE = 1 << FACTOR_BITS
 PROPORTION_BITS = 50
 """By default, the result of `proportional` is at most two to this power."""
 
-_MANTISSA_BITS, _EXPONENT_OF_HALF = 52, 1022
-"""Of a float64: 0.5 is the number of no bits."""
-
+_MOST = np.iinfo(np.int64).max
 _POWERS = np.left_shift(np.int64(1), np.arange(63))
 _SEARCHED_BELOW = 1_000
 """For fewer values, one search in the powers of two takes less time than a dozen calls of NumPy."""
@@ -57,12 +55,16 @@ def bit_length(value: Int64s) -> Int64s:
     """
     if value.size < _SEARCHED_BELOW:
         return np.searchsorted(_POWERS, value, side="right")
-    # The exponent of the number as a float64 tells its highest bit: rounding cannot carry into it, for no bit is set
-    # below another one that is.
-    exponent = (value & ~(value >> 1)).astype(np.float64).view(np.int64)
-    exponent >>= _MANTISSA_BITS
-    exponent -= _EXPONENT_OF_HALF
-    return np.maximum(exponent, 0, out=exponent)
+    if value.ndim > 1:
+        return np.stack([bit_length(column) for column in np.moveaxis(value, -1, 0)], axis=-1)
+    least, most = int(value.min(initial=_MOST)), int(value.max(initial=0)).bit_length()
+    if least >= 0 and least.bit_length() >= most:
+        return np.full(value.shape, most)
+    filled = value | value >> 1
+    for shift in (2, 4, 8, 16, 32):
+        if shift < most:
+            filled |= filled >> shift
+    return np.bitwise_count(filled).astype(np.int64)
 
 
 def shifted(amount: Int64s, bits: Int64s) -> Int64s:
