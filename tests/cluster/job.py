@@ -53,9 +53,13 @@ def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_share
 
 
 def start_unthrottled(spark: SparkSession, root: Path, *, shards: int) -> StreamingQuery:
-    """Start the same query without a throttle, with a shuffle into as many partitions."""
+    """Start the same query without a throttle, with a shuffle into as many partitions.
+
+    The rows that a throttle rejects, because no folder can be made of their partition, are left out.
+    """
     return (
         _events(spark, root)
+        .where("length(part) < 100 AND NOT contains(part, '\\0')")
         .repartition(shards, "namespace")
         .writeStream.format("delta")
         .partitionBy("part")
