@@ -3,14 +3,17 @@
 The table's log is read without a JVM. The position holds the version that is being read, and how many of its files were
 brought. As with Spark's own source, a commit that deletes or rewrites rows ends the query with an error, unless the
 commit only rearranges them (``dataChange`` is false); so does a commit that changes the columns while the query runs,
-because the query would leave the new ones out.
+because the query would leave the new ones out. The position holds a digest of the table's identity too: a query that
+goes on with another table of the same place, whose versions begin anew, would leave out the first of them.
 
 Source: "Add File and Remove File" of the Delta protocol.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+from itertools import takewhile
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -25,6 +28,9 @@ from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
 
 _RESTART: Final = "start the query with a new checkpoint, after its waiting rows have left"
+_OTHER_TABLE: Final = (
+    "put the query's table back, or start with a new checkpoint, after the waiting rows have been read with read_queued"
+)
 _START_AGAIN: Final = "start the query again, which then has the new columns"
 
 
@@ -66,6 +72,7 @@ class DeltaFeed:
         self._columns = columns
         self._skips_changes = skips_changes
         self._compared: int | None = None
+        self._table = 0
         self._log = Directory(f"{root.rstrip('/')}/_delta_log")
         self._last_version: int | None = None
         self._read: tuple[int, bool, list[FoundFile]] | None = None
@@ -76,31 +83,34 @@ class DeltaFeed:
         Raises
         ------
         SourceChangedError
-            If a commit changed rows that are there already, or the table so that its files cannot be read.
+            If a commit changed rows that are there already, or the table so that its files cannot be read; or if it
+            is another table than that of the position.
         """
-        del known  # the log of a table says once what each commit adds
+        del known  # a table may bring a file again, if it was restored after a deletion that is left out
         if self._compared is None:
-            self._compared = self._newest_version()
+            self._compared, self._table = self._newest()
             self._check_reading(self._compared)
         if not position:
             position = self._first()
+        if position.get("table", self._table) != self._table:  # positions of earlier releases name no table
+            self._refuse(self._compared, "it is of another table, which took the place of the query's", _OTHER_TABLE)
         found: list[FoundFile] = []
         while len(found) < self._most_files:
             version, taken, is_snapshot = position["version"], position["taken"], bool(position["is_snapshot"])
             files = self._files_of(version, is_snapshot=is_snapshot)
             if files is None:
                 break
-            wanted = files[taken : taken + self._most_files - len(found)]
+            wanted = _new_in_batch(found, files[taken : taken + self._most_files - len(found)])
             found += wanted
             taken += len(wanted)
             if taken < len(files):
-                return found, {"version": version, "taken": taken, "is_snapshot": int(is_snapshot)}
-            position = {"version": version + 1, "taken": 0, "is_snapshot": 0}
+                return found, self._position(version, taken, is_snapshot=is_snapshot)
+            position = self._position(version + 1)
         return found, position
 
     def stop_at_newest(self) -> None:
         """Find no file of a version that is committed from now on."""
-        self._last_version = self._newest_version()
+        self._last_version, _ = self._newest()
 
     def to_fields(self) -> dict[str, Any]:
         """Return the feed's settings as JSON values."""
@@ -115,14 +125,20 @@ class DeltaFeed:
 
     def _first(self) -> Position:
         if self._starting_version is not None:
-            return {"version": self._starting_version, "taken": 0, "is_snapshot": 0}
-        newest = self._newest_version() if self._last_version is None else self._last_version
-        return {"version": newest, "taken": 0, "is_snapshot": 1}
+            return self._position(self._starting_version)
+        newest = self._newest()[0] if self._last_version is None else self._last_version
+        return self._position(newest, is_snapshot=True)
 
-    def _newest_version(self) -> int:
+    def _position(self, version: int, taken: int = 0, *, is_snapshot: bool = False) -> Position:
+        return {"version": version, "taken": taken, "is_snapshot": int(is_snapshot), "table": self._table}
+
+    def _newest(self) -> tuple[int, int]:
+        """Return the newest version of the table, and a digest of the table's identity."""
         from deltalake import DeltaTable
 
-        return int(DeltaTable(table_uri(self._root)).version())
+        table = DeltaTable(table_uri(self._root))
+        identity = hashlib.sha256(str(table.metadata().id).encode()).digest()
+        return int(table.version()), int.from_bytes(identity[:6])
 
     def _files_of(self, version: int, *, is_snapshot: bool) -> list[FoundFile] | None:
         """Return the files that a version brings; `None` if there is no such version yet."""
@@ -197,6 +213,12 @@ class DeltaFeed:
     def _oldest_version(self) -> int:
         names = (name.partition(".") for name in self._log.names(""))
         return min((int(number) for number, _, kind in names if kind == "json" and number.isdigit()), default=0)
+
+
+def _new_in_batch(found: list[FoundFile], files: list[FoundFile]) -> list[FoundFile]:
+    """Return the files up to the first that the batch has already: rows are looked up by the path of their file."""
+    paths = {file.path for file in found}
+    return list(takewhile(lambda file: file.path not in paths, files))
 
 
 def _changes_rows(action: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,34 @@ def test_commits_that_change_rows_are_left_out_as_a_whole_if_that_is_asked_for(t
     assert new.after(first) == first
     append(table, [5])
     assert len(paths(tmp_path, first, new.after(first))) == 1
+
+
+def test_query_does_not_go_on_with_another_table_in_the_place_of_its_own(tmp_path: Path, table: Path) -> None:
+    """Its versions begin anew, so the first of them would be left out."""
+    first = new_files(tmp_path, DeltaFeed(str(table), 1000)).after(NO_EXTENT)
+    shutil.rmtree(table)
+    for number in (10, 11, 12):
+        append(table, [number])
+    with pytest.raises(SourceChangedError, match="another table"):
+        new_files(tmp_path, DeltaFeed(str(table), 1000)).after(first)
+
+
+def test_position_of_an_earlier_release_names_no_table(tmp_path: Path, table: Path) -> None:
+    extents = Extents(Directory(str(tmp_path / "control")))
+    before = extents.write(NO_EXTENT, [], {"version": 1, "taken": 0, "is_snapshot": 0})
+    first = new_files(tmp_path, DeltaFeed(str(table), 1000)).after(before)
+    assert len(paths(tmp_path, before, first)) == 1
+
+
+def test_file_that_a_table_brings_again_comes_in_another_batch(tmp_path: Path, table: Path) -> None:
+    DeltaTable(str(table)).delete()
+    DeltaTable(str(table)).restore(1)
+    new = new_files(tmp_path, DeltaFeed(str(table), 1000, 0, skips_changes=True))
+    first = new.after(NO_EXTENT)
+    second = new.after(first)
+    assert len(paths(tmp_path, NO_EXTENT, first)) == 3
+    assert sorted(paths(tmp_path, first, second)) == sorted(paths(tmp_path, NO_EXTENT, first))
+    assert new.after(second) == second
 
 
 @pytest.mark.parametrize("change", ["delete", "column mapping"])
