@@ -244,10 +244,14 @@ class WaitingRows:
         return WaitingAccount(batch - 1) if found is None else found
 
     def settle(self, account: WaitingAccount) -> None:
-        """Write the account of a batch, and delete what no batch can need; nothing is written if no row ever waited."""
-        if not account.folders:
-            return
+        """Write the account of a batch, and delete what no batch can need; nothing is written if no row ever waited.
+
+        An undone batch of the same number, before the checkpoint was put back, may have left an account, which goes.
+        """
         batch = account.batch
+        if not account.folders:
+            self.directory.delete(_name(batch))
+            return
         oldest = batch - self.batches_retained - _SLACK_BATCHES
         is_needed = [each.empty_since is None or each.empty_since >= oldest for each in account.folders]
         kept = tuple(each for each, needed in zip(account.folders, is_needed, strict=True) if needed)

@@ -73,6 +73,13 @@ def test_checkpoint_that_is_put_back_goes_on_from_the_account_of_then(waiting: W
     assert [(folder.batch, folder.waiting_messages) for folder in waiting.before(3).folders] == [(0, 1), (1, 1)]
 
 
+def test_account_of_an_undone_batch_is_gone_though_no_row_waits_any_more(waiting: WaitingRows) -> None:
+    settle(waiting, 0, left=files(0))
+    settle(waiting, 1, joined=files(1, 2, 3))
+    settle(waiting, 1, left=files(1))
+    assert waiting.before(2) == WaitingAccount(1)
+
+
 def test_folder_is_deleted_when_no_batch_that_can_come_back_needs_it(waiting: WaitingRows, tmp_path: Path) -> None:
     folder, other = copy(tmp_path, 0), copy(tmp_path, 1)
     settle(waiting, 0, joined=files(0))
