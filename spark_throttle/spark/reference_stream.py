@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike
-from spark_throttle.spark.columns.volatile import analyzed_plan
+from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.delta.commit import table_uri
 from spark_throttle.spark.references.deciding_columns import kinds_of
 from spark_throttle.spark.references.delta_feed import DeltaFeed
@@ -245,8 +245,12 @@ class ReferenceStream:
         condition = self.condition()
         if isinstance(condition, str):
             return condition
-        if _MANY_ROWS.search(analyzed_plan(self.empty())):
+        plan = analyzed_plan(self.empty())
+        if _MANY_ROWS.search(plan):
             return "an expression makes several rows of one, or depends on other rows"
+        function = FILE_FUNCTION.search(plan)
+        if function is not None:
+            return f"an expression has {function[0]}), and a row that has waited is read from another file"
         return None
 
     def _option_problem(self) -> str | None:
