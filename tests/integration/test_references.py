@@ -287,6 +287,25 @@ def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_nam
     assert lake.kept == {}, "nothing was given to the function"
 
 
+@pytest.mark.parametrize("waiting", [0, 30], ids=["of a whole file", "of a file in part"])
+def test_file_that_becomes_another_one_while_a_sink_reads_it_stops_the_query_before_the_batch_is_committed(
+    lake: Lake, waiting: int
+) -> None:
+    lake.offer([*rows("free/a", range(3)), *rows("good/a", range(100, 100 + waiting))])
+    file = next(Path(lake.path("events")).glob("*.parquet"))
+    throttle = lake.throttle(BOUNDED)
+
+    def keep(batch_rows: Any, batch: int) -> None:
+        lake.offer([*rows("free/a", range(50)), *rows("good/a", range(100, 100 + waiting))])
+        max(Path(lake.path("events")).glob("*.parquet")).replace(file)
+        lake.keep(batch_rows, batch)
+
+    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
+    with pytest.raises(StreamingQueryException, match=r"while a batch was written, it has .* bytes"):
+        finish(writer.trigger(availableNow=True).foreachBatch(keep).start())
+    assert not list((Path(lake.checkpoint) / "commits").glob("[0-9]*"))
+
+
 @pytest.mark.parametrize("rejected", [(), (9,)], ids=["of a whole file", "of a file in part"])
 def test_rows_that_spark_reads_otherwise_reach_no_sink(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, rejected: Sequence[int]
@@ -359,6 +378,7 @@ def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
         (lambda events: events.withColumn("id", F.expr("id + 1")).where("id > 3"), "drops rows by a condition"),
         (lambda events: events.withColumn("n", F.expr("count(*) over (partition by ns)")), "depends on other rows"),
         (lambda events: events.withColumn("n", F.expr("explode(array(1, 2))")), "makes several rows of one"),
+        (lambda events: events.withColumn("file", F.expr("upper(input_file_name())")), r"has input_file_name\(\)"),
         (lambda events: events.withColumn("size", F.expr("size + 1")), "size is 'size'"),
         (lambda events: events.selectExpr("id", "upper(ns) AS ns", "size"), "namespace is 'ns'"),
     ],

@@ -139,6 +139,10 @@ class BatchRows(Protocol):
         """Return the rejected rows, with the ``throttle`` column; called only if there are any."""
         ...
 
+    def confirm(self) -> None:
+        """Refuse the batch if its rows were not what was decided when a sink read them; called after all sinks."""
+        ...
+
     def close(self) -> None:
         """Drop what was kept for the batch; called once, even if the batch failed."""
         ...
@@ -222,6 +226,7 @@ class BatchSink:
                 policy = decided_policy(directory, reports)
                 usage = batch_usage(directory, reports, batch, manifest=manifest, policy=policy)
                 self._write_usage(self.usage, frames, usage, mark.of_part("usage"))
+            rows.confirm()
             write_reports(directory, batch, packed)
         finally:
             rows.close()

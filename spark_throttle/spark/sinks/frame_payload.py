@@ -72,6 +72,9 @@ class KeptFrames:
         wanted = self._of_kind(FrameKind.REJECTED, target)
         return from_carried(wanted.mapInArrow(FrameUnpacker(self.payload.rejected_schema), schema), self.payload.schema)
 
+    def confirm(self) -> None:
+        """Do nothing: the rows that were decided are those that were kept."""
+
     def close(self) -> None:
         """Drop the frames."""
         self.frames.unpersist()

@@ -25,7 +25,7 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.columns.payload_columns import quoted
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile
-from spark_throttle.spark.references.file_identity import check_file
+from spark_throttle.spark.references.file_identity import check_file, check_read
 from spark_throttle.spark.references.selection import FileRows, as_table, spark_path
 from spark_throttle.spark.references.waiting_rows import WaitingAccount
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
@@ -71,6 +71,7 @@ class PayloadReader:
         self._names = {field.name.lower() for field in source.schema}
         self._waiting = waiting
         self._by_number: dict[int, SourceFile] | None = None
+        self._asked: dict[int, SourceFile] = {}
 
     @property
     def columns(self) -> list[Column]:
@@ -131,6 +132,13 @@ class PayloadReader:
         places = [StructField(name, LongType(), nullable=False) for name in (FILE, ROW)]
         reader = self._strict().schema(StructType([*self._schema, *places]))
         return reader.parquet(*(f"{self._source.control_path}/{folder}" for folder in folders))
+
+    def check_read(self) -> None:
+        """Refuse the batch if a file became another one while sinks read it."""
+        system, root = file_system(self._root)
+        files = list(self._asked.values())
+        if files:
+            check_read(system, [f"{root.rstrip('/')}/{file.path}" for file in files], files)
 
     def _read(self, rows: Sequence[FileRows]) -> DataFrame:
         """Return all rows of the files, or of their copies, with their places and with the files' values."""
@@ -211,6 +219,7 @@ class PayloadReader:
         file = self._files()[number]
         system, root = file_system(self._root)
         check_file(system, f"{root.rstrip('/')}/{file.path}", file)
+        self._asked[number] = file
         return file
 
     def _files(self) -> dict[int, SourceFile]:

@@ -12,6 +12,8 @@ The operator's frames name the rows by their places. Before a sink is given anyt
 - If leftovers of earlier copies are many, those of their rows that wait are copied to one folder, and counted too.
 - The account of waiting rows is written.
 
+When all sinks have taken the batch, the files are compared with their extents once more.
+
 Rows have no order within a batch, as in any table. Only a sink that is no table and no file, such as a topic, is given
 the rows of each namespace in the order in which they were admitted, which takes a shuffle.
 """
@@ -218,6 +220,10 @@ class ReferenceRows:
         explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
         found = coded.join(explanations, _CODE).select(*self.reader.columns, THROTTLE)
         return self.payload.transform(found, (THROTTLE,))
+
+    def confirm(self) -> None:
+        """Refuse the batch if a file became another one while a sink read it."""
+        self.reader.check_read()
 
     def close(self) -> None:
         """Do nothing: no row was kept."""
