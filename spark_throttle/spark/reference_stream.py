@@ -45,6 +45,8 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "names are told apart by case",
     "spark.sql.ansi.doubleQuotedIdentifiers": "words in double quotes are names",
 }
+_FIRST_INTERFACE, _PARQUET = "spark.sql.sources.useV1SourceList", "parquet"
+"""The formats that Spark reads by the interface that has ``_metadata``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,10 @@ class ReferenceStream:
     def _setting_problem(self) -> str | None:
         settings = (name for name in _SETTINGS if str(self.spark.conf.get(name, "false")).lower() == "true")
         setting = next(settings, None)
-        return None if setting is None else f"{_SETTINGS[setting]} ({setting})"
+        if setting is not None:
+            return f"{_SETTINGS[setting]} ({setting})"
+        is_known = _PARQUET in str(self.spark.conf.get(_FIRST_INTERFACE, _PARQUET)).lower().split(",")
+        return None if is_known else f"Spark does not tell the places of rows ({_FIRST_INTERFACE} lacks {_PARQUET})"
 
     def _expression_problem(self) -> str | None:
         taken = [name for name in self.source_schema.names if _is_taken(name.lower())]

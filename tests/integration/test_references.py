@@ -390,6 +390,26 @@ def test_expression_on_a_deciding_column_stands_against_references(lake: Lake, s
         writer.format("noop").start()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.caseSensitive", "true"),
+        ("spark.sql.ansi.doubleQuotedIdentifiers", "true"),
+        ("spark.sql.sources.useV1SourceList", "avro,csv"),
+    ],
+)
+def test_setting_with_which_spark_reads_otherwise_stands_against_references(
+    lake: Lake, setting: str, value: str
+) -> None:
+    events = stream(lake, lake.throttle(policies()))
+    assert events.problem() is None
+    lake.spark.conf.set(setting, value)
+    try:
+        assert setting in str(events.problem())
+    finally:
+        lake.spark.conf.unset(setting)
+
+
 def test_source_that_only_spark_reads_stands_against_references(lake: Lake) -> None:
     lake.offer(rows("good/a", [1]))
     throttle = lake.throttle(policies())
