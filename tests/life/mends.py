@@ -266,8 +266,8 @@ MENDS: Final = (
         (
             (
                 "core/lending/events.py",
-                "return int(np.maximum(of_shared, report.leaves_ms[waits]).min())",
-                "return int(report.leaves_ms[waits].min())",
+                "    for of_scope in (of_tenant, of_group, of_job):\n",
+                "    for of_scope in ():\n",
             ),
         ),
     ),
