@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from tests.cluster.bench import say
 from tests.cluster.cluster import running_cluster
-from tests.cluster.job import CHECKPOINTS_ON_S3, LAKE
+from tests.cluster.job import LAKE, of_cluster
 from tests.cluster.store import Store, running_store
-from tests.sessions import ROOT, jars, pin_interpreter
+from tests.sessions import ROOT, pin_interpreter
 
 WORKERS: Final = 3
 DEMOS: Final[Mapping[str, Sequence[str]]] = {"demo": (), "shares": ("--master", "{master}"), "soak": ("--minutes", "3")}
@@ -31,15 +31,7 @@ DEMOS: Final[Mapping[str, Sequence[str]]] = {"demo": (), "shares": ("--master", 
 
 def submit_arguments(store: Store, master: str) -> str:
     """Return what `spark-submit` is told: the cluster, the store, and jars that are on every machine."""
-    path = ":".join(str(jar) for use in ("delta", "s3a") for jar in jars(use))
-    settings = store.settings() | {
-        "spark.jars.packages": "",
-        "spark.driver.extraClassPath": path,
-        "spark.executor.extraClassPath": path,
-        "spark.executor.memory": "1g",
-        "spark.executor.cores": "1",
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS_ON_S3,
-    }
+    settings = store.settings() | of_cluster() | {"spark.jars.packages": ""}
     words = " ".join(f"--conf {key}={value}" for key, value in settings.items())
     return f"--master {master} --properties-file {ROOT / 'conf' / 'spark-defaults.conf'} {words} pyspark-shell"
 

@@ -73,21 +73,27 @@ def _events(spark: SparkSession, root: Path) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"file:{root}/source")
 
 
-def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, str]:
-    """Return the settings of the session: one core and one GiB an executor."""
+def of_cluster() -> dict[str, str]:
+    """Return what any job on the cluster needs: jars that are on every machine, small executors, S3's checkpoints."""
     path = ":".join(str(jar) for use in ("delta", "s3a") for jar in jars(use))
-    own = session_settings(scratch) | OF_QUERIES
-    return own | {
-        "spark.master": master,
-        "spark.driver.memory": "1g",
+    return {
         "spark.driver.extraClassPath": path,
         "spark.executor.extraClassPath": path,
         "spark.executor.memory": "1g",
         "spark.executor.cores": "1",
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS_ON_S3,
+    }
+
+
+def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, str]:
+    """Return the settings of the session: one core and one GiB an executor."""
+    own = session_settings(scratch) | OF_QUERIES | of_cluster()
+    return own | {
+        "spark.master": master,
+        "spark.driver.memory": "1g",
         "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.task.maxFailures": "8",
         "spark.sql.shuffle.partitions": str(shards),
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS_ON_S3,
         **json.loads((root / "store.json").read_text()),
     }
 

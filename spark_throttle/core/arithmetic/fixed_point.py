@@ -98,7 +98,7 @@ def proportional(
     """
     is_known = (amount > 0) & (to > 0) & (of > 0)
     factors = [np.maximum(each, 1) for each in (amount, to, of)]
-    (leading_amount, wide_amount), (leading_to, wide_to), (leading_of, wide_of) = map(_leading, factors)
+    (leading_amount, wide_amount), (leading_to, wide_to), (leading_of, wide_of) = map(leading, factors)
     product = leading_amount * leading_to
     room = 62 - bit_length(product)
     shift = wide_amount + wide_to - wide_of - room + bits
@@ -111,9 +111,16 @@ def proportional(
     return result
 
 
-def _leading(value: Int64s) -> tuple[Int64s, Int64s | int]:
-    """Return the 31 leading bits of each value, which is positive, and the number of bits that follow them."""
+def leading(value: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the 31 leading bits of each value, which is not negative, and the number of bits that follow them.
+
+    Examples
+    --------
+    >>> bits, followed_by = leading(np.array([5, 1 << 33]))
+    >>> bits.tolist(), followed_by.tolist()
+    ([5, 1073741824], [0, 3])
+    """
     if not value.max(initial=0) >> _LEADING_BITS:
-        return value, 0
+        return value, np.zeros_like(value)
     wide = np.maximum(bit_length(value) - _LEADING_BITS, 0)
     return value >> wide, wide

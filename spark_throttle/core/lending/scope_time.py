@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, proportional, shifted
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, leading, proportional, shifted
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.lending.allocation import MOST_STRETCH
 from spark_throttle.core.quota import Bools, Dimension, Int64s
@@ -102,11 +102,9 @@ class ScopeTime:
     def _time_to_earn(self, available: Int64s) -> tuple[Int64s, Int64s]:
         """Return the time in which each rate earns the available tokens, as numbers of 31 bits and exponents of 2."""
         room = np.minimum(62 - bit_length(available), 62)
-        rate = np.maximum(self.rate_micro_per_ms, 1)
-        wide = np.maximum(bit_length(rate) - 31, 0)
-        time = (available << room) // (rate >> wide)
-        surplus = np.maximum(bit_length(time) - 31, 0)
-        return time >> surplus, surplus - room - wide - self.bits
+        rate, wide = leading(np.maximum(self.rate_micro_per_ms, 1))
+        time, surplus = leading((available << room) // rate)
+        return time, surplus - room - wide - self.bits
 
 
 def _once(scope: Int64s) -> Int64s:

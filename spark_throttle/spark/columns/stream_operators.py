@@ -16,6 +16,7 @@ from typing import Final
 from pyspark.errors import AnalysisException
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.error_lines import one_line
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PAGE: Final = "docs/operators.md"
@@ -110,5 +111,5 @@ def refuse_operators(plan: str, setting: Callable[[str, str], str | None]) -> No
 
 def refused_by_spark(error: AnalysisException) -> ConfigurationError:
     """Return Spark's refusal to start a query as one line, without its plan."""
-    line = str(error).strip().partition("\n")[0].rstrip(";. ")
+    line = one_line(error).rstrip(";. ")
     return ConfigurationError(f"Spark refuses the query: {line} ({_PAGE} lists what may stand before the throttle)")

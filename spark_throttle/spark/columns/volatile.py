@@ -33,6 +33,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.stream_operators import refuse_operators
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def _problem(events: DataFrame, other: DataFrame, expressions: Mapping[str, Colu
             if len(expressions) > 1:  # each of them alone, to say which
                 for name, expression in expressions.items():
                     _problem(events, other, {name: expression})
-            said = str(error).strip().partition("\n")[0].rstrip(";. ")
+            said = one_line(error).rstrip(";. ")
             raise ConfigurationError(f"Spark cannot use {' and '.join(expressions)}: {said}") from None
         text = (error.getMessageParameters() or {}).get("sqlExprs", str(error))
         return str(text).strip('"').removeprefix("(").removesuffix(" IS NULL)")

@@ -21,6 +21,7 @@ from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drai
 from spark_throttle.checkpoint.unsent import refuse_any_unsent
 from spark_throttle.control.clock import Clock
 from spark_throttle.errors import ConfigurationError, SourceChangedError
+from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
@@ -161,8 +162,7 @@ def _write(rows: DataFrame, note: Drained, query: StoppedQuery, *, may_reopen: b
     except AnalysisException as error:
         if may_reopen:
             forget_drained(query.directory)
-        line = str(error).strip().partition("\n")[0]
         raise ConfigurationError(
-            f"{note.into} does not take the rows that wait, so none was written ({line}): give them a table of their "
-            f"own"
+            f"{note.into} does not take the rows that wait, so none was written ({one_line(error)}): give them a table "
+            f"of their own"
         ) from None

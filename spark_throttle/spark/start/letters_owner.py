@@ -24,7 +24,10 @@ def refuse_others_letters(folder: Directory, query: str) -> None:
     CheckpointMismatchError
         If it has.
     """
-    found = folder.read(MARK)
+    _refuse(folder, folder.read(MARK), query)
+
+
+def _refuse(folder: Directory, found: bytes | None, query: str) -> None:
     if found is not None and found != _name(query):
         raise CheckpointMismatchError(
             f"the folder of dead letters {folder.location}",
@@ -42,9 +45,11 @@ def mark_letters(folder: Directory, query: str) -> None:
     CheckpointMismatchError
         If another query left its own.
     """
-    if folder.read(MARK) is None:
+    found = folder.read(MARK)
+    if found is None:
         folder.write(MARK, _name(query))
-    refuse_others_letters(folder, query)
+        found = folder.read(MARK)  # another query may have written at the same time
+    _refuse(folder, found, query)
 
 
 def _name(query: str) -> bytes:
