@@ -165,7 +165,7 @@ def _change_by_cli(store: DeltaStore) -> int:
     command = [
         sys.executable,
         "-m",
-        "spark_throttle.admin.cli",
+        "spark_throttle.command_line",
         "group",
         "update",
         GROUP,
@@ -212,7 +212,7 @@ def _server(out: Path, store: str, control: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--tokens", str(out / "tokens.json"),
+        sys.executable, "-m", "spark_throttle.command_line", "serve", "--tokens", str(out / "tokens.json"),
         "--store", store, "--port", str(port), "--job", f"demo={control}",
     ]  # fmt: skip
     with (out / "server.log").open("w") as log:

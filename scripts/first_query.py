@@ -1,11 +1,13 @@
 """A throttled query from an installed package, without this repository: `make wheel-test` runs it.
 
-It prints where the package came from, and what became of 40 rows.
+It prints where the package came from, what became of 40 rows, and what the command says that gives their checkpoint
+another number of shards.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -30,8 +32,12 @@ def main() -> int:
         writer = throttle.write_stream(events).format("parquet").option("checkpointLocation", str(root / "checkpoint"))
         writer.trigger(availableNow=True).start(str(root / "admitted")).awaitTermination()
         admitted = spark.read.parquet(str(root / "admitted")).count()
+        spark.stop()
+        command = [str(Path(sys.executable).with_name("spark-throttle")), "reshard", "--checkpoint"]
+        command += [str(root / "checkpoint"), "--shards", "3", "--conf", "spark.master=local[1]"]
+        resharded = subprocess.run(command, check=False).returncode  # noqa: S603 - this package's own command
     print(f"{spark_throttle.__file__}: {admitted} of 40 rows were admitted")
-    return 0 if admitted == 40 else 1
+    return resharded or (0 if admitted == 40 else 1)
 
 
 if __name__ == "__main__":

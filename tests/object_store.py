@@ -32,6 +32,9 @@ class ObjectStore:
     next_contents: dict[str, list[bytes]] = field(default_factory=dict)
     """By key, what replaces an object after each answer to a HEAD."""
 
+    refused_reads: int = 0
+    """How many of the next reads of content are refused, to be tried again."""
+
     has_digests: bool = True
     """Whether an object's tag is a digest of it."""
 
@@ -98,6 +101,10 @@ class _Handler(BaseHTTPRequestHandler):
             content = self.bucket.objects.get(key)
             if content is None:
                 self._answer(404, _error("NoSuchKey"))
+                return
+            if self.command == "GET" and self.bucket.refused_reads:
+                self.bucket.refused_reads -= 1
+                self._answer(503, _error("SlowDown"))
                 return
             if self.command == "HEAD" and self.bucket.next_contents.get(key):
                 self.bucket.objects[key] = self.bucket.next_contents[key].pop(0)

@@ -22,7 +22,7 @@ def command_line() -> str:
     """Return the page of the command line."""
     import typer
 
-    from spark_throttle.admin.cli.app import app
+    from spark_throttle.command_line.app import app
 
     top = typer.main.get_command(app)
     lines = ["# Command line", "", f"{top.help}", ""]

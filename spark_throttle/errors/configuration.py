@@ -63,7 +63,7 @@ class ShardCountChangedError(ConfigurationError):
         super().__init__(
             f"this checkpoint holds {stored_shards} shards, but {asked_shards} were requested; its queues and "
             f"balances are kept by shard: set shards={stored_shards}, or hand them over to {asked_shards} shards "
-            f"first, by jobs/reshard.py or spark_throttle.spark.reshard (docs/changing-a-job.md)"
+            f"first, by `spark-throttle reshard` or spark_throttle.spark.reshard (docs/changing-a-job.md)"
         )
 
     def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:

@@ -10,19 +10,26 @@ import hashlib
 import os
 import re
 import threading
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
 from spark_throttle.errors import ConfigurationError
 
+_Read = TypeVar("_Read")
+
 _SCHEME = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]+:")
 _SAME_STORE = re.compile(r"^s3[an]://")
 """Hadoop's names for S3."""
 
 _MOST_READS = 4
-"""How often an object is read that is replaced while it is read; what is in it tells whether it is whole."""
+"""How often an object is read that the store refuses, or that is replaced while it is read."""
+
+_REFUSAL_UNREAD = "Failed to flush response stream"
+"""What pyarrow says of an answer that is longer than what it asked for."""
 
 _LONGEST_REPLACED_BYTES = 1 << 20
 """No longer file is ever replaced by other content: its name is its alone."""
@@ -81,39 +88,23 @@ class Directory:
             if self._moves:
                 with open(self.path(name), "rb") as file:  # noqa: PTH123 - called for every job in every cycle
                     return file.read()
-            return self._read_object(self.path(name))
+            return read_object(self._files, self.path(name))
         except FileNotFoundError:
             return None
-
-    def _read_object(self, path: str) -> bytes:
-        """Return the content of an object.
-
-        pyarrow asks for an object's size first, and then for so many bytes: of one that became longer in between, it
-        returns the beginning. S3's tag of an object that was written by one put is a digest of the content. If it is
-        another tag, as under a key of one's own, the size is asked for once more.
-        """
-        content = b""
-        for _ in range(_MOST_READS):
-            with self._files.open_input_stream(path, compression=None) as stream:
-                tag = (stream.metadata() or {}).get("ETag") if self._files.type_name == "s3" else None
-                content = stream.read()
-            if tag is None or len(content) > _LONGEST_REPLACED_BYTES:
-                break
-            if tag.strip(b'"').decode() == hashlib.md5(content, usedforsecurity=False).hexdigest():
-                break
-            if self._files.get_file_info(path).size == len(content):
-                break
-        return content
 
     def read_part(self, name: str, first_byte: int, size_bytes: int) -> bytes | None:
         """Return a part of a file, shorter if the file ends before it; `None` where there is no file."""
-        try:
+
+        def read() -> bytes:
             with self._files.open_input_file(self.path(name)) as stream:
                 found_bytes = min(size_bytes, stream.size() - first_byte)  # only a disk reads past the end
                 content: bytes = stream.read_at(found_bytes, first_byte) if found_bytes > 0 else b""
+            return content
+
+        try:
+            return _again_if_refused(read)
         except FileNotFoundError:
             return None
-        return content
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole, over any that was there."""
@@ -164,6 +155,53 @@ class Directory:
             self._files.delete_dir(self.path(name))
         except FileNotFoundError:
             return
+
+
+def read_object(files: fs.FileSystem, path: str) -> bytes:
+    """Return the content of a file that may be on an object store.
+
+    pyarrow asks for an object's size first, and then for so many bytes: of one that became longer in between, it
+    returns the beginning. S3's tag of an object that was written by one put is a digest of the content. If it is
+    another tag, as under a key of one's own, the size is asked for once more.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read; `FileNotFoundError` if it is not there.
+    """
+
+    def read() -> tuple[bytes, bytes | None]:
+        with files.open_input_stream(path, compression=None) as stream:
+            tag = (stream.metadata() or {}).get("ETag") if files.type_name == "s3" else None
+            return stream.read(), tag
+
+    content = b""
+    for _ in range(_MOST_READS):
+        content, tag = _again_if_refused(read)
+        if tag is None or len(content) > _LONGEST_REPLACED_BYTES:
+            break
+        if tag.strip(b'"').decode() == hashlib.md5(content, usedforsecurity=False).hexdigest():
+            break
+        if files.get_file_info(path).size == len(content):
+            break
+    return content
+
+
+def _again_if_refused(read: Callable[[], _Read]) -> _Read:
+    """Return what a read of an object returns; it is made again if the store refused it at length.
+
+    A hack. pyarrow has the SDK write each answer into a buffer of the size that it asks for, and so a refusal too, such
+    as 503 SlowDown or 404. Where the refusal is longer, as with most control files, the SDK fails instead of asking
+    again (tried on pyarrow 26). A read begins with a request for the size, which the SDK repeats after pauses that
+    grow, so none is made here.
+    """
+    for _ in range(_MOST_READS - 1):
+        try:
+            return read()
+        except OSError as error:
+            if _REFUSAL_UNREAD not in str(error):
+                raise
+    return read()
 
 
 def file_system(location: str) -> tuple[fs.FileSystem, str]:

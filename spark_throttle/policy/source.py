@@ -18,7 +18,7 @@ from typing import Final, Protocol, TypeAlias
 from pyarrow import fs
 
 from spark_throttle.errors import ConfigurationError, PolicyError
-from spark_throttle.files.storage import file_system
+from spark_throttle.files.storage import file_system, read_object
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument
@@ -249,8 +249,7 @@ class PolicyObject:
             self._signature, self._first_seen_ms = signature, now_ms
         elif self._kept.snapshot is not None and self._is_settled(now_ms):
             return None
-        with files.open_input_stream(path) as stream:
-            data: bytes = stream.read()
+        data = read_object(files, path)
         self._read_ms = now_ms
         return data
 

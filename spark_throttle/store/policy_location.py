@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
-from spark_throttle.files.storage import file_system
+from spark_throttle.files.storage import file_system, read_object
 from spark_throttle.policy.codec import dump_policies, parse_document, parse_policies
 from spark_throttle.policy.model import PolicyDocument, QueuePolicy
 from spark_throttle.store.entries import EMPTY, document_of, policy_of
@@ -192,8 +192,7 @@ class PolicyLocation:
             if self.kind == "file":
                 return Path(self.place).read_bytes()
             files, path = file_system(self.place)
-            with files.open_input_stream(path) as stream:
-                content: bytes = stream.read()
+            content = read_object(files, path)
         except FileNotFoundError:
             problem = "does not exist"
         except (OSError, ValueError) as error:

@@ -31,7 +31,7 @@ def server_process(folder: Path, tokens: TokenFile, *options: str, store: str = 
         port = free.getsockname()[1]
     log = folder / "server.log"
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--store", store, "--tokens", str(tokens.path),
+        sys.executable, "-m", "spark_throttle.command_line", "serve", "--store", store, "--tokens", str(tokens.path),
         "--port", str(port), *options,
     ]  # fmt: skip
     with log.open("wb") as written, subprocess.Popen(command, stdout=written, stderr=written) as process:

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from spark_throttle.admin.api.server.request_audit import REFUSALS_AT_ONCE
 from spark_throttle.admin.audit import AuditLog, Event
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import FileUnusableError
 from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore

@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from spark_throttle.admin.audit import AuditLog, Event
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.sign_in import SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import StoreUnavailableError
 from spark_throttle.files import file_lock
 from spark_throttle.store.file.file_store import FileStore
@@ -199,7 +199,7 @@ def test_contradiction_in_a_token_command_has_a_line(tmp_path: Path) -> None:
 
 
 def test_command_is_named_alike_however_the_program_was_started(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "spark_throttle.admin.cli", "token", "revoke", "0123456789ab"]
+    command = [sys.executable, "-m", "spark_throttle.command_line", "token", "revoke", "0123456789ab"]
     subprocess.run([*command, "--tokens", str(tmp_path / "t.json")], check=False, capture_output=True)
     (line,) = _lines(tmp_path, "t.json.audit")
     assert line["action"] == "token revoke 0123456789ab"

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.entries import named_app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.command_line.app import app
 from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta.delta_store import DeltaStore
@@ -426,7 +426,7 @@ def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -
 def test_command_line_starts_without_spark_pandas_or_a_java_machine() -> None:
     script = (
         "import os, sys; os._exit = sys.exit\n"  # the command ends at once, and the question is asked after it
-        "from spark_throttle.admin.cli.app import main; sys.argv = ['spark-throttle', 'group', 'list']\n"
+        "from spark_throttle.command_line.app import main; sys.argv = ['spark-throttle', 'group', 'list']\n"
         "try: main()\nexcept SystemExit as end: assert not end.code, end.code\n"
         "print(sorted({'pyspark', 'pandas', 'py4j', 'fastapi'} & set(sys.modules)))"
     )

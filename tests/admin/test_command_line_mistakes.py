@@ -12,12 +12,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.command_line.app import app
 from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta.delta_store import DeltaStore
@@ -164,7 +164,7 @@ def test_default_port_is_one_and_the_docs_have_it() -> None:
     from inspect import signature
 
     from spark_throttle.admin.api import app as api
-    from spark_throttle.admin.cli import app as cli
+    from spark_throttle.admin.cli import serve as cli
 
     assert DEFAULT_PORT == 8182
     for serve in (api.serve, cli.serve):

@@ -16,7 +16,7 @@ from spark_throttle.store.store import Author
 
 PROGRAM = """
 import atexit, sys
-from spark_throttle.admin.cli.app import main
+from spark_throttle.command_line.app import main
 atexit.register(lambda: print("the interpreter ends", file=sys.stderr))
 main()
 """

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle.admin import redaction
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.redaction import AccessLogFilter, without_secrets, without_tokens
+from spark_throttle.command_line.app import app
 from spark_throttle.store.file.file_store import FileStore
 from tests.admin.conftest import ServedApp
 

@@ -18,8 +18,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle.admin.api.app import serve
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import ConfigurationError, DamagedError, NotFoundError, UnknownVersionError
 
 
@@ -59,7 +59,7 @@ def test_server_speaks_tls_and_logs_no_token(tokens: TokenFile, tmp_path: Path) 
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
-        sys.executable, "-m", "spark_throttle.admin.cli", "serve", "--store", f"delta:{tmp_path / 'policies'}",
+        sys.executable, "-m", "spark_throttle.command_line", "serve", "--store", f"delta:{tmp_path / 'policies'}",
         "--init", "--tokens", str(tokens.path), "--port", str(port),
         "--tls-certificate", str(certificate), "--tls-key", str(key),
     ]  # fmt: skip
@@ -126,7 +126,7 @@ def test_token_file_that_is_damaged_is_told_of_once_and_in_words(tmp_path: Path)
         (text.replace('"id"', '"odd": 1, "id"'), r"tokens\[0\].odd is no field of a token"),
     ):  # fmt: skip
         path.write_text(harmed)
-        script = "from spark_throttle.admin.cli.app import main; main()"
+        script = "from spark_throttle.command_line.app import main; main()"
         done = subprocess.run([sys.executable, "-c", script, *listing], capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert re.fullmatch(

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
 from spark_throttle.admin.api.server.connections import Connections
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit, exit_of
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import AddressInUseError, ConfigurationError
 from tests.admin.browser import listening
 from tests.admin.conftest import ServedApp

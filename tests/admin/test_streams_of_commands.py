@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle.admin.cli import streams
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.cli.output import Exit
+from spark_throttle.command_line.app import app
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
@@ -35,7 +35,9 @@ def made(location: str) -> str:
 
 
 def run(command: str, streams: str, store: str) -> tuple[int, str, str]:
-    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli {command} --store {shlex.quote(store)} {streams}"
+    line = (
+        f"{shlex.quote(sys.executable)} -m spark_throttle.command_line {command} --store {shlex.quote(store)} {streams}"
+    )
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
     assert "Traceback" not in ended.stderr
     assert "Exception ignored" not in ended.stderr
@@ -88,7 +90,7 @@ def test_answer_that_nobody_reads_to_its_end_is_no_failure(store: str, form: str
 
 @pytest.mark.slow
 def test_version_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli --version > /dev/full"
+    line = f"{shlex.quote(sys.executable)} -m spark_throttle.command_line --version > /dev/full"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, "Traceback" in ended.stderr) == (Exit.UNWRITTEN, False)
 
@@ -102,7 +104,7 @@ READ_STDIN = ["policy validate -", "policy apply -", "policy apply - --dry-run",
 @pytest.mark.parametrize(("command", "stdin"), crossed(READ_STDIN, ["<&-", "0>/dev/null"], of=3))
 def test_stdin_that_cannot_be_read_is_told_in_words(tmp_path: Path, command: str, stdin: str) -> None:
     more = "" if "apply" not in command else f" --store file:{tmp_path / 'policies.yaml'}"
-    line = f"{shlex.quote(sys.executable)} -m spark_throttle.admin.cli {command}{more} {stdin}"
+    line = f"{shlex.quote(sys.executable)} -m spark_throttle.command_line {command}{more} {stdin}"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=120)
     assert (ended.returncode, ended.stdout) == (Exit.INVALID, ""), ended.stderr
     assert len(ended.stderr.splitlines()) == 1, ended.stderr

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.token_uses import SAVE_EVERY_MS
 from spark_throttle.admin.tokens import DAY_MS, TokenFile
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, NotFoundError
 from tests.admin.conftest import START_MS, ServedApp
 

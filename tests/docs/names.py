@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import typer
 
-from spark_throttle.admin.cli.app import app
+from spark_throttle.command_line.app import app
 from spark_throttle.spark import Throttle, ThrottledStreamWriter
 from spark_throttle.status.usage_table import USAGE_SCHEMA
 from tests.docs.snippets import Block, commands

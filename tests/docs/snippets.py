@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from jobs.settings import JobSettings, parse_settings
-from spark_throttle.admin.cli.app import app
+from spark_throttle.command_line.app import app
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.yaml_text import read_yaml

@@ -41,6 +41,27 @@ def test_object_that_stays_is_read_by_two_requests(store: ObjectStore, heads: in
     assert store.counted() == {"HEAD": heads, "GET": 1}
 
 
+@pytest.mark.parametrize("size_bytes", [10, 10_000])
+def test_read_that_the_store_refuses_for_the_moment_is_made_again(store: ObjectStore, size_bytes: int) -> None:
+    store.objects["control/status"] = (
+        b"x" * size_bytes
+    )  # the refusal is longer than the one, and shorter than the other
+    directory = Directory("s3://lake/control")
+    store.refused_reads = 2
+    assert directory.read("status") == b"x" * size_bytes
+    store.refused_reads = 2
+    assert directory.read_part("status", 1, 5) == b"x" * 5
+    assert store.counted()["GET"] == 6
+
+
+def test_read_that_the_store_goes_on_refusing_fails(store: ObjectStore) -> None:
+    store.objects["control/status"] = b"1"
+    store.refused_reads = 1_000
+    with pytest.raises(OSError, match="GetObject"):
+        Directory("s3://lake/control").read("status")
+    assert store.counted() == {"HEAD": 4, "GET": 4}
+
+
 def test_object_that_is_not_there_is_none(store: ObjectStore) -> None:
     assert Directory("s3://lake/control").read("status") is None
     assert store.counted() == {"HEAD": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.cli.app import app
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import FileUnusableError, StoreUnavailableError
 from spark_throttle.files.private_file import locked, replace_private
 from spark_throttle.store.delta.delta_store import DeltaStore

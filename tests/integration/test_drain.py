@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from typer.testing import CliRunner
 
-from jobs import drain as drain_job
+from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.drained import Drained, read_drained, write_drained
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import Backpressure, ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain, pipeline
@@ -68,7 +73,7 @@ def test_waiting_rows_go_into_a_table_once(lake: Lake, monkeypatch: pytest.Monke
     assert lake.admitted_ids == [i for i in range(300) if i % 3 == 2]
 
 
-def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake) -> None:
     lake.offer((i, ("shut/a", "open/c")[i % 2], 10) for i in range(40))
     throttle = lake.throttle(SHUT)
     stream = throttle.read_stream(lake.spark).schema(SCHEMA).parquet(lake.path("events"))
@@ -78,16 +83,41 @@ def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake, capsys: pytes
     into, other = lake.path("waiting"), Path(lake.path("taken"))
     other.mkdir()
     (other / "mine.txt").write_text("mine")
-    arguments = ["--checkpoint", lake.checkpoint, "--format", "parquet", "--into"]
-    assert drain_job.main([*arguments, str(other)]) == 2
-    assert "has files: give a folder of its own" in capsys.readouterr().err
-    assert drain_job.main([*arguments, into]) == 0
-    assert "20 rows that waited after batch" in capsys.readouterr().out
+    arguments = ["drain", "--checkpoint", lake.checkpoint, "--format", "parquet", "--into"]
+    refused = CliRunner().invoke(app, [*arguments, str(other)])
+    assert (refused.exit_code, refused.stdout) == (Exit.INVALID, "")
+    assert "has files: give a folder of its own" in refused.stderr
+    told = CliRunner().invoke(app, [*arguments, into])
+    assert (told.exit_code, told.stdout.splitlines()[0]) == (0, f"20 rows that waited after batch 1 are in {into}")
+    again = json.loads(CliRunner().invoke(app, [*arguments, into, "--output", "json"]).stdout)
+    assert (again["messages"], again["positions"][0]["kind"]) == (20, "files")
     rows = lake.spark.read.parquet(into).orderBy("queue_position").collect()
     assert [(row["id"], row["ns"], row["namespace"]) for row in rows] == [
         (i, "shut/a", "shut/a") for i in range(0, 40, 2)
     ]
     assert (other / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.thorough
+def test_command_drains_with_a_spark_of_its_own_which_may_have_no_delta(lake: Lake) -> None:
+    lake.offer((i, "shut/a", 10) for i in range(40))
+    lake.run(SHUT)
+    settings = Path(lake.path("spark.conf"))
+    settings.write_text("spark.master local[1]\nspark.ui.enabled false\n")
+    command = [sys.executable, "-m", "spark_throttle.command_line", "drain", "--checkpoint", lake.checkpoint]
+    command += ["--properties-file", str(settings), "--conf", "spark.log.level=ERROR", "--into", lake.path("waiting")]
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+
+    refused = run()
+    assert refused.returncode == Exit.INVALID, refused.stderr
+    assert refused.stderr.splitlines()[-1].startswith("error: the jar of Delta is missing in Spark's session: set ")
+    done = run("--format", "parquet")  # the checkpoint was left open
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        0, f"40 rows that waited after batch {lake.last_batch()} are in {lake.path('waiting')}"
+    ), done.stderr  # fmt: skip
+    assert lake.spark.read.parquet(lake.path("waiting")).count() == 40
 
 
 def test_checkpoint_stays_open_while_a_destination_has_not_taken_all_that_was_admitted(lake: Lake) -> None:

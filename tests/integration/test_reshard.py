@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from typer.testing import CliRunner
 
-from jobs import reshard as reshard_job
+from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.manifest import bound_manifest
+from spark_throttle.command_line.app import app
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reshard
 from spark_throttle.spark.offline import handing_over
@@ -24,7 +26,7 @@ class Killed(BaseException):
 
 
 def test_rows_that_wait_come_out_once_after_other_numbers_of_shards(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
     lake.offer((i, f"shut/n{i % 7}", 10) for i in range(300))
@@ -48,10 +50,11 @@ def test_rows_that_wait_come_out_once_after_other_numbers_of_shards(
     waiting = read_queued(lake.spark, lake.checkpoint).collect()
     assert sorted(row["id"] for row in waiting) == list(range(330))
 
-    assert reshard_job.main(["--checkpoint", lake.checkpoint, "--shards", "5"]) == 2
-    assert "has 5 shards already" in capsys.readouterr().err
-    assert reshard_job.main(["--checkpoint", lake.checkpoint, "--shards", "1"]) == 0
-    assert "had 5 shards and has 1" in capsys.readouterr().out
+    refused = CliRunner().invoke(app, ["reshard", "--checkpoint", lake.checkpoint, "--shards", "5"])
+    assert (refused.exit_code, refused.stdout) == (Exit.INVALID, "")
+    assert "has 5 shards already" in refused.stderr
+    done = CliRunner().invoke(app, ["reshard", "--checkpoint", lake.checkpoint, "--shards", "1"])
+    assert (done.exit_code, "had 5 shards and has 1" in done.stdout) == (0, True)
     query = lake.run({}, shards=1)
     assert query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"] == 1
     assert lake.admitted_ids == list(range(330))

@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from typer.testing import CliRunner
 
-from spark_throttle.admin.cli.app import app
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
+from spark_throttle.command_line.app import app
 from spark_throttle.errors import DamagedError, StoreUnavailableError
 from spark_throttle.store.delta import delta_store, newest_mark, open_table, table_checks
 from spark_throttle.store.delta.delta_store import DeltaStore

@@ -20,11 +20,12 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
 from spark_throttle.checkpoint.unsent import refuse_any_unsent
 from spark_throttle.control.clock import Clock
-from spark_throttle.errors import ConfigurationError, SourceChangedError
+from spark_throttle.errors import ConfigurationError, NotInstalledError, SourceChangedError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
+from spark_throttle.spark.start.installation import told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.state_reader import queued_after, waiting_messages
 
@@ -87,6 +88,8 @@ def drain(
         If the query runs, has never committed a batch, or has a batch that is not committed; if a destination has not
         taken all that was admitted; if the folder is not empty, or the table is of other columns; or if the rows were
         drained to another place.
+    NotInstalledError
+        If the rows are to go into a Delta table, and Spark has no Delta.
     SourceChangedError
         If copies of waiting rows are missing.
     """
@@ -151,6 +154,8 @@ def _write(rows: DataFrame, note: Drained, query: StoppedQuery, *, may_reopen: b
     ------
     ConfigurationError
         If the table does not take such rows: Spark says so before it writes any, so the checkpoint stays as it was.
+    NotInstalledError
+        If Spark has no Delta; the checkpoint stays as it was.
     """
     if note.written_as == "parquet":
         rows.write.mode("overwrite").parquet(note.into)
@@ -158,10 +163,13 @@ def _write(rows: DataFrame, note: Drained, query: StoppedQuery, *, may_reopen: b
     writer = rows.write.format("delta").mode("append")
     name = f"{query.manifest.query}/drained/{note.attempt}"
     try:
-        writer.option("txnAppId", name).option("txnVersion", note.batch).save(note.into)
-    except AnalysisException as error:
+        with told_in_one_line():
+            writer.option("txnAppId", name).option("txnVersion", note.batch).save(note.into)
+    except (AnalysisException, NotInstalledError) as error:
         if may_reopen:
             forget_drained(query.directory)
+        if isinstance(error, NotInstalledError):
+            raise
         raise ConfigurationError(
             f"{note.into} does not take the rows that wait, so none was written ({one_line(error)}): give them a table "
             f"of their own"

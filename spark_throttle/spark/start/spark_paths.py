@@ -63,8 +63,9 @@ def _asked(spark: SparkSession, path: str) -> str:
     No job runs, and nothing is written.
     """
     missing = uuid.uuid4().hex
+    there = f"{path.rstrip('/')}/{missing}"  # twice: of a single path that is missing, Spark warns with its stack
     try:
-        spark.read.text(f"{path.rstrip('/')}/{missing}").schema  # noqa: B018 - asks the server, where there is one
+        spark.read.text([there, there]).schema  # noqa: B018 - asks the server, where there is one
         problem = "it found a file that cannot exist"
     except Exception as error:  # noqa: BLE001 - Spark's, or any exception of a file system in the JVM
         parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None

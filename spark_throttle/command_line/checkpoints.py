@@ -1,0 +1,121 @@
+"""`spark-throttle drain` and `reshard`: what is done to the checkpoint of a query that has stopped.
+
+They start Spark in this process, by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is
+given `--properties-file` and `--conf`. Where a session runs already, they use it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from spark_throttle.admin.cli.options import OutputForm
+from spark_throttle.admin.cli.output import Form, Output
+from spark_throttle.command_line.pandas_import import show_pandas
+from spark_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+
+
+class Written(StrEnum):
+    """As what the rows that waited are written."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+Checkpoint = Annotated[str, typer.Option(metavar="LOCATION", help="The `checkpointLocation` of the query.")]
+ControlPath = Annotated[str | None, typer.Option(metavar="PATH", help="The control path, if the query was given one.")]
+PropertiesFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Spark's settings, as for `spark-submit`; by default its own.")
+]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark, as for `spark-submit`; repeatable.")
+]
+
+
+def drain(
+    checkpoint: Checkpoint,
+    into: Annotated[str, typer.Option(metavar="LOCATION", help="A Delta table, or an empty folder.")],
+    written_as: Annotated[Written, typer.Option("--format", help="As what the rows are written.")] = Written.DELTA,
+    control_path: ControlPath = None,
+    properties_file: PropertiesFile = None,
+    conf: Conf = None,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Write the waiting rows of a stopped query to a table or a folder, each once, and close its checkpoint.
+
+    The answer says where another query goes on. A drain that was killed is run again with the same arguments.
+    """
+    with _session("drain", properties_file, conf or ()) as spark:
+        from spark_throttle.spark import drain as drained
+
+        done = drained(spark, checkpoint, into, format=written_as.value, control_path=control_path)
+    _answer(done, str(done), output)
+
+
+def reshard(
+    checkpoint: Checkpoint,
+    shards: Annotated[int, typer.Option(min=1, help="The new number of shards.")],
+    control_path: ControlPath = None,
+    properties_file: PropertiesFile = None,
+    conf: Conf = None,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Hand the queues and balances of a stopped query over to another number of shards.
+
+    The query is started with that number next.
+    """
+    with _session("reshard", properties_file, conf or ()) as spark:
+        from spark_throttle.spark import reshard as resharded
+
+        former = resharded(spark, checkpoint, shards, control_path=control_path)
+    said = f"{checkpoint} had {former} shards and has {shards}: start the query with shards={shards}"
+    _answer({"former_shards": former, "shards": shards}, said, output)
+
+
+def _answer(value: object, said: str, form: Form) -> None:
+    if form is Form.TEXT:
+        typer.echo(said)  # a position is a long line, to be pasted
+    else:
+        Output(form).show(value, str)
+
+
+@contextmanager
+def _session(command: str, properties_file: Path | None, conf: Sequence[str]) -> Iterator[SparkSession]:
+    """Return the session of this process; one that is made here is stopped again."""
+    if properties_file is not None and not properties_file.is_file():
+        raise ConfigurationError(f"--properties-file: there is no file {properties_file}")
+    show_pandas()
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is not installed, and this command starts Spark: pip install 'spark-throttle[admin,delta]'"
+        ) from None
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        yield active
+        return
+    options = [] if properties_file is None else ["--properties-file", str(properties_file)]
+    for each in conf:
+        options += ["--conf", each]
+    others = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
+    os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {others}"
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.appName(f"spark-throttle {command}").getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
