@@ -288,6 +288,11 @@ class ThrottledStreamWriter:
         if self._paced is not None:
             self._refuse_beside_paced(path or table)
             self.format(PACED)
+        if self._function is None and self._asked(_PATIENCE_OPTION) is not None:
+            raise ConfigurationError(
+                f"the option {_PATIENCE_OPTION!r} is for a function of foreachBatch; paced(…) and throttle_paced take "
+                "patience_seconds, and other sinks refuse no rows"
+            )
         refused = format_of(self._format).refused
         if refused:
             raise ConfigurationError(refused)

@@ -48,6 +48,9 @@ def test_second_sink_is_refused(start: Callable[[], Any], other: str) -> None:
          r"there is no option 'Throttle.Unsend'; did you mean throttle.unsent\?"),
         (lambda: writer().paced(send).option("rows_a_call", 5).start(),
          r"paced\(send\) has no use for the option 'rows_a_call'; give paced\(…\) its arguments.*rows_per_call"),
+        (lambda: writer().paced(send).option("throttle.patience_seconds", 5).start(),
+         r"'throttle.patience_seconds' is for a function of foreachBatch; paced\(…\) .* take patience_seconds"),
+        (lambda: writer().format("delta").option("Throttle.Patience_Seconds", 5).start(), "for a function of foreach"),
         (lambda: writer().paced(send).option("header.A", "data").start(), r"no use for the option 'header.A'"),
     ],
 )  # fmt: skip
