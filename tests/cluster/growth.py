@@ -97,12 +97,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--axis", action="append", choices=sorted({each.axis for each in SETTINGS}))
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "cluster-growth")
+    parser.add_argument("--resume", action="store_true", help="keep what an earlier run measured, and measure the rest")
     asked = parser.parse_args(arguments)
+    kept = asked.out / "growth.json"
+    found = [Grown(**each) for each in json.loads(kept.read_text())] if asked.resume and kept.exists() else []
+    of_setting = {(each.axis, each.value): each for each in SETTINGS}
+    done = {(*of_setting[each.axis, each.value].as_run, each.is_throttled): each for each in found}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     os.environ["PYTHONPATH"] = str(ROOT)
     pin_interpreter()
-    found = list[Grown]()
-    done: dict[tuple[int, ...], Grown] = {}
     for setting in SETTINGS:
         if asked.axis and setting.axis not in asked.axis:
             continue
@@ -110,9 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run = (*setting.as_run, is_throttled)
             if run not in done:
                 done[run] = measured(asked.out.absolute() / "run", setting, asked.batches, is_throttled=is_throttled)
-            found.append(replace(done[run], axis=setting.axis, value=setting.value))
-            say(str(found[-1]))
-            (asked.out / "growth.json").write_text(json.dumps([asdict(each) for each in found], indent=1))
+            grown = replace(done[run], axis=setting.axis, value=setting.value)
+            if grown in found:
+                continue
+            found.append(grown)
+            say(str(grown))
+            kept.write_text(json.dumps([asdict(each) for each in found], indent=1))
     picture = draw_growth(found, asked.out / "growth.png")
     print(  # noqa: T201 - the result
         json.dumps({"growth": [asdict(each) for each in found], "picture": str(picture)}, separators=(",", ":"))

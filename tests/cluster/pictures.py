@@ -76,6 +76,7 @@ def draw_growth(grown: Sequence[Grown], path: Path) -> Path:
             panel = panels[row][column]
             for is_throttled, label, mark in ((True, "throttled", "o-"), (False, "unthrottled, with a shuffle", "s--")):
                 points = [each for each in grown if each.axis == axis and each.is_throttled == is_throttled]
+                points.sort(key=lambda each: each.value)
                 panel.plot([each.value for each in points], [getattr(each, cost) for each in points], mark, label=label)
             panel.set_ylim(bottom=0)
             panel.set_xlabel(_AXES[axis])
