@@ -12,6 +12,7 @@
     │   ├── DefinitionChangedError  start once with the old definition
     │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
     │   ├── NativeWriterError       use Spark's writer for the table
+    │   │   └── TableOutOfReachError  start again when its store answers
     │   └── NotInstalledError       install what it names where it names, then start again
     ├── TakenOverError              let the newer run go on, or stop it and start again
     ├── StoredFormatError           stop: the stored bytes were written by another version, or are damaged
@@ -62,6 +63,7 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     ShardCountChangedError,
     StoredPolicyError,
+    TableOutOfReachError,
     UnsentCallsError,
 )
 from spark_throttle.errors.near_names import did_you_mean
@@ -116,6 +118,7 @@ __all__ = [
     "StoreUnavailableError",
     "StoredFormatError",
     "StoredPolicyError",
+    "TableOutOfReachError",
     "TakenOverError",
     "ThrottleError",
     "TurnTimeoutError",

@@ -172,10 +172,30 @@ class NativeWriterError(ConfigurationError):
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         self.why = why
-        super().__init__(
-            f"the native Delta writer cannot write {what}: {why}; use Spark's writer: leave "
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        return (
+            f"the native Delta writer cannot write {self.what}: {self.why}; use Spark's writer: leave "
             f"option('throttle.writer', …) out, or set it to 'spark'"
         )
 
     def __reduce__(self) -> tuple[type[NativeWriterError], tuple[str, str]]:
         return (type(self), (self.what, self.why))
+
+
+class TableOutOfReachError(NativeWriterError):
+    """The store of a Delta table does not answer this process, though it was asked again and again.
+
+    Examples
+    --------
+    >>> print(TableOutOfReachError("s3://lake/orders", "Connection refused"))
+    the store of the Delta table s3://lake/orders does not answer: Connection refused; start the query again when it \
+does, or, if only Spark reaches it, set option('throttle.writer') to 'spark'
+    """
+
+    def _message(self) -> str:
+        return (
+            f"the store of the Delta table {self.what} does not answer: {self.why}; start the query again when it "
+            f"does, or, if only Spark reaches it, set option('throttle.writer') to 'spark'"
+        )

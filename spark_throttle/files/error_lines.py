@@ -12,7 +12,7 @@ from typing import Final
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _CAUSE: Final = "↳"
 _LONGEST_CHARACTERS: Final = 1_000
-_METADATA_SERVICE: Final = "169.254.169.254"
+METADATA_SERVICE: Final = "169.254.169.254"
 """The address that a cloud's libraries ask for credentials if they find none."""
 
 _NO_CREDENTIALS: Final = (
@@ -37,4 +37,4 @@ def one_line(error: BaseException) -> str:
     if len(line) > _LONGEST_CHARACTERS:
         half = _LONGEST_CHARACTERS // 2
         line = f"{line[:half]} … {line[-half:]}"
-    return (line or type(error).__name__) + (_NO_CREDENTIALS if _METADATA_SERVICE in line else "")
+    return (line or type(error).__name__) + (_NO_CREDENTIALS if METADATA_SERVICE in line else "")

@@ -12,15 +12,16 @@ of its log. So the tables of a query stay open between its batches (`kept_tables
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyarrow import fs
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.errors import ConfigurationError, NativeWriterError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.errors import ConfigurationError, NativeWriterError, TableOutOfReachError
+from spark_throttle.files.error_lines import METADATA_SERVICE, one_line
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.delta.table_log import identity_of_batch
@@ -29,13 +30,17 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+_ASKED_AGAIN: Final = re.compile(r"after \d+ retries|AWS Error NETWORK_CONNECTION")
+"""What `deltalake` and pyarrow say of a request that was not answered, or refused for the moment, at every attempt."""
+
+
 def open_table(location: str) -> DeltaTable | None:
     """Return the current state of the table at a location, or `None` if this process finds no table there.
 
     Raises
     ------
     NativeWriterError
-        If the location cannot be read.
+        If the location cannot be read; `TableOutOfReachError` if its store does not answer.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -45,7 +50,10 @@ def open_table(location: str) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
-        raise NativeWriterError(location, f"its log cannot be read without Spark ({one_line(error)})") from error
+        problem = one_line(error)
+        if _ASKED_AGAIN.search(problem) and METADATA_SERVICE not in problem:
+            raise TableOutOfReachError(location, problem) from error
+        raise NativeWriterError(location, f"its log cannot be read without Spark ({problem})") from error
 
 
 def table_uri(location: str) -> str:

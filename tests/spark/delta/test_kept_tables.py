@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, NativeWriterError
+from spark_throttle.errors import (
+    CheckpointMismatchError,
+    ConfigurationError,
+    NativeWriterError,
+    TableOutOfReachError,
+)
 from spark_throttle.spark.delta import kept_tables
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.kept_tables import append_to_table
@@ -31,6 +38,28 @@ def _nothing_kept() -> Iterator[None]:
     kept_tables._KEPT.clear()
     yield
     kept_tables._KEPT.clear()
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "remedy"),
+    [
+        ("Error performing GET http://h/l in 2.6s, after 10 retries, max_retries: 10 - error sending request",
+         TableOutOfReachError, "start the query again when it does"),
+        ("Error performing GET http://169.254.169.254/latest, after 10 retries, max_retries: 10",
+         NativeWriterError, "use Spark's writer"),
+        ("Client error with status 403 Forbidden", NativeWriterError, "use Spark's writer"),
+    ],
+)  # fmt: skip
+def test_store_that_does_not_answer_is_told_from_one_that_only_spark_may_read(
+    monkeypatch: pytest.MonkeyPatch, problem: str, kind: type[Exception], remedy: str
+) -> None:
+    def refuse(_location: str) -> DeltaTable:
+        raise OSError(f"Generic S3 error\n  ↳ {problem}")
+
+    monkeypatch.setattr(deltalake, "DeltaTable", refuse)
+    with pytest.raises(NativeWriterError, match=remedy) as refused:
+        open_table("/lake/orders")
+    assert type(pickle.loads(pickle.dumps(refused.value))) is kind  # noqa: S301 - what was just made
 
 
 @pytest.fixture
