@@ -101,8 +101,9 @@ def _session(command: str, properties_file: Path | None, conf: Sequence[str]) ->
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
         raise ConfigurationError(
-            f"{error.name} is not installed, and this command starts Spark: pip install 'spark-throttle[admin,delta]'"
+            f"{missing} is not installed, and this command starts Spark: pip install 'spark-throttle[admin,delta]'"
         ) from None
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -114,7 +115,13 @@ def _session(command: str, properties_file: Path | None, conf: Sequence[str]) ->
     others = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
     os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {others}"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName(f"spark-throttle {command}").getOrCreate()
+    try:
+        spark = SparkSession.builder.appName(f"spark-throttle {command}").getOrCreate()
+    except Exception as error:  # PySpark's, or any of the JVM's
+        said = " ".join(str(error).split("\n")[:2])
+        raise ConfigurationError(
+            f"Spark does not start ({said}): see what it says above, and correct its settings, or install Java"
+        ) from error
     try:
         yield spark
     finally:
