@@ -32,7 +32,9 @@ class Session:
     def read(self) -> Session:
         return self
 
-    def text(self, path: str) -> Any:
+    def text(self, paths: list[str]) -> Any:
+        assert len(paths) > 1, "of a single path that is missing, Spark logs a stack of sixty lines"
+        path = paths[0]
         self.asked += 1
         whole = self.root + path if path.startswith("/") else f"{self.root}/{self.folder}/{path}"
         if self.says == "parameters":
