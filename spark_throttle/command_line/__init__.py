@@ -1,4 +1,4 @@
-"""The command `spark-throttle`: the commands of `admin.cli`, and those that start Spark.
+"""The command `spark-throttle`: the commands of `admin.cli`, `serve`, and those that start Spark.
 
 It may import all but `testing`. Start with `app`, then read `checkpoints`.
 """

@@ -14,12 +14,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from spark_throttle.admin.cli import capacity, imports, policy, serve, tokens, watch
+from spark_throttle.admin.cli import capacity, imports, policy, tokens, watch
 from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, guard_streams
-from spark_throttle.command_line import checkpoints
+from spark_throttle.command_line import checkpoints, serve
 from spark_throttle.command_line.pandas_import import hide_pandas
 
 _EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \

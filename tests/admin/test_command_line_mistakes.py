@@ -164,7 +164,7 @@ def test_default_port_is_one_and_the_docs_have_it() -> None:
     from inspect import signature
 
     from spark_throttle.admin.api import app as api
-    from spark_throttle.admin.cli import serve as cli
+    from spark_throttle.command_line import serve as cli
 
     assert DEFAULT_PORT == 8182
     for serve in (api.serve, cli.serve):

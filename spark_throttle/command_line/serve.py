@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Annotated
 
 import typer
@@ -62,10 +61,12 @@ def serve(
         control[name] = path
     if not store:
         raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
-    life_bounds = importlib.import_module("spark_throttle.status.liveness").LifeBounds
-    importlib.import_module("spark_throttle.admin.api.app").serve(
+    from spark_throttle.admin.api import app
+    from spark_throttle.status.liveness import LifeBounds
+
+    app.serve(
         store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
         is_plain_allowed=is_plain_allowed, is_created=is_created, is_confirmed=is_confirmed,
-        life_bounds=life_bounds.of_seconds(silent_after, hanging_after),
+        life_bounds=LifeBounds.of_seconds(silent_after, hanging_after),
         audit=audit, proxies=proxy or (), openid=openid, most_tenant_entries=most_tenant_entries,
     )  # fmt: skip
