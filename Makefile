@@ -122,11 +122,11 @@ crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn fro
 CLUSTER_VENV := build/cluster-venv
 
 .PHONY: cluster-test
-cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp ## kill executors, workers, driver and master of a cluster over an S3 server, KILLS times; one line of JSON
+cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ## kill executors, workers, driver and master of a cluster over an S3 server, KILLS times; one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.run --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 .PHONY: cluster-growth
-cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp ## measure a batch on such a cluster over executors, shards and the store's latency: a plot, one line of JSON
+cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ## measure a batch on such a cluster over executors, shards and the store's latency: a plot, one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.growth $(ARGS)
 
 .PHONY: cluster-demos
@@ -307,6 +307,11 @@ $(JARS)/%.stamp: scripts/jars/ivy.xml | $(VENV)/.stamp
 $(CLASS_ARCHIVE): $(VENV)/.stamp $(JARS)/delta.stamp tests/class_archive.py tests/LocalFiles.java
 	@echo "making the class archive of the tests' JVMs"
 	@$(PYTHON) -m tests.class_archive > build/class-archive.log 2>&1 || { cat build/class-archive.log >&2; exit 1; }
+
+# Of the driver and the executors of the cluster bench.
+build/cluster-classes.jsa: $(VENV)/.stamp $(JARS)/s3a.stamp $(CLUSTER_VENV)/.stamp tests/cluster/class_archive.py
+	@echo "making the class archive of the cluster's JVMs"
+	@$(PYTHON) -m tests.cluster.class_archive > build/cluster-classes.log 2>&1 || { cat build/cluster-classes.log >&2; exit 1; }
 
 WHEEL_VENV := build/wheel-venv
 

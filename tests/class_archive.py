@@ -57,6 +57,21 @@ def run_queries(spark: SparkSession, root: Path) -> None:
         spark.read.format("delta").load(str(root / f"{writer}-admitted")).groupBy("ns").count().collect()
 
 
+def archiving_to(archive: Path) -> str:
+    """Return the options of a JVM that leaves the classes that it has loaded in an archive when it ends."""
+    return f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive} -Xlog:cds=off"
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop a session, and wait until its JVM has ended, and with that has written its archive."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # the JVM ends with its standard input
+    gateway.proc.wait(_LONGEST_SECONDS)
+
+
 def main() -> int:
     """Make both anew."""
     CLASS_ARCHIVE.unlink(missing_ok=True)
@@ -64,19 +79,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_local_files(Path(folder))
         made = Path(folder) / CLASS_ARCHIVE.name
-        spark = open_session(
-            Path(folder),
-            jvm_options=f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={made} -Xlog:cds=off",
-            settings=files_without_processes(),
-        )
+        spark = open_session(Path(folder), jvm_options=archiving_to(made), settings=files_without_processes())
         run_queries(spark, Path(folder))
-        gateway = spark.sparkContext._gateway
-        assert gateway is not None
-        spark.stop()
-        gateway.shutdown()
-        # The JVM ends with its standard input, and writes the archive as it ends.
-        gateway.proc.stdin.close()
-        gateway.proc.wait(_LONGEST_SECONDS)
+        end_session(spark)
         CLASS_ARCHIVE.write_bytes(made.read_bytes())
     return 0
 

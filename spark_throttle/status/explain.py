@@ -83,7 +83,9 @@ def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterab
             yield entry
 
 
-def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> Explanation:
+def explain_job(
+    control_path: str, namespace: str, *, is_wide: bool = True, life: Liveness | None = None
+) -> Explanation:
     """Return what a job did with a namespace in its last batch, and by which rule.
 
     Parameters
@@ -93,6 +95,8 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
     is_wide
         Whether the reader may see what belongs to no single tenant: balances and backlogs of the job and its groups,
         what can be reckoned from them, such as when they let rows go, and problems in their own words.
+    life
+        Whether the job lives, from one who watches it; by default its newest sign of life is read, once.
 
     Raises
     ------
@@ -114,9 +118,7 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
     policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
     explained = _explained(policy, namespace, direction)
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
-    signs = SignWatch(directory, Clock.system())
-    signs.look()
-    notes = _notes(read_next_policies(directory), policy.revision, signs.liveness(), is_wide=is_wide)
+    notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
     shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
     if not reports:
@@ -133,6 +135,12 @@ def explain_job(control_path: str, namespace: str, *, is_wide: bool = True) -> E
         predicted_release_ms=predicted_ms,
         notes=(*notes, *reasons, *_of_a_tenant(namespace, last)),
     )
+
+
+def _life_now(directory: Directory) -> Liveness:
+    signs = SignWatch(directory, Clock.system())
+    signs.look()
+    return signs.liveness()
 
 
 def _of_a_tenant(name: str, last: list[UsageReport]) -> tuple[str, ...]:

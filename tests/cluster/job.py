@@ -19,7 +19,7 @@ from spark_throttle.spark import Throttle
 from tests.cluster.store import BUCKET
 from tests.crash import points
 from tests.crash.job import OF_QUERIES, SCHEMA
-from tests.sessions import SHORT_LIVED, jars, pin_interpreter, session_settings
+from tests.sessions import ROOT, SHORT_LIVED, jars, pin_interpreter, session_settings, with_class_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 LAKE: Final = f"s3a://{BUCKET}"
 EXCHANGE: Final = {"path": f"{LAKE}/exchange", "interval": 1, "lease": 30}
 """Where jobs meet; a visit to a slow store takes a second, and may take a tenth of a lease."""
+
+CLASS_ARCHIVE: Final = ROOT / "build" / "cluster-classes.jsa"
+"""Classes of Spark, Delta and S3A, for the driver and the executors; `tests.cluster.class_archive` makes it."""
 
 CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
 """Spark's way to write a checkpoint without a rename, which S3 has not; it is in the module `spark-hadoop-cloud`."""
@@ -85,13 +88,17 @@ def of_cluster() -> dict[str, str]:
     }
 
 
-def settings(root: Path, scratch: Path, master: str, shards: int) -> dict[str, str]:
+def settings(
+    root: Path, scratch: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED
+) -> dict[str, str]:
     """Return the settings of the session: one core and one GiB an executor."""
     own = session_settings(scratch) | OF_QUERIES | of_cluster()
+    archived = with_class_archive(jvm_options, CLASS_ARCHIVE)
     return own | {
         "spark.master": master,
         "spark.driver.memory": "1g",
-        "spark.executor.extraJavaOptions": SHORT_LIVED,
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} {archived}",
+        "spark.executor.extraJavaOptions": archived,
         "spark.task.maxFailures": "8",
         "spark.sql.shuffle.partitions": str(shards),
         **json.loads((root / "store.json").read_text()),

@@ -40,7 +40,7 @@ def get_explanation(
         return explain_policy(served.service.store, namespace, direction)
     view, is_wide = view_of(served.watch, job), readable_tenant(caller) is None
     try:
-        return explain_job(view.location, namespace, is_wide=is_wide)
+        return explain_job(view.location, namespace, is_wide=is_wide, life=view.liveness())
     except NotFoundError as error:
         if is_wide:
             raise
