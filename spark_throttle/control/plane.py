@@ -368,10 +368,12 @@ class ControlPlane:
             is_slow = is_slow | is_short[:, None]
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
+            first, *others = np.flatnonzero(is_slow.any(axis=1)).tolist()
             logger.warning(
-                "the last batch took %d ms, longer than the buckets of quotas take to fill (%d of them): not all that "
-                "arrives during such a batch can be granted; raise burst_seconds above %d",
-                elapsed_ms, int(is_slow.any(axis=1).sum()), -(-elapsed_ms // 1000),
+                "the last batch took %d ms, longer than the bucket of %s takes to fill%s: not all that arrives during "
+                "such a batch can be granted; raise burst_seconds above %d",
+                elapsed_ms, _scope_in_words(policy, first), f" (and {len(others)} more)" if others else "",
+                -(-elapsed_ms // 1000),
             )  # fmt: skip
 
     def _make(
@@ -459,3 +461,13 @@ def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> Tim
     if not policy.has_time:
         return None
     return TimeLedger.opened(policy, now_ms=now_ms) if left is None else left.without_idle(policy)
+
+
+def _scope_in_words(policy: CompiledPolicy, scope: int) -> str:
+    """Return a shared scope as a sentence names it."""
+    tenants = len(policy.tenant_names)
+    if scope == 0:
+        return "the job"
+    if scope <= tenants:
+        return f"tenant {policy.tenant_names[scope - 1].as_py()}"
+    return f"resource group {policy.group_names[scope - 1 - tenants].as_py()}"

@@ -234,6 +234,7 @@ def test_batches_longer_than_a_bucket_fills_are_warned_of_once(query: Query, war
         query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
         query.trigger(1_500)
     assert len(warnings()) == 1
+    assert "the bucket of the job takes to fill (and 1 more): not all" in warnings()[0]
     assert "raise burst_seconds above 2" in warnings()[0]
 
 

@@ -225,7 +225,7 @@ def test_job_without_time_quotas_stores_what_it_stored_before_there_were_any() -
 def test_batch_longer_than_a_window_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     job = SimulatedJob(PLACES["tenant"], shards=1, cost_ns=TEN_TO_ONE)
     played(job, 12, step_ms=3_000)
-    said = "longer than the buckets of quotas take to fill (1 of them)"
+    said = "longer than the bucket of tenant acme takes to fill: not all"
     assert any(said in record.getMessage() for record in caplog.records)
 
 
