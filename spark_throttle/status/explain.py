@@ -217,7 +217,9 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
         return "resource group: not consulted, it is exempt"
     if group is None:
         at_fault = (
-            f"neither the rule nor its tenant {tenant}" if rule != "defaults" else f"neither {tenant} nor defaults"
+            f"neither the rule nor its tenant {tenant}"
+            if rule != "defaults"
+            else f"neither its tenant {tenant} nor the defaults"
         )
         return f"resource group: {at_fault} names one"
     at_tenant = int(found.tenant[0])

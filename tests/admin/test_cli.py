@@ -347,7 +347,7 @@ def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
     assert found["last_batch"]["waiting"] == [4, 400]
     assert found["predicted_release_ms"] == 2500
     text = run("explain", "acme/x", "--control", str(control)).stdout
-    assert "time until the backlog is gone, if nothing more arrives: 2.5 s" in text
+    assert "time until the backlog is gone, if nothing more arrives: 2.5 s, by the quota of resource group gold" in text
 
 
 def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:
@@ -466,6 +466,13 @@ def test_entry_is_locked_and_unlocked() -> None:
     assert "locked" not in answer("namespace", "get", "acme/x")["policy"]
     said = failure("namespace", "update", "acme/x", "locked=maybe", code=Exit.INVALID)
     assert said["message"].endswith("'maybe' is neither true nor false")
+
+
+def test_help_of_status_has_its_default_and_no_broken_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = [" ".join(line.replace("│", " ").split()) for line in run("status", "--help").stdout.splitlines()]
+    assert "600 s" in " ".join(lines)
+    assert not [line for line in lines if line.startswith("--watch") and "[" not in line and "Refresh" not in line]
 
 
 def test_help_on_exemptions_has_the_right_article() -> None:

@@ -112,7 +112,7 @@ HangingAfter = Annotated[
     float | None,
     typer.Option(
         "--hanging-after", metavar="SECONDS",
-        help="A job of which Spark asks no batch for so long hangs; give more than its longest batch. [default: 600]",
+        help="A job that Spark asks for no batch for so long hangs, by default 600 s; give more than a batch takes.",
     ),
 ]  # fmt: skip
 

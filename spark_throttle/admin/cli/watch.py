@@ -79,10 +79,18 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
                    ("waiting", last.waiting))  # fmt: skip
         parts += [Text(), Text(said + ", ".join(f"{word} {both(pair)}" for word, pair in numbers))]
         if last.waiting[0]:
-            left = wait(found.predicted_release_ms) or "never"
+            left = (wait(found.predicted_release_ms) or "never") + _held_by(found)
             parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
+
+
+def _held_by(found: Explanation) -> str:
+    """Return which level's quota lets the backlog go last, as the end of a sentence; nothing if none holds it."""
+    last = max(found.levels, key=lambda level: level.release_ms or 0)
+    if not last.release_ms or last.release_ms != found.predicted_release_ms:
+        return ""
+    return shown(f", by the quota of {last.level.replace('_', ' ')} {last.scope}")
 
 
 def _percent(request_percentage: float | None) -> str:
@@ -113,8 +121,8 @@ def status(
 ) -> None:
     """Show whether a job lives, and what it did in its last batch, by scope.
 
-    Exits with 4 if no job has begun in the control directory, and with 11 if no job is listening. Without a terminal,
-    --watch writes a line for the job and its levels at each look.
+    Exits with 4 if no job has begun in the control directory, and with 11 if no job is listening. With --watch, and
+    without a terminal, each look writes a line for the job and for each scope.
     """
     from spark_throttle.checkpoint.manifest import read_manifest
     from spark_throttle.files.storage import Directory
