@@ -17,6 +17,9 @@ from spark_throttle.spark.references.extents import ExtentName, Extents
 _DELTA_BEGINS: Final = (-1, -100)
 """Delta's positions before the first file of a version, in its first form of an offset and in the present one."""
 
+_ONCE_THERE: Final = "once the table has that version"
+"""Delta refuses a `startingVersion` that is not committed yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
@@ -32,13 +35,13 @@ class SourcePosition:
     """The option of the source with which another query begins there, and its value; `None` where there is none."""
 
     advice: str = ""
-    """What to do where no option takes the position."""
+    """What to do where no option takes the position, or what the option needs."""
 
     def __str__(self) -> str:
         if self.option is None:
             return f"{self.kind}: {self.advice} (its position is {self.logged})"
         name, value = self.option
-        return f"{self.kind}: .option({name!r}, {value!r})"
+        return f"{self.kind}{self.advice and f', {self.advice}'}: .option({name!r}, {value!r})"
 
 
 def positions_after(checkpoint: str, directory: Directory, batch: int) -> list[SourcePosition]:
@@ -84,7 +87,7 @@ def _of_delta(line: str, fields: dict[str, Any]) -> SourcePosition:
     version = int(fields["reservoirVersion"])
     if fields.get("isStartingVersion") or int(fields["index"]) not in _DELTA_BEGINS:
         return SourcePosition(line, "Delta", None, _part_of(version))
-    return SourcePosition(line, "Delta", ("startingVersion", str(version)))
+    return SourcePosition(line, "Delta", ("startingVersion", str(version)), _ONCE_THERE)
 
 
 def _part_of(version: int) -> str:
@@ -106,4 +109,4 @@ def _of_references(line: str, extent: ExtentName, directory: Directory) -> Sourc
     version = position["version"]
     if position["taken"] or position["is_snapshot"]:
         return SourcePosition(line, "Delta", None, _part_of(version))
-    return SourcePosition(line, "Delta", ("startingVersion", str(version)))
+    return SourcePosition(line, "Delta", ("startingVersion", str(version)), _ONCE_THERE)

@@ -46,6 +46,7 @@ def test_position_is_ready_to_paste_where_an_option_takes_it(
     (found,) = positions_after(str(tmp_path), directory, 4)
     assert found.option == option
     assert str(found).endswith(f".option({option[0]!r}, {option[1]!r})")
+    assert ("once the table has that version" in str(found)) is (option[0] == "startingVersion")
 
 
 @pytest.mark.parametrize(
