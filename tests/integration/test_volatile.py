@@ -62,6 +62,7 @@ def test_expression_of_a_column_that_is_not_there_is_refused_in_one_line_that_na
     with pytest.raises(ConfigurationError, match=r"^Spark cannot use size: .*`bdy` cannot be resolved") as refused:
         volatile_columns(lake.events(), expressions)
     assert len(str(refused.value).splitlines()) == 1
+    assert "__throttle" not in str(refused.value)  # Spark suggests the columns that there are
 
 
 def test_python_function_that_is_marked_nondeterministic_is_refused(lake: Lake) -> None:

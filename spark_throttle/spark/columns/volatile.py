@@ -141,7 +141,7 @@ def _problem(events: DataFrame, other: DataFrame, expressions: Mapping[str, Colu
             if len(expressions) > 1:  # each of them alone, to say which
                 for name, expression in expressions.items():
                     _problem(events, other, {name: expression})
-            said = one_line(error).rstrip(";. ")
+            said = one_line(error).replace(f", `{_OTHER}`", "").replace(f"`{_OTHER}`, ", "").rstrip(";. ")
             raise ConfigurationError(f"Spark cannot use {' and '.join(expressions)}: {said}") from None
         text = (error.getMessageParameters() or {}).get("sqlExprs", str(error))
         return str(text).strip('"').removeprefix("(").removesuffix(" IS NULL)")
