@@ -120,7 +120,8 @@ def explain_job(
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
-    shard = int(shard_of(pa.array([namespace]), manifest.shards)[0])
+    shards = len(epoch.lending.balance_micro)  # the manifest's are others after a reshard, until a batch
+    shard = int(shard_of(pa.array([namespace]), shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     batch, last = max(reports.items())

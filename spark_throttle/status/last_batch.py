@@ -123,17 +123,17 @@ def namespace_of_tenant(tenant: str, reports: list[UsageReport]) -> str | None:
 
 
 def last_batch_of(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
-    """Return what became of a namespace's rows in a batch, by the reports of its shards."""
+    """Return what became of a namespace's rows in a batch; `shard` is its shard if no report has the namespace."""
     seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)
     for report in reports:
-        at = pc.index(report.names, namespace).as_py() if report.shard == shard else -1
+        at = pc.index(report.names, namespace).as_py()
         if at >= 0:
             offered, admitted, rejected, waiting = (
                 (int(pair[0]), int(pair[1]))
                 for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
             )
             return replace(
-                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
+                seen, shard=report.shard, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
                 observed_messages=int(report.observed_messages[at]),
             )  # fmt: skip
     return seen

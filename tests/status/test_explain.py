@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.checkpoint.manifest import Resharding, bind, read_manifest, reshard
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
@@ -120,6 +120,18 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     plan = plan_admission(state, arrivals, policy, now_ms=1_000_000, shards=1)
     write_reports(directory, 0, [pack_usage(plan.usage)])
     return explain_job(str(path), names[0])
+
+
+def test_explain_says_the_same_after_the_shards_were_changed_until_a_batch_has_run(tmp_path: Path) -> None:
+    before = run_batch(tmp_path, ["acme/x"] * 7)
+    directory = Directory(str(tmp_path))
+    manifest = read_manifest(directory)
+    assert manifest is not None
+    reshard(directory, manifest, 16, (Resharding(0, 1, "handover"),))
+    after = explain_job(str(tmp_path), "acme/x")
+    assert (after.last_batch, after.levels, after.predicted_release_ms) == (
+        before.last_batch, before.levels, before.predicted_release_ms,
+    )  # fmt: skip
 
 
 def test_explain_shows_balance_debt_grant_backlog_and_predicted_release(tmp_path: Path) -> None:
