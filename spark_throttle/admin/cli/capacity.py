@@ -33,8 +33,9 @@ def capacity(
 ) -> None:
     """Divide a broker's time among tenants, as KIP-124 counts it; or show what a job's quotas promise of its cores.
 
-    With --control, the cores are those of the job's cluster when its run began, and the shares are the quotas of its
-    policies. Quotas that promise more than there is are warned of.
+    With --control, the cores are those of the job's cluster when its run began, and the shares its policies' quotas.
+
+    Quotas that promise more than there is are warned of.
     """
     from spark_throttle.policy.capacity import capacity_of_cores, capacity_of_threads, divide
 

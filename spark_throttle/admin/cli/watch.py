@@ -121,8 +121,9 @@ def status(
 ) -> None:
     """Show whether a job lives, and what it did in its last batch, by scope.
 
-    Exits with 4 if no job has begun in the control directory, and with 11 if no job is listening. With --watch, and
-    without a terminal, each look writes a line for the job and for each scope.
+    Exits with 4 if no job has begun in the control directory, and with 11 if no job is listening.
+
+    With --watch, and without a terminal, each look writes a line for the job and for each scope.
     """
     from spark_throttle.checkpoint.manifest import read_manifest
     from spark_throttle.files.storage import Directory
