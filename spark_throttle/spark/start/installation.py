@@ -36,7 +36,10 @@ _PYTHON_OF_SOURCES: Final = "the Python of Spark's driver, or of the Connect ser
 _NO_PY_FILES: Final = "install it into that Python; --py-files and artifacts do not reach it"
 _OTHER_PYTHON: Final = "PYTHON_VERSION_MISMATCH"
 _NO_DELTA: Final = re.compile(r"DATA_SOURCE_NOT_FOUND\W+Failed to find the data source: delta\b")
-_DELTA_JAR: Final = "set spark.jars.packages to io.delta:delta-spark_4.2_2.13:4.4.0 before the session starts"
+_DELTA_JAR: Final = (
+    "set spark.jars.packages to io.delta:delta-spark_4.2_2.13:4.4.0 before the session starts; spark-submit takes it "
+    "by --packages, and not from the program"
+)
 
 
 def check_installation(spark: SparkSession) -> None:
