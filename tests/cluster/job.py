@@ -88,9 +88,7 @@ def of_cluster() -> dict[str, str]:
     }
 
 
-def settings(
-    root: Path, scratch: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED
-) -> dict[str, str]:
+def settings(root: Path, scratch: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED) -> dict[str, str]:
     """Return the settings of the session: one core and one GiB an executor."""
     own = session_settings(scratch) | OF_QUERIES | of_cluster()
     archived = with_class_archive(jvm_options, CLASS_ARCHIVE)
