@@ -57,6 +57,11 @@ class Metered:
             raise ConfigurationError(f"clock is {clock!r}; give 'cpu' or 'wall'")
         if not callable(function):
             raise ConfigurationError(f"{function!r} is no function; give metered(…) the function itself")
+        if namespace is not None and not _is_place(namespace):
+            raise ConfigurationError(
+                f"namespace is {namespace!r}; give the name of the column, or the position of the UDF's argument (0 is "
+                f"the first), that holds the namespace"
+            )
         self._function = function
         self._clock = clock
         self._namespace = namespace
@@ -258,6 +263,11 @@ def _each(function: Function, batches: Iterator[Any], **keywords: Meter) -> Iter
     for given in batches:
         arguments = given if isinstance(given, tuple) else (given,)
         yield function(*arguments, **keywords)
+
+
+def _is_place(namespace: object) -> bool:
+    """Return whether rows may have a namespace there."""
+    return namespace != "" if isinstance(namespace, str) else type(namespace) is int and namespace >= 0
 
 
 def _signature(function: Function) -> inspect.Signature | None:

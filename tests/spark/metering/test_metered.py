@@ -401,6 +401,12 @@ def throttle(**settings: Any) -> Throttle:
     return Throttle({"defaults": {"publish": {"messages_per_second": 10}}}, **{"namespace": "ns", **settings})
 
 
+@pytest.mark.parametrize("namespace", [-1, 1.5, True, "", ["ns"], len])
+def test_namespace_that_is_no_place_of_rows_is_refused_before_any_task(namespace: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"namespace is .*give the name of the column, or the position"):
+        throttle().metered(len, namespace=namespace)
+
+
 def test_function_that_spark_packs_before_its_query_began_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="meter what runs after the throttle"):
         cloudpickle.dumps(throttle().metered(len))  # type: ignore[no-untyped-call]
