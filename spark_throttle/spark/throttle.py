@@ -175,7 +175,7 @@ class Throttle:
         Raises
         ------
         ConfigurationError
-            If `clock` is no clock, or the throttle has several queries.
+            If `clock` is no clock, `namespace` no column and no position, or the throttle has several queries.
         """
         own = self._settings.namespace
         if namespace is None and isinstance(own, str) and own.isidentifier():
