@@ -129,6 +129,10 @@ cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ##
 cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ## measure a batch on such a cluster over executors, shards and the store's latency: a plot, one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.growth $(ARGS)
 
+.PHONY: cluster-types
+cluster-types: setup s3a-jars $(CLUSTER_VENV)/.stamp ## send rows of every type every way on such a cluster: one line of JSON
+	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.types
+
 .PHONY: cluster-demos
 cluster-demos: setup s3a-jars $(CLUSTER_VENV)/.stamp ## run the demonstrations on such a cluster, their tables on the store: one line of JSON
 	@$(PYTHON) -m tests.cluster.demos $(ARGS)

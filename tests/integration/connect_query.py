@@ -1,6 +1,7 @@
-"""A throttled query over Spark Connect, run by test_connect.py in a process of its own: one JVM runs in a process.
+"""Throttled queries over Spark Connect, run by test_connect.py in a process of its own: one JVM runs in a process.
 
 The session is the client of a server that PySpark starts beside it: it has no `sparkContext` and reaches no JVM object.
+Run as ``python -m tests.integration.connect_query DIRECTORY``, or with ``types`` behind it for rows of every type.
 Prints one line of JSON.
 """
 
@@ -25,6 +26,7 @@ from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from tests.integration.every_type import run_all
 from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
@@ -58,9 +60,8 @@ def open_connect_session(scratch: Path) -> SparkSession:
     return builder.getOrCreate()
 
 
-def run(root: Path) -> dict[str, Any]:
+def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     """Run a query into a Delta table, and another into a function; return what became of the rows."""
-    spark = open_connect_session(root / "session")
     tenants = "array('slow', 'bad', 'shut', 'free')"
     rows = spark.range(100).selectExpr("id", f"concat({tenants}[int(id % 4)], '/n') ns", "timestamp_seconds(id) at")
     rows.coalesce(1).write.parquet(str(root / "events"))
@@ -132,6 +133,9 @@ def told_by_client(root: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(run(Path(sys.argv[1]))) + "\n")
+    place = Path(sys.argv[1])
+    session = open_connect_session(place / "session")
+    told = run_all(session, str(place)) if sys.argv[2:] == ["types"] else run(session, place)
+    sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it

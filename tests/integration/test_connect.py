@@ -9,17 +9,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.integration.every_type import WAYS
 from tests.sessions import ROOT
 
 
 def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
     tmp_path: Path,
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.integration.connect_query", str(tmp_path)]
-    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    told = json.loads(ran.stdout.splitlines()[-1])
+    told = told_by("tests.integration.connect_query", str(tmp_path))
     slow, bad, shut, free = (list(range(tenant, 100, 4)) for tenant in range(4))
     assert told["session"] == "pyspark.sql.connect.session"
     assert told["admitted"] == told["kept"] == sorted(slow + free)
@@ -33,6 +32,21 @@ def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_noth
     assert told["progress"]["throttle"]["waiting_messages"] == len(shut)
     assert len(told["progress"]["sources"]) == 1
     check_client(told["client"], admitted=sorted(slow + free), rejected=bad, queued=shut)
+
+
+@pytest.mark.thorough
+def test_all_types_pass_every_way_unharmed_on_spark_connect(tmp_path: Path) -> None:
+    told = told_by("tests.integration.connect_query", str(tmp_path), "types")
+    assert told == dict.fromkeys(WAYS, "6 rows, all as they were")
+
+
+def told_by(module: str, *arguments: str) -> Any:
+    """Return what a program prints last, which is JSON."""
+    command = [sys.executable, "-m", module, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return json.loads(ran.stdout.splitlines()[-1])
 
 
 def check_client(told: dict[str, Any], *, admitted: list[int], rejected: list[int], queued: list[int]) -> None:

@@ -18,8 +18,8 @@ from spark_throttle.spark.rows.frames import SIZE
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.status.status import read_status
 from tests.effort import thorough_after
+from tests.integration.every_type import exact
 from tests.integration.streams import Lake, finish, policies, publish
-from tests.integration.test_types import exact
 
 EXTREMES = {
     "tiny": ("127Y", "-128Y"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, VariantType
 
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
@@ -17,62 +15,12 @@ from spark_throttle.spark.columns.payload_columns import with_helpers
 from spark_throttle.spark.rows.frames import TIE
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.state_reader import read_queued
+from tests.effort import thorough_after
+from tests.integration.every_type import POLICIES, WAYS, exact, passing, quoted, run_way, texts, write_source
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-VALUES = {
-    "a_byte": ("127Y", "-128Y"),
-    "a_short": ("32767S", "-32768S"),
-    "an_int": ("2147483647", "int(-2147483648)"),
-    "a_long": ("9007199254740993L", "bigint('-9223372036854775808')"),
-    "a_float": ("float('NaN')", "float('-0.0')"),
-    "a_double": ("double('-Infinity')", "double('-0.0')"),
-    "a_tiny_double": ("double('4.9e-324')", "double('NaN')"),
-    "a_decimal": (
-        "cast('12345678901234567890.123456789012345678' as decimal(38, 18))",
-        "cast('-99999999999999999999.999999999999999999' as decimal(38, 18))",
-    ),
-    "a_string": ("''", "'äö\\u0000\U0001f600\\n'"),
-    "a_collated": ("'Ab' collate UNICODE_CI", "'aB' collate UNICODE_CI"),
-    "a_binary": ("X''", "X'00FF'"),
-    "a_boolean": ("true", "false"),
-    "a_date": ("date'0001-01-01'", "date'9999-12-31'"),
-    "a_timestamp": ("timestamp'0001-01-01 00:00:00'", "timestamp'9999-12-31 23:59:59.999999'"),
-    "an_ntz": ("timestamp_ntz'0001-01-01 00:00:00'", "timestamp_ntz'9999-12-31 23:59:59.999999'"),
-    "a_time": ("time'23:59:59.999999'", "time'00:00:00'"),
-    "a_day_interval": (
-        "interval '106751991 04:00:54.775807' day to second",
-        "interval '-106751991 04:00:54.775808' day to second",
-    ),
-    "an_hour_interval": ("interval '05' hour", "interval '-7' hour"),
-    "a_month_interval": ("interval '178956970-7' year to month", "interval '-178956970-8' year to month"),
-    "a_year_interval": ("interval '5' year", "interval '-5' year"),
-    "an_array": ("array(9007199254740993L, null)", "array()"),
-    "an_array_of_intervals": ("array(interval '5' day)", "array(null)"),
-    "a_map": ("map('', 7, 'k', null)", "map()"),
-    "a_deep_map": ("map(named_struct('k', X'01'), array(map(date'9999-12-31', float('NaN'))))", "map()"),
-    "a_struct": (
-        "named_struct('n', named_struct('l', 7L, 'a', array(named_struct('t', time'01:02:03'))), 'b', X'')",
-        "named_struct('n', null, 'b', null)",
-    ),
-    "a_variant": ("""parse_json('{"a": [1, null, 9007199254740993], "b": 1.50}')""", "parse_json('null')"),
-    "variants": ("array(parse_json('\"x\"'), null)", "array()"),
-    "a_geometry": ("st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')", "null"),
-    "a_geography": ("st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')", "null"),
-    "a_void": ("null", "null"),
-}  # fmt: skip
-"""Two values of every type; a third row has only nulls."""
-
-NAMESPACES = ("t/now", "t/late", "t/never", "t/held")
-POLICIES = policies(
-    namespaces={
-        "t/late": {"write_throttling": "1*delay*100"},
-        "t/never": publish(messages_per_second=0, on_excess="reject"),
-        "t/held": publish(messages_per_second=0),
-    }
-)
 
 
 @pytest.fixture(scope="module")
@@ -80,42 +28,9 @@ def every_type(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) ->
     """Yield a directory of Parquet files: in every namespace, three rows of every type."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
     path = str(tmp_path_factory.mktemp("types") / "source")
-    values = ", ".join(f"case row when 0 then {a} when 1 then {b} end {name}" for name, (a, b) in VALUES.items())
-    names = ", ".join(f"'{name}'" for name in NAMESPACES)
-    rows = f"(select explode(array(0, 1, 2)) row), (select explode(array({names})) ns)"
-    query = f"select int(row) id, ns, {values} from {rows}"  # noqa: S608 - our own values
-    spark.sql(query).coalesce(1).write.parquet(path)
+    write_source(spark, path)
     yield path
     spark.conf.unset("spark.sql.timeType.enabled")
-
-
-def exact(rows: DataFrame) -> list[tuple[Any, ...]]:
-    """Return the rows in a form in which equal means the same: text, made by Spark itself."""
-    columns = [_as_text(F.col(quoted(field.name)), field.dataType) for field in rows.schema]
-    return sorted(map(tuple, rows.select(*columns).collect()), key=repr)
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-def _as_text(column: Any, data_type: DataType) -> Any:
-    if isinstance(data_type, BinaryType):
-        return F.hex(column)
-    if isinstance(data_type, GeometryType | GeographyType):
-        return F.hex(F.st_asbinary(column))
-    is_json = isinstance(data_type, VariantType) or "variant" in data_type.simpleString()
-    return F.to_json(column) if is_json else column.cast("string")
-
-
-def texts(rows: list[tuple[Any, ...]], namespace: str) -> list[tuple[Any, ...]]:
-    """Return the rows of one namespace."""
-    return [row for row in rows if row[1] == namespace]
-
-
-def passing(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the rows of the namespaces that are admitted."""
-    return [row for row in rows if row[1] in {"t/now", "t/late"}]
 
 
 def start_every_type(lake: Lake, source: str, throttle: Throttle) -> DataFrame:
@@ -177,6 +92,12 @@ def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     assert exact(found.select(offered.columns)) == sorted([*passing(before), *texts(before, "t/never")], key=repr)
     verdicts = found.groupBy("ns", "throttle.verdict").count().collect()
     assert sorted(map(tuple, verdicts)) == [("t/late", "ADMIT", 3), ("t/never", "REJECT", 3), ("t/now", "ADMIT", 3)]
+
+
+@pytest.mark.parametrize("way", thorough_after(1, ["references", *(way for way in WAYS if way != "references")]))
+def test_all_types_pass_every_way_unharmed(lake: Lake, every_type: str, way: str) -> None:
+    expected, found = run_way(lake.spark, way, every_type, lake.path("way"))
+    assert found == expected
 
 
 @pytest.mark.thorough
