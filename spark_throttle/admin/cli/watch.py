@@ -87,8 +87,8 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
 
 def _held_by(found: Explanation) -> str:
     """Return which level's quota lets the backlog go last, as the end of a sentence; nothing if none holds it."""
-    last = max(found.levels, key=lambda level: level.release_ms or 0)
-    if not last.release_ms or last.release_ms != found.predicted_release_ms:
+    last = max(found.levels, key=lambda level: level.release_ms or 0, default=None)  # an exempt one has no level
+    if last is None or not last.release_ms or last.release_ms != found.predicted_release_ms:
         return ""
     return shown(f", by the quota of {last.level.replace('_', ' ')} {last.scope}")
 
