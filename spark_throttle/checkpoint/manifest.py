@@ -38,6 +38,11 @@ class Manifest:
     reshardings: tuple[Resharding, ...] = ()
     """The changes of the number of shards, in their order."""
 
+    def shards_of(self, batch: int) -> int:
+        """Return the number of the shards that ran the newest batch: the former one if none has run since a change."""
+        last = self.reshardings[-1] if self.reshardings else None
+        return self.shards if last is None or last.batch != batch else last.former_shards
+
 
 @dataclass(frozen=True, slots=True)
 class Resharding:

@@ -25,7 +25,7 @@ class RunFence:
     Parameters
     ----------
     then
-        Called once the directory is this run's: from here on, others may see the run.
+        Called once the directory is this run's: from here on, others may see the run. If it raises, the run ends.
     """
 
     def __init__(self, directory: Directory, then: Callable[[], None] | None = None) -> None:
@@ -47,10 +47,10 @@ class RunFence:
             return
         if self._directory.read(_NAME) != self._found:
             raise TakenOverError(self._directory.location)
-        self._has_begun = True
         self._directory.write(_NAME, self.run.encode())
         if self._then is not None:
             self._then()
+        self._has_begun = True
 
     def check(self) -> None:
         """Refuse to go on if another run has taken over the directory.

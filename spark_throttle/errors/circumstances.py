@@ -12,8 +12,8 @@ class TakenOverError(ThrottleError):
         self.location = location
         super().__init__(
             f"another run has begun in the control directory {location}, so this one ends: either a query was started "
-            f"twice, or two queries were given one control directory; let only one of them run, and give each query a "
-            f"checkpoint (or control_path) of its own"
+            f"twice, or while a tool worked on its checkpoint, or two queries were given one control directory; let "
+            f"only one of them run, and give each query a checkpoint (or control_path) of its own"
         )
 
     def __reduce__(self) -> tuple[type[TakenOverError], tuple[str]]:

@@ -81,8 +81,13 @@ def queued_after(
 
 def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = None) -> int:
     """Return how many rows wait after a batch, by default the last committed one; no payload is read."""
-    counts = state_blocks(spark, checkpoint, batch).select("block").mapInArrow(_counts, "waiting long").collect()
-    return sum(row["waiting"] for row in counts)
+    return sum(waiting_by_key(spark, checkpoint, batch).values())
+
+
+def waiting_by_key(spark: SparkSession, checkpoint: str, batch: int | None = None) -> dict[int, int]:
+    """Return by the key of every shard how many rows wait in it."""
+    counts = state_blocks(spark, checkpoint, batch).mapInArrow(_counts, "key int, waiting long").collect()
+    return {row["key"]: row["waiting"] for row in counts}
 
 
 def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
@@ -128,7 +133,8 @@ class _Fit:
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         counts = [len(_opened(block.as_py()).state.queue) for block in batch.column("block")]
-        yield pa.RecordBatch.from_pydict({"waiting": pa.array(counts, pa.int64())})
+        keys = batch.column("key").cast(pa.int32())
+        yield pa.RecordBatch.from_pydict({"key": keys, "waiting": pa.array(counts, pa.int64())})
 
 
 def _queued(
@@ -221,7 +227,7 @@ def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None)
     if not operators:
         raise ConfigurationError(
             f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch: give the "
-            f"checkpointLocation that the query was started with"
+            f"checkpointLocation that the query was started with, or restore its folder state"
         )
     # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
     _ = spark.streams.active

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -15,10 +17,20 @@ from typer.testing import CliRunner
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.checkpoint.drained import Drained, read_drained, write_drained
 from spark_throttle.command_line.app import app
-from spark_throttle.errors import Backpressure, ConfigurationError, DrainedError
+from spark_throttle.control.sign_of_life import read_sign_of_life, write_sign_of_life
+from spark_throttle.errors import (
+    Backpressure,
+    ConfigurationError,
+    DamagedError,
+    DrainedError,
+    FileUnusableError,
+    TakenOverError,
+    ThrottleError,
+)
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import drain, pipeline
+from spark_throttle.spark import drain, pipeline, reshard
 from spark_throttle.spark.offline import drain as module
+from spark_throttle.spark.offline.drain import DrainedQuery
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -146,6 +158,93 @@ def test_rows_of_a_column_that_was_widened_are_drained_and_a_table_that_takes_no
     assert drain(lake.spark, lake.checkpoint, lake.path("waiting")).messages == 2
     rows = lake.spark.read.format("delta").load(lake.path("waiting"))
     assert [(row["id"], row["value"]) for row in rows.orderBy("id").collect()] == [(0, 1), (1, 1 << 40)]
+
+
+def test_two_drains_that_cross_write_each_row_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query has ended in good order, so nobody takes its directory from it; the table exists, and takes appends."""
+    lake.offer((i, "shut/a", 10) for i in range(40))
+    lake.run(SHUT)
+    control, into = Directory(str(lake.control)), lake.path("waiting")
+    sign = read_sign_of_life(control)
+    assert sign is not None
+    write_sign_of_life(control, replace(sign, has_ended=True))
+    copied = lake.path("copied")
+    shutil.copytree(lake.checkpoint, copied)
+    drain(lake.spark, copied, into)
+    read, crossed = module.queued_after, list[DrainedQuery]()
+
+    def crosses(*given: Any, **settings: Any) -> DataFrame:
+        if not crossed:
+            monkeypatch.setattr(module, "queued_after", read)
+            crossed.append(drain(lake.spark, lake.checkpoint, into))
+        return read(*given, **settings)
+
+    monkeypatch.setattr(module, "queued_after", crosses)
+    with pytest.raises(TakenOverError):
+        drain(lake.spark, lake.checkpoint, into)
+    rows = lake.spark.read.format("delta").load(into).groupBy("id").count().collect()
+    assert {(row["id"], row["count"]) for row in rows} == {(i, 2) for i in range(40)}, "one by each checkpoint"
+
+
+def test_rows_of_a_state_that_is_gone_or_cut_are_missed_and_the_checkpoint_stays_open(lake: Lake) -> None:
+    lake.offer((i, f"shut/{i}", 10) for i in range(40))
+    lake.run(SHUT)
+    gone, cut = lake.path("gone"), lake.path("cut")
+    for each in (gone, cut):
+        shutil.copytree(lake.checkpoint, each)
+    shutil.rmtree(f"{gone}/state/0/1")
+    for path in Path(cut, "state", "0").glob("[01]/*.delta"):
+        path.write_bytes(path.read_bytes()[:20])
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    cases: tuple[tuple[str, type[ThrottleError], str], ...] = (
+        (gone, DamagedError, r"1 states are there, and not those of its 2 shards; restore"),
+        (cut, FileUnusableError, r"Spark cannot read the states .* restore the checkpoint from a backup"),
+    )
+    for checkpoint, kind, said in cases:
+        with pytest.raises(kind, match=said) as caught:
+            drain(lake.spark, checkpoint, lake.path("waiting"), format="parquet")
+        assert "\n" not in str(caught.value)
+        with pytest.raises((DamagedError, FileUnusableError)) as caught:
+            reshard(lake.spark, checkpoint, 3)
+        assert "\n" not in str(caught.value)
+        assert read_drained(Directory(f"{checkpoint}/throttle")) is None
+    assert not Path(lake.path("waiting")).exists()
+
+
+def test_place_that_cannot_take_the_rows_is_refused_in_one_sentence_and_another_may_be_given(lake: Lake) -> None:
+    lake.offer((i, "shut/a", 10) for i in range(10))
+    lake.run(SHUT)
+    Path(lake.path("a file")).write_text("mine")
+    Path(lake.path("folder")).mkdir()
+    Path(lake.path("folder"), "mine").write_text("mine")
+    formats: tuple[module.DrainFormat, ...] = ("delta", "parquet")
+    for kind in formats:
+        for place, said in (
+            ("", "no place to go"),
+            (lake.path("checkpoint/throttle/waiting"), "is in the checkpoint .* give a place elsewhere"),
+            (f"file:{lake.checkpoint}/", "is in the checkpoint .* give a place elsewhere"),
+            (lake.path("folder"), "has files.* give"),
+            (lake.path("a file"), "is a file: give"),
+            (lake.path("a file/below"), r"could not be written to .*not a directory.*: nothing was; give another"),
+        ):
+            with pytest.raises(ConfigurationError, match=said) as caught:
+                drain(lake.spark, lake.checkpoint, place, format=kind)
+            assert "\n" not in str(caught.value)
+            assert read_drained(Directory(str(lake.control))) is None, (kind, place)
+    assert drain(lake.spark, lake.checkpoint, lake.path("waiting"), format="parquet").messages == 10
+    assert lake.spark.read.parquet(lake.path("waiting")).count() == 10
+
+
+def test_names_of_columns_that_delta_does_not_take_go_into_a_folder(lake: Lake) -> None:
+    lake.offer((i, "shut/a", 10) for i in range(10))
+    stream = lake.events().withColumn("a b", F.lit(1))
+    writer = lake.throttle(SHUT).write_stream(stream).option("checkpointLocation", lake.checkpoint)
+    finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+    with pytest.raises(ConfigurationError, match=r"does not take .* column mapping .* or a folder, in the format parq"):
+        drain(lake.spark, lake.checkpoint, lake.path("waiting"))
+    drain(lake.spark, lake.checkpoint, lake.path("waiting"), format="parquet")
+    rows = lake.spark.read.parquet(lake.path("waiting")).collect()
+    assert sorted((row["id"], row["a b"]) for row in rows) == [(i, 1) for i in range(10)]
 
 
 def test_checkpoint_whose_path_spark_misreads_is_refused_in_one_sentence_and_its_query_starts(lake: Lake) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from pyarrow import fs
 from pyspark.errors import AnalysisException
@@ -20,14 +20,22 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
 from spark_throttle.checkpoint.unsent import refuse_any_unsent
 from spark_throttle.control.clock import Clock
-from spark_throttle.errors import ConfigurationError, NotInstalledError, SourceChangedError
+from spark_throttle.errors import (
+    ConfigurationError,
+    DamagedError,
+    NotInstalledError,
+    SourceChangedError,
+    TakenOverError,
+    ThrottleError,
+)
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
+from spark_throttle.spark.offline.spark_errors import known_error, reading_state, spark_line
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
-from spark_throttle.spark.start.installation import told_in_one_line
-from spark_throttle.spark.start.spark_paths import SparkPaths
-from spark_throttle.spark.state_reader import queued_after, waiting_messages
+from spark_throttle.spark.start.spark_paths import SparkPaths, local_path
+from spark_throttle.spark.state_reader import queued_after, waiting_by_key
 
 DrainFormat: TypeAlias = Literal["delta", "parquet"]
 
@@ -90,34 +98,78 @@ def drain(
         drained to another place.
     NotInstalledError
         If the rows are to go into a Delta table, and Spark has no Delta.
+    DamagedError
+        If the state of a shard, or a file of waiting rows, is missing.
+    FileUnusableError
+        If Spark cannot read a state.
     SourceChangedError
         If copies of waiting rows are missing.
+    TakenOverError
+        If the query, or another drain, has begun meanwhile.
     """
+    if not into.strip():
+        raise ConfigurationError(f"the rows that wait have no place to go ({into!r}): give a table or a folder")
     if format not in ("delta", "parquet"):
         raise ConfigurationError(f"format is {format!r}; give 'delta' or 'parquet'")
     paths = SparkPaths(spark)
     place, control = paths.query(checkpoint, control_path)
-    into = paths.resolve(into).rstrip("/")
+    into = paths.resolve(into).rstrip("/") or "/"
     query = stopped_query(place, control, Clock.system())
     refuse_any_unsent(query.directory, Directory(place), query.batch)
     before = _begun(query, into, format)
-    messages = waiting_messages(spark, place, query.batch)
+    with reading_state(place):
+        messages = _waiting(spark, query)
+        is_left = bool(messages) and (before is None or not before.is_finished)
+        rows = queued_after(spark, place, control, query.batch, schema=schema) if is_left else None
+        found = messages if rows is None else rows.count()
+    if found != messages:
+        problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
+        raise SourceChangedError(f"the queue of {checkpoint}", problem, "restore its control directory")
     if before is None or not before.is_finished:
-        rows = queued_after(spark, place, control, query.batch, schema=schema) if messages else None
-        found = 0 if rows is None else rows.count()
-        if found != messages:
-            problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
-            raise SourceChangedError(f"the queue of {checkpoint}", problem, "restore its control directory")
-        query.check()
-        note = before or Drained(query.batch, into, format, uuid.uuid4().hex)
-        if before is None:
-            write_drained(query.directory, note)
-        if rows is not None:
-            _write(rows, note, query, may_reopen=before is None)
-        query.check()
-        write_drained(query.directory, replace(note, is_finished=True))
+        with query.taken() as taken:
+            _hand_out(rows, taken, before, Drained(query.batch, into, format, uuid.uuid4().hex))
     positions = positions_after(place, query.directory, query.batch)
     return DrainedQuery(query.batch, messages, into, tuple(positions))
+
+
+def _waiting(spark: SparkSession, query: StoppedQuery) -> int:
+    """Return how many rows wait.
+
+    Raises
+    ------
+    DamagedError
+        If the state of a shard is missing, with its rows.
+    """
+    waiting = waiting_by_key(spark, query.checkpoint, query.batch)
+    shards = query.manifest.shards_of(query.batch)
+    if waiting.keys() != set(shard_keys(spark, shards)):
+        problem = f"{len(waiting)} states are there, and not those of its {shards} shards"
+        raise DamagedError(f"the state of {query.checkpoint}", problem)
+    return sum(waiting.values())
+
+
+def _hand_out(rows: DataFrame | None, query: StoppedQuery, before: Drained | None, note: Drained) -> None:
+    """Write the note of the drain, then the rows, if any are left, then that they are there.
+
+    Raises
+    ------
+    TakenOverError
+        If another drain or the query has begun: nothing was written.
+    """
+    if read_drained(query.directory) != before:
+        raise TakenOverError(query.directory.location)
+    if before is None:
+        write_drained(query.directory, note)
+        try:
+            query.check()  # a query that began before the note was there does not know of it
+        except TakenOverError:
+            if read_drained(query.directory) == note:
+                forget_drained(query.directory)
+            raise
+    if rows is not None:
+        _write(rows, before or note, query, may_reopen=before is None)
+    query.check()
+    write_drained(query.directory, replace(before or note, is_finished=True))
 
 
 def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained | None:
@@ -137,40 +189,94 @@ def _begun(query: StoppedQuery, into: str, kind: DrainFormat) -> Drained | None:
                 f"there of the rows, then the note {query.directory.shown('drained.json')}"
             )
         return found
+    around = local_path(query.checkpoint).rstrip("/")
+    if f"{local_path(into)}/".startswith(f"{around}/"):
+        raise ConfigurationError(
+            f"{into} is in the checkpoint {around}, with which the rows would be deleted: give a place elsewhere"
+        )
+    if _is_file(into):
+        raise ConfigurationError(f"{into} is a file: give the rows that waited a table, or a folder of its own")
     if kind == "parquet" and _has_files(into):
         raise ConfigurationError(f"{into} has files: give a folder of its own to the rows that waited")
+    if kind == "delta" and _is_known(into, has_files=True) and _is_known(f"{into}/_delta_log", has_files=False):
+        raise ConfigurationError(
+            f"{into} has files and is no Delta table: give the rows that waited a table, or a folder of its own"
+        )
     return None
 
 
 def _has_files(location: str) -> bool:
-    files, root = file_system(location)
-    return bool(files.get_file_info(fs.FileSelector(root, allow_not_found=True)))
+    try:
+        files, root = file_system(location)
+        return bool(files.get_file_info(fs.FileSelector(root, allow_not_found=True)))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{location} cannot be looked into ({one_line(error)}): give the rows that waited a folder of their own, "
+            f"or mend that"
+        ) from None
+
+
+def _is_file(location: str) -> bool:
+    try:
+        files, root = file_system(location)
+        return bool(files.get_file_info(root).type == fs.FileType.File)
+    except (OSError, ThrottleError):
+        return False
+
+
+def _is_known(location: str, *, has_files: bool) -> bool:
+    """Return whether a place is known to have files, or to have none: Spark may reach what this process does not."""
+    try:
+        return _has_files(location) == has_files
+    except ThrottleError:
+        return False
 
 
 def _write(rows: DataFrame, note: Drained, query: StoppedQuery, *, may_reopen: bool) -> None:
     """Write the rows; a table that has them already leaves them out.
 
+    Where Spark refuses them before it writes any, or nothing is at their place, the checkpoint stays as it was.
+
     Raises
     ------
     ConfigurationError
-        If the table does not take such rows: Spark says so before it writes any, so the checkpoint stays as it was.
+        If the place does not take such rows, or cannot be written.
     NotInstalledError
-        If Spark has no Delta; the checkpoint stays as it was.
+        If Spark has no Delta.
     """
-    if note.written_as == "parquet":
-        rows.write.mode("overwrite").parquet(note.into)
-        return
-    writer = rows.write.format("delta").mode("append")
     name = f"{query.manifest.query}/drained/{note.attempt}"
     try:
-        with told_in_one_line():
+        if note.written_as == "parquet":
+            rows.write.mode("overwrite").parquet(note.into)
+        else:
+            writer = rows.write.format("delta").mode("append")
             writer.option("txnAppId", name).option("txnVersion", note.batch).save(note.into)
-    except (AnalysisException, NotInstalledError) as error:
-        if may_reopen:
+    except Exception as error:  # noqa: BLE001 - PySpark's, or any of the JVM's
+        known = known_error(error)
+        is_refused = isinstance(error, AnalysisException) or isinstance(known, NotInstalledError)
+        is_open = may_reopen and (is_refused or _is_known(note.into, has_files=False))
+        if is_open:
             forget_drained(query.directory)
-        if isinstance(error, NotInstalledError):
-            raise
+        if known is not None:
+            raise known from None
+        if is_refused:
+            raise ConfigurationError(
+                f"{note.into} does not take the rows that wait, so none was written ({spark_line(error)}): "
+                f"{_OTHER_TABLE if note.written_as == 'delta' else _OTHER_FORMAT}"
+            ) from None
+        remedy = (
+            "nothing was; give another place, or mend that"
+            if is_open
+            else f"mend that and run the same again; to give another place, remove what is there of the rows, then the "
+            f"note {query.directory.shown('drained.json')}"
+        )
         raise ConfigurationError(
-            f"{note.into} does not take the rows that wait, so none was written ({one_line(error)}): give them a table "
-            f"of their own"
+            f"the rows that wait could not be written to {note.into} ({spark_line(error)}): {remedy}"
         ) from None
+
+
+_OTHER_TABLE: Final = (
+    "give them a table of their own, for odd names of columns one with column mapping (the setting "
+    "spark.databricks.delta.properties.defaults.columnMapping.mode=name), or a folder, in the format parquet"
+)
+_OTHER_FORMAT: Final = "give them a Delta table, in the format delta, or call drain in Python with another schema"

@@ -18,9 +18,21 @@ from spark_throttle.checkpoint.handover import state_digest, write_handover
 from spark_throttle.checkpoint.manifest import MOST_SHARDS, Manifest, Resharding, reshard
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.core.codec import unpack_shard
-from spark_throttle.errors import ConfigurationError, DamagedError
+from spark_throttle.errors import ConfigurationError, DamagedError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.shard.resharded_shard import united
+
+
+def refuse_number(shards: int) -> None:
+    """Refuse what is no number of shards.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none.
+    """
+    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
+        raise ConfigurationError(f"shards is {shards!r}; give a number from 1 to {MOST_SHARDS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +70,7 @@ class Reshard:
     @property
     def former_shards(self) -> int:
         """The number of the shards that the batch ran with."""
-        done = self.manifest.reshardings
-        return self.manifest.shards if self.earlier == done else done[-1].former_shards
+        return self.manifest.shards_of(self.batch)
 
     def hand_over(
         self,
@@ -76,7 +87,7 @@ class Reshard:
         divide
             Returns, for a time up to which balances are paid, the parts of every former shard (`divided`).
         check
-            Called before the manifest is written; raises if the query has gone on.
+            Called before the manifest is written, and after it; raises if the query has gone on.
 
         Raises
         ------
@@ -85,13 +96,11 @@ class Reshard:
         DamagedError
             If the state of a former shard is missing.
         """
-        if not 1 <= self.shards <= MOST_SHARDS:
-            raise ConfigurationError(f"shards is {self.shards}; give a number from 1 to {MOST_SHARDS}")
+        refuse_number(self.shards)
         if self.shards == self.manifest.shards:
             raise ConfigurationError(f"the checkpoint has {self.shards} shards already: start the query with them")
         if self.shards == self.former_shards:
-            check()
-            return reshard(self.directory, self.manifest, self.shards, self.earlier)
+            return self._write_manifest(self.earlier, check)
         epochs = Epochs(self.directory)
         epoch = epochs.load(self.epoch)
         lent_to = len(epoch.lending.balance_micro)
@@ -109,6 +118,15 @@ class Reshard:
         ]
         digests = {each.key: each.digest for each in former}
         name = write_handover(self.directory, self.batch, self.epoch.number, self.epoch.file, digests, states)
+        return self._write_manifest((*self.earlier, Resharding(self.batch, self.former_shards, name)), check)
+
+    def _write_manifest(self, reshardings: tuple[Resharding, ...], check: Callable[[], None]) -> Manifest:
+        """Write the manifest; if a query that read the one before has begun, that one is written back."""
         check()
-        done = Resharding(self.batch, self.former_shards, name)
-        return reshard(self.directory, self.manifest, self.shards, (*self.earlier, done))
+        written = reshard(self.directory, self.manifest, self.shards, reshardings)
+        try:
+            check()
+        except ThrottleError:
+            reshard(self.directory, self.manifest, self.manifest.shards, self.manifest.reshardings)
+            raise
+        return written

@@ -19,7 +19,8 @@ from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
-from spark_throttle.spark.offline.handing_over import FormerShard, Reshard
+from spark_throttle.spark.offline.handing_over import FormerShard, Reshard, refuse_number
+from spark_throttle.spark.offline.spark_errors import reading_state
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
 from spark_throttle.spark.pipeline import queue_storage
 from spark_throttle.spark.shard.queue_folder import QueueStorage
@@ -51,20 +52,27 @@ def reshard(spark: SparkSession, checkpoint: str, shards: int, *, control_path: 
         number of shards.
     DamagedError
         If a part of the checkpoint is missing.
+    FileUnusableError
+        If Spark cannot read a state.
+    TakenOverError
+        If the query, or another change of the number, has begun meanwhile.
     """
+    refuse_number(shards)
     place, control = SparkPaths(spark).query(checkpoint, control_path)
     query = stopped_query(place, control, Clock.system())
     refuse_drained(query.directory)
     change = Reshard(query.directory, query.manifest, query.batch, _epoch_of(query), shards)
-    blocks = state_blocks(spark, place, query.batch)
-    keys = shard_keys(spark, change.former_shards)
-    found = {row["key"]: FormerShard(*row) for row in blocks.mapInArrow(_known, _KNOWN).collect()}
-    former = [found.pop(key) for key in keys if key in found]
-    if found or len(former) != len(keys):
-        problem = f"its states are of other keys than those of {len(keys)} shards ({len(former)} are there)"
-        raise DamagedError(f"the state of {place}", problem)
-    storage = queue_storage(spark, control)
-    change.hand_over(former, lambda to_ms: _divided(blocks, keys, shards, to_ms, storage), query.check)
+    with query.taken() as taken, reading_state(place):
+        refuse_drained(query.directory)
+        blocks = state_blocks(spark, place, query.batch)
+        keys = shard_keys(spark, change.former_shards)
+        found = {row["key"]: FormerShard(*row) for row in blocks.mapInArrow(_known, _KNOWN).collect()}
+        former = [found.pop(key) for key in keys if key in found]
+        if found or len(former) != len(keys):
+            problem = f"its states are of other keys than those of {len(keys)} shards ({len(former)} are there)"
+            raise DamagedError(f"the state of {place}", problem)
+        storage = queue_storage(spark, control)
+        change.hand_over(former, lambda to_ms: _divided(blocks, keys, shards, to_ms, storage), taken.check)
     return change.former_shards
 
 

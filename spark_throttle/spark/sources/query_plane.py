@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation, refuse_before_resharding
+from spark_throttle.checkpoint.drained import refuse_drained
+from spark_throttle.checkpoint.manifest import (
+    Manifest,
+    bind,
+    bound_manifest,
+    next_incarnation,
+    refuse_before_resharding,
+    refuse_unbound,
+)
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.errors import TakenOverError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
@@ -74,6 +83,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
         forget_observation(directory)
 
     def begin() -> None:
+        _refuse_changed(directory, manifest)
         pulse.start()
         if keeper is not None:
             keeper.start()
@@ -87,6 +97,25 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
         resharding=manifest.reshardings[-1] if manifest.reshardings else None,
         are_policies_on_disk=location.is_on_disk,
     )  # fmt: skip
+
+
+def _refuse_changed(directory: Directory, bound: Manifest) -> None:
+    """Refuse to begin on a checkpoint that a tool has closed or changed since this run was bound to it.
+
+    Raises
+    ------
+    DrainedError
+        If its waiting rows were written elsewhere.
+    ShardCountChangedError
+        If it has another number of shards.
+    TakenOverError
+        If it was changed otherwise.
+    """
+    refuse_drained(directory)
+    found = bound_manifest(directory)
+    refuse_unbound(found, shards=bound.shards, direction=bound.direction)
+    if found != bound:
+        raise TakenOverError(directory.location)
 
 
 def _followed(location: PolicyLocation) -> PolicySource:

@@ -9,6 +9,7 @@ import pytest
 from spark_throttle.checkpoint.drained import Drained, read_drained, refuse_drained, write_drained
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence, owner_of
 from spark_throttle.control.sign_of_life import SignOfLife, write_sign_of_life
 from spark_throttle.errors import ConfigurationError, DamagedError, DrainedError, TakenOverError
@@ -109,6 +110,29 @@ def test_query_that_is_started_meanwhile_ends_the_work(tmp_path: Path, control: 
     RunFence(control).begin()
     with pytest.raises(TakenOverError):
         query.check()
+
+
+def test_tool_that_works_owns_the_directory_and_no_other_takes_it(tmp_path: Path, control: Directory) -> None:
+    sign(control, age_ms=10, has_ended=True)
+    query, late = opened(tmp_path), opened(tmp_path)
+    with query.taken() as taken:
+        assert owner_of(control) == taken.owner != query.owner
+        with pytest.raises(TakenOverError):
+            query.check()
+        with pytest.raises(TakenOverError), late.taken():
+            pass
+        beats = Pulse(control, query.fence, CLOCK, interval_ms=20_000)
+        with pytest.raises(ConfigurationError, match="signs of life; stop it first, or let the drain or reshard"):
+            stopped_query(str(tmp_path), control.location, CLOCK, lambda _: beats.beat())
+        taken.check()
+    assert opened(tmp_path).owner == taken.owner, "it has ended in good order: nobody waits for it"
+
+
+def test_offsets_of_a_committed_batch_that_are_gone_are_damage(tmp_path: Path, control: Directory) -> None:
+    sign(control, age_ms=10, has_ended=True)
+    (tmp_path / "offsets" / "3").unlink()
+    with pytest.raises(DamagedError, match=r"offsets of batch 3 .* they are gone, and the batch is committed; restore"):
+        opened(tmp_path)
 
 
 @pytest.mark.parametrize("gone", ["commits", "throttle"])

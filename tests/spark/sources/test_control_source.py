@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from spark_throttle.checkpoint.drained import Drained, forget_drained, write_drained
+from spark_throttle.checkpoint.manifest import bound_manifest, reshard
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
@@ -31,6 +33,7 @@ from spark_throttle.errors import (
     CheckpointMismatchError,
     ConfigurationError,
     DamagedError,
+    DrainedError,
     EpochMissingError,
     ShardCountChangedError,
     TakenOverError,
@@ -326,6 +329,24 @@ def test_second_query_in_a_control_directory_ends_the_first_or_is_refused(driver
     assert driver.latest(first)["epoch"] == 2
     with pytest.raises(TakenOverError, match="another run has begun in the control directory"):
         running.latestOffset(first, LIMIT)
+
+
+def test_checkpoint_that_a_tool_drains_or_reshards_while_a_query_starts_is_not_begun(driver: Driver) -> None:
+    """It is closed or changed after the query has looked, and before the query owns the control directory."""
+    directory, start = Directory(str(driver.path)), driver.reader.initialOffset()
+    write_drained(directory, Drained(3, "/lake/waiting", "delta", "5eed"))
+    with pytest.raises(DrainedError, match=r"was being drained at batch 3: .* /lake/waiting"):
+        driver.latest(start)
+    with pytest.raises(TakenOverError):
+        driver.latest(start)
+    forget_drained(directory)
+
+    driver.start()
+    driver.reader.initialOffset()
+    reshard(directory, bound_manifest(directory), 5, ())
+    with pytest.raises(ShardCountChangedError):
+        driver.latest(start)
+    assert read_sign_of_life(directory) is None
 
 
 def test_policies_that_cannot_be_read_bind_nothing(tmp_path: Path) -> None:
