@@ -56,6 +56,18 @@ class Resharding:
     """The name of what the new shards begin with (`handover`)."""
 
 
+def refuse_shards(shards: int) -> None:
+    """Refuse what is no number of shards.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is none.
+    """
+    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
+        raise ConfigurationError(f"shards is {shards!r}; give a number from 1 to {MOST_SHARDS}")
+
+
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
     return read_versioned(directory, _NAME, "the manifest", FORMAT, _parsed)

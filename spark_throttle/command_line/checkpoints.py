@@ -20,12 +20,15 @@ import typer
 from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.command_line.pandas_import import show_pandas
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import ConfigurationError, FileUnusableError
+from spark_throttle.files.error_lines import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_QUIET: Final = ("--conf", "spark.ui.showConsoleProgress=false")
+"""Spark's progress bars have no line of their own: an error behind one would be no JSON. Later options override it."""
 
 
 class Written(StrEnum):
@@ -58,7 +61,7 @@ def drain(
 
     The answer says where another query goes on. A drain that was killed is run again with the same arguments.
     """
-    with _session("drain", properties_file, conf or ()) as spark:
+    with _session("drain", checkpoint, properties_file, conf or ()) as spark:
         from spark_throttle.spark import drain as drained
 
         done = drained(spark, checkpoint, into, format=written_as.value, control_path=control_path)
@@ -77,7 +80,10 @@ def reshard(
 
     The query is started with that number next.
     """
-    with _session("reshard", properties_file, conf or ()) as spark:
+    from spark_throttle.checkpoint.manifest import refuse_shards
+
+    refuse_shards(shards)  # before Spark starts, which takes a while
+    with _session("reshard", checkpoint, properties_file, conf or ()) as spark:
         from spark_throttle.spark import reshard as resharded
 
         former = resharded(spark, checkpoint, shards, control_path=control_path)
@@ -93,10 +99,20 @@ def _answer(value: object, said: str, form: Form) -> None:
 
 
 @contextmanager
-def _session(command: str, properties_file: Path | None, conf: Sequence[str]) -> Iterator[SparkSession]:
-    """Return the session of this process; one that is made here is stopped again."""
+def _session(
+    command: str, checkpoint: str, properties_file: Path | None, conf: Sequence[str]
+) -> Iterator[SparkSession]:
+    """Return the session of this process; one that is made here is stopped again.
+
+    A store that cannot be reached while the session is used is told as that.
+    """
     if properties_file is not None and not properties_file.is_file():
-        raise ConfigurationError(f"--properties-file: there is no file {properties_file}")
+        raise ConfigurationError(
+            f"--properties-file: there is no file {properties_file}; give a file of Spark's settings, or leave it out"
+        )
+    for each in conf:
+        if not each.partition("=")[0].strip() or "=" not in each:
+            raise ConfigurationError(f"--conf is {each!r}; give KEY=VALUE, a setting of Spark and its value")
     show_pandas()
     try:
         from pyspark.sql import SparkSession
@@ -107,9 +123,10 @@ def _session(command: str, properties_file: Path | None, conf: Sequence[str]) ->
         ) from None
     active = SparkSession.getActiveSession()
     if active is not None:
-        yield active
+        with _reached(checkpoint):
+            yield active
         return
-    options = [] if properties_file is None else ["--properties-file", str(properties_file)]
+    options = [*_QUIET, *([] if properties_file is None else ["--properties-file", str(properties_file)])]
     for each in conf:
         options += ["--conf", each]
     others = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
@@ -123,6 +140,17 @@ def _session(command: str, properties_file: Path | None, conf: Sequence[str]) ->
             f"Spark does not start ({said}): see what it says above, and correct its settings, or install Java"
         ) from error
     try:
-        yield spark
+        with _reached(checkpoint):
+            yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _reached(checkpoint: str) -> Iterator[None]:
+    """Tell in one line that a file system does not do what it is asked."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"{one_line(error).rstrip(';. ')}; mend that, or give another place, then run the same again"
+        raise FileUnusableError(error.filename or checkpoint, problem) from None

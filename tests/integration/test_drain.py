@@ -31,10 +31,11 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain, pipeline, reshard
 from spark_throttle.spark.offline import drain as module
 from spark_throttle.spark.offline.drain import DrainedQuery
+from spark_throttle.spark.state_reader import queued_after
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.usefixtures("much_later")
 
@@ -132,6 +133,29 @@ def test_command_drains_with_a_spark_of_its_own_which_may_have_no_delta(lake: La
     assert lake.spark.read.parquet(lake.path("waiting")).count() == 40
 
 
+@pytest.mark.parametrize(("options", "exit_code", "said"), [
+    (["--conf", "nonsense"], Exit.INVALID, "--conf is 'nonsense'; give KEY=VALUE"),
+    (["--conf", "=1"], Exit.INVALID, "--conf is '=1'; give KEY=VALUE"),
+    (["--properties-file", "/nowhere"], Exit.INVALID, "no file /nowhere; give a file"),
+    ([], Exit.UNAVAILABLE, "the file s3://lake/checkpoint cannot be used: no such host; mend that"),
+])  # fmt: skip
+def test_command_that_cannot_work_says_so_in_one_line_of_json(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, options: list[str], exit_code: Exit, said: str
+) -> None:
+    del spark
+
+    def fails(*_given: object, **_settings: object) -> None:
+        raise OSError("no such host")
+
+    monkeypatch.setattr("spark_throttle.spark.drain", fails)
+    monkeypatch.setattr("spark_throttle.spark.reshard", fails)
+    for command in (["drain", "--into", "/lake/waiting"], ["reshard", "--shards", "2"]):
+        ended = CliRunner().invoke(app, [*command, "--checkpoint", "s3://lake/checkpoint", *options, "-o", "json"])
+        (line,) = ended.stderr.splitlines()
+        assert (ended.exit_code, ended.stdout, json.loads(line)["exit_code"]) == (exit_code, "", exit_code)
+        assert said in json.loads(line)["message"]
+
+
 def test_checkpoint_stays_open_while_a_destination_has_not_taken_all_that_was_admitted(lake: Lake) -> None:
     api = {**publish(messages_per_second=300), "destination": {"floor_messages_per_second": 5, "open_after_seconds": 1}}
     document = policies(resource_groups={"api": api}, tenants={"a": {"resource_group": "api"}})
@@ -171,7 +195,7 @@ def test_two_drains_that_cross_write_each_row_once(lake: Lake, monkeypatch: pyte
     copied = lake.path("copied")
     shutil.copytree(lake.checkpoint, copied)
     drain(lake.spark, copied, into)
-    read, crossed = module.queued_after, list[DrainedQuery]()
+    read, crossed = queued_after, list[DrainedQuery]()
 
     def crosses(*given: Any, **settings: Any) -> DataFrame:
         if not crossed:

@@ -15,24 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_throttle.checkpoint.handover import state_digest, write_handover
-from spark_throttle.checkpoint.manifest import MOST_SHARDS, Manifest, Resharding, reshard
+from spark_throttle.checkpoint.manifest import Manifest, Resharding, refuse_shards, reshard
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.core.codec import unpack_shard
 from spark_throttle.errors import ConfigurationError, DamagedError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.shard.resharded_shard import united
-
-
-def refuse_number(shards: int) -> None:
-    """Refuse what is no number of shards.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none.
-    """
-    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
-        raise ConfigurationError(f"shards is {shards!r}; give a number from 1 to {MOST_SHARDS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +84,7 @@ class Reshard:
         DamagedError
             If the state of a former shard is missing.
         """
-        refuse_number(self.shards)
+        refuse_shards(self.shards)
         if self.shards == self.manifest.shards:
             raise ConfigurationError(f"the checkpoint has {self.shards} shards already: start the query with them")
         if self.shards == self.former_shards:

@@ -14,12 +14,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.checkpoint.drained import refuse_drained
+from spark_throttle.checkpoint.manifest import refuse_shards
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.partitioning import shard_keys
-from spark_throttle.spark.offline.handing_over import FormerShard, Reshard, refuse_number
+from spark_throttle.spark.offline.handing_over import FormerShard, Reshard
 from spark_throttle.spark.offline.spark_errors import reading_state
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
 from spark_throttle.spark.pipeline import queue_storage
@@ -57,7 +58,7 @@ def reshard(spark: SparkSession, checkpoint: str, shards: int, *, control_path: 
     TakenOverError
         If the query, or another change of the number, has begun meanwhile.
     """
-    refuse_number(shards)
+    refuse_shards(shards)
     place, control = SparkPaths(spark).query(checkpoint, control_path)
     query = stopped_query(place, control, Clock.system())
     refuse_drained(query.directory)
