@@ -57,7 +57,8 @@ class DrainedQuery:
     """The positions of the query's sources after the batch."""
 
     def __str__(self) -> str:
-        lines = [f"{self.messages} rows that waited after batch {self.batch} are in {self.into}"]
+        done = f"{self.messages} rows that waited after batch {self.batch} are in {self.into}"
+        lines = [done if self.messages else f"no row waited after batch {self.batch}, so none was written"]
         return "\n".join([*lines, *(f"the source goes on from there with {each}" for each in self.positions)])
 
 
