@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.entries import named_app
 from spark_throttle.admin.cli.output import Exit
-from spark_throttle.admin.cli.watch import _as_sheet
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.command_line.app import app
 from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.files.storage import Directory
-from spark_throttle.status.explain import explain_job
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
 from tests.status.test_explain import run_batch
@@ -354,15 +349,6 @@ def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
     assert found["predicted_release_ms"] == 2500
     text = run("explain", "acme/x", "--control", str(control)).stdout
     assert "time until the backlog is gone, if nothing more arrives: 2.5 s, by the quota of resource group gold" in text
-
-
-def test_explain_of_a_namespace_exempted_while_its_rows_wait_names_no_quota(tmp_path: Path) -> None:
-    control = tmp_path / "control"
-    run_batch(control, ["acme/x"] * 7)
-    exempted = replace(explain_job(str(control), "acme/x"), rule="exempt", levels=(), predicted_release_ms=0)
-    with io.StringIO() as screen:
-        Console(file=screen, width=200).print(_as_sheet(exempted))
-        assert "by the quota of" not in screen.getvalue()
 
 
 def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:

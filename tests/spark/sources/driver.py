@@ -1,0 +1,97 @@
+"""Spark's part in tests of the control source's reader."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from spark_throttle.control.clock import Clock
+from spark_throttle.control.epochs import EpochName
+from spark_throttle.control.feedback import write_reports
+from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.rows.frames import FRAME_SCHEMA
+from spark_throttle.spark.sources.control_source import ThrottleControlReader
+
+KEYS = (11, 7)
+START_MS = 1_760_000_000_000
+POLICIES = "{job: {publish: {messages_per_second: 100}}, namespaces: {a/x: {}, b/y: {}, c/z: {}}}"
+LIMIT = ReadAllAvailable()
+
+
+@dataclass
+class Driver:
+    """Spark's part: a checkpoint, offsets, batches that report; and a clock that only pauses advance."""
+
+    path: Path
+    more: dict[str, str] = field(default_factory=dict)
+    now_ms: int = START_MS
+    pauses: list[float] = field(default_factory=list)
+    on_pause: Callable[[], object] = lambda: None
+    clock: Clock | None = None
+    """The clock to use instead of the one that only pauses move on."""
+
+    batches: int = 0
+    reader: ThrottleControlReader = field(init=False)
+    offset: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self, **more: str) -> None:
+        self.more |= more
+        options = {
+            "controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS),
+            "batchesretained": "100",
+        }  # fmt: skip
+        options |= (
+            self.more if {"policyfile", "policyobject"} & set(self.more) else {"policytext": POLICIES} | self.more
+        )
+        self.reader = ThrottleControlReader(options, clock=self.clock or self.now, pause=self.pause)
+
+    def now(self) -> int:
+        return self.now_ms
+
+    def pause(self, seconds: float) -> None:
+        assert len(self.pauses) < 1_000
+        self.pauses.append(seconds)
+        self.now_ms += round(1000 * seconds)
+        self.on_pause()
+
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        self.offset = self.reader.latestOffset(start, LIMIT)
+        return self.offset
+
+    def rows(self, start: dict[str, Any], end: dict[str, Any]) -> list[dict[str, Any]]:
+        found = []
+        for partition in self.reader.partitions(start, end):
+            copied = pickle.loads(pickle.dumps(self.reader))  # noqa: S301 - our own bytes, as Spark ships it
+            for batch in copied.read(partition):
+                assert batch.schema == FRAME_SCHEMA
+                found += batch.to_pylist()
+        return found
+
+    def batch(self, *, moved: int = 0, next_event_ms: int = NEVER_MS) -> None:
+        """Run a batch in which both shards had one flow."""
+        name = EpochName(self.offset["epoch"], self.offset["file"])
+        revision = self.reader.plane().epochs.load(name).revision
+        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved]])
+        reports = [
+            UsageReport(
+                shard, name.number, revision, self.now_ms, pa.array([f"{shard}/x"]), -one, -one, one, pair, pair,
+                0 * pair, 0 * pair, pair, 0 * one, 0 * one, next_event_ms,
+            )
+            for shard in range(len(KEYS))
+        ]  # fmt: skip
+        write_reports(Directory(str(self.path)), self.batches, [pack_usage(report) for report in reports])
+        self.batches += 1
