@@ -130,7 +130,7 @@ cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa 
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.growth $(ARGS)
 
 .PHONY: cluster-types
-cluster-types: setup s3a-jars $(CLUSTER_VENV)/.stamp ## send rows of every type every way on such a cluster: one line of JSON
+cluster-types: setup s3a-jars $(CLUSTER_VENV)/.stamp ## send rows of every type, of 2,000 columns and of 50 MB every way on such a cluster: one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.types
 
 .PHONY: cluster-demos

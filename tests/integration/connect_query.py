@@ -1,7 +1,8 @@
 """Throttled queries over Spark Connect, run by test_connect.py in a process of its own: one JVM runs in a process.
 
 The session is the client of a server that PySpark starts beside it: it has no `sparkContext` and reaches no JVM object.
-Run as ``python -m tests.integration.connect_query DIRECTORY``, or with ``types`` behind it for rows of every type.
+Run as ``python -m tests.integration.connect_query DIRECTORY``, or with ``types`` behind it for rows of every type, or
+``wide`` for wide rows.
 Prints one line of JSON.
 """
 
@@ -26,7 +27,7 @@ from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from tests.integration.every_type import run_all
+from tests.integration import every_type, wide_rows
 from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
@@ -135,7 +136,14 @@ def told_by_client(root: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     place = Path(sys.argv[1])
     session = open_connect_session(place / "session")
-    told = run_all(session, str(place)) if sys.argv[2:] == ["types"] else run(session, place)
+    told: dict[str, Any]
+    match sys.argv[2:]:
+        case ["types"]:
+            told = every_type.run_all(session, str(place))
+        case ["wide"]:
+            told = wide_rows.run_all(session, str(place))
+        case _:
+            told = run(session, place)
     sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
     os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
