@@ -83,7 +83,12 @@ def files_without_processes() -> dict[str, str]:
 
 
 def session_settings(
-    scratch: Path, *, uses: tuple[str, ...] = ("delta",), memory: str = "2g", jvm_options: str = SHORT_LIVED
+    scratch: Path,
+    *,
+    uses: tuple[str, ...] = ("delta",),
+    memory: str = "2g",
+    jvm_options: str = SHORT_LIVED,
+    class_archive: Path = CLASS_ARCHIVE,
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
@@ -100,7 +105,7 @@ def session_settings(
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} "
-        + with_class_archive(jvm_options),
+        + with_class_archive(jvm_options, class_archive),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": memory,

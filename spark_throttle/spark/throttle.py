@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
-from spark_throttle.checkpoint.manifest import MOST_SHARDS
+from spark_throttle.checkpoint.manifest import refuse_shards
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
@@ -91,8 +91,8 @@ class Throttle:
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
-        if shards is not None and not 1 <= shards <= MOST_SHARDS:
-            raise ConfigurationError(f"shards is {shards}; give a number from 1 to {MOST_SHARDS}")
+        if shards is not None:
+            refuse_shards(shards)
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)

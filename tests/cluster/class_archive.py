@@ -13,32 +13,26 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 from tests.class_archive import archiving_to, end_session
-from tests.cluster.job import CLASS_ARCHIVE, settings, start
+from tests.cluster.job import CLASS_ARCHIVE, open_session, start
 from tests.cluster.store import running_store
 from tests.crash.job import SHARDS
 from tests.crash.policies import AMPLE, text_of
 from tests.crash.workload import add_files
-from tests.sessions import ROOT, pin_interpreter
+from tests.sessions import ROOT
 
 
 def main() -> int:
     """Make it anew."""
     CLASS_ARCHIVE.unlink(missing_ok=True)
     os.environ["PYTHONPATH"] = str(ROOT)
-    pin_interpreter()
     with tempfile.TemporaryDirectory() as folder, running_store(Path(folder) / "store", seed=1) as store:
         root = Path(folder)
         os.environ.update(store.environment())
         (root / "store.json").write_text(json.dumps(store.settings()))
         store.write("policies.yaml", text_of(AMPLE).encode())
         made = root / CLASS_ARCHIVE.name
-        builder = SparkSession.builder
-        for key, value in settings(root, root / "spark", "local[2]", SHARDS, jvm_options=archiving_to(made)).items():
-            builder = builder.config(key, value)
-        spark = builder.getOrCreate()
+        spark = open_session(root, "local[2]", SHARDS, jvm_options=archiving_to(made))
         for number, writer in enumerate(("native", "spark")):
             add_files(root, 2 * number + 2)
             start(spark, root, writer=writer, shards=SHARDS, is_shared=False).awaitTermination()

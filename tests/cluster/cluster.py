@@ -16,9 +16,9 @@ from typing import Final
 
 import pyspark
 
-from tests.cluster.store import free_ports
+from tests.cluster.store import Store, free_ports, running_store
 from tests.recovery.processes import cpu_seconds_of, kill_process, session_members
-from tests.sessions import SHORT_LIVED
+from tests.sessions import ROOT, SHORT_LIVED, pin_interpreter
 
 HOME: Final = Path(pyspark.__file__).parent
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
@@ -125,6 +125,17 @@ def running_cluster(folder: Path, workers: int, executors: int, environment: Map
         yield cluster
     finally:
         cluster.stop()
+
+
+@contextmanager
+def cluster_over_store(root: Path, workers: int, executors: int, seed: int = 1) -> Iterator[tuple[Store, Cluster]]:
+    """Yield a store and a cluster that reaches it; what this process starts from now on has what both need."""
+    os.environ["PYTHONPATH"] = str(ROOT)
+    pin_interpreter()
+    with running_store(root / "store", seed) as store:
+        os.environ.update(store.environment())
+        with running_cluster(root / "cluster", workers, executors, os.environ) as cluster:
+            yield store, cluster
 
 
 def machine_of(pid: int | None, machines: Sequence[Collection[int]], otherwise: int) -> int:

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.bench import say
-from tests.cluster.cluster import running_cluster
+from tests.cluster.cluster import cluster_over_store
 from tests.cluster.job import LAKE, of_cluster
-from tests.cluster.store import Store, running_store
-from tests.sessions import ROOT, pin_interpreter
+from tests.cluster.store import Store
+from tests.sessions import ROOT
 
 WORKERS: Final = 3
 DEMOS: Final[Mapping[str, Sequence[str]]] = {"demo": (), "shares": ("--master", "{master}"), "soak": ("--minutes", "3")}
@@ -36,16 +36,21 @@ def submit_arguments(store: Store, master: str) -> str:
     return f"--master {master} --properties-file {ROOT / 'conf' / 'spark-defaults.conf'} {words} pyspark-shell"
 
 
-def run(name: str, root: Path, store: Store, master: str) -> tuple[int, dict[str, Any]]:
-    """Run a demonstration; return its exit status, and its last line."""
-    arguments = [word.format(master=master) for word in DEMOS[name]]
-    command = [sys.executable, str(ROOT / "demos" / f"{name}.py"), "--out", str(root / name)]
+def submitted(program: Sequence[str], store: Store, master: str) -> tuple[int, dict[str, Any]]:
+    """Run a program of Python with the cluster's settings; return its exit status, and its last line."""
     ended = subprocess.run(
-        [*command, "--place", f"{LAKE}/{name}", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
+        [sys.executable, *program], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False,
         env=os.environ | {"PYSPARK_SUBMIT_ARGS": submit_arguments(store, master)},
     )  # fmt: skip
     lines = ended.stdout.splitlines()
     return ended.returncode, json.loads(lines[-1]) if lines else {}
+
+
+def run(name: str, root: Path, store: Store, master: str) -> tuple[int, dict[str, Any]]:
+    """Run a demonstration; return its exit status, and its last line."""
+    arguments = [word.format(master=master) for word in DEMOS[name]]
+    program = [str(ROOT / "demos" / f"{name}.py"), "--out", str(root / name), "--place", f"{LAKE}/{name}"]
+    return submitted([*program, *arguments], store, master)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,16 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root: Path = asked.out.absolute()
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    os.environ["PYTHONPATH"] = str(ROOT)
-    pin_interpreter()
     status, told = 0, {}
-    with running_store(root / "store", 1) as store:
-        os.environ.update(store.environment())
-        with running_cluster(root / "cluster", WORKERS, 1, os.environ) as cluster:
-            for name in asked.demo or DEMOS:
-                say(f"running {name}")
-                ended, told[name] = run(name, root, store, cluster.url)
-                status = status or ended
+    with cluster_over_store(root, WORKERS, 1) as (store, cluster):
+        for name in asked.demo or DEMOS:
+            say(f"running {name}")
+            ended, told[name] = run(name, root, store, cluster.url)
+            status = status or ended
     print(json.dumps(told, separators=(",", ":")))  # noqa: T201 - the result
     return status
 

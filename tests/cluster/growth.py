@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from tests.cluster.bench import Bench, say
-from tests.cluster.cluster import running_cluster
+from tests.cluster.cluster import cluster_over_store
 from tests.cluster.faults import Faults
 from tests.cluster.pictures import draw_growth
 from tests.cluster.requests import by_owner
-from tests.cluster.store import running_store
 from tests.crash.points import DIRECTORY
-from tests.sessions import ROOT, pin_interpreter
+from tests.sessions import ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +75,13 @@ def measured(root: Path, setting: Setting, batches: int, *, is_throttled: bool) 
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     os.environ[DIRECTORY] = str(root)
-    with running_store(root / "store", 1) as store:
-        os.environ.update(store.environment())
+    with cluster_over_store(root, setting.workers, setting.executors) as (store, cluster):
         (root / "store.json").write_text(json.dumps(store.settings()))
-        with running_cluster(root / "cluster", setting.workers, setting.executors, os.environ) as cluster:
-            bench = Bench(root, 1, store, cluster, shards=setting.shards)
-            try:
-                calm = bench.measure(batches, Faults(latency_ms=setting.latency_ms), is_throttled=is_throttled)
-            finally:
-                bench.leave()
+        bench = Bench(root, 1, store, cluster, shards=setting.shards)
+        try:
+            calm = bench.measure(batches, Faults(latency_ms=setting.latency_ms), is_throttled=is_throttled)
+        finally:
+            bench.leave()
     return Grown(
         setting.axis, setting.value, is_throttled, round(calm.seconds / batches, 3),
         round(calm.cpu_seconds / batches, 3), by_owner(calm.counts, batches)["all"],
@@ -104,8 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_setting = {(each.axis, each.value): each for each in SETTINGS}
     done = {(*of_setting[each.axis, each.value].as_run, each.is_throttled): each for each in found}
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
-    os.environ["PYTHONPATH"] = str(ROOT)
-    pin_interpreter()
     for setting in SETTINGS:
         if asked.axis and setting.axis not in asked.axis:
             continue

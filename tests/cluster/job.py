@@ -88,19 +88,24 @@ def of_cluster() -> dict[str, str]:
     }
 
 
-def settings(root: Path, scratch: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED) -> dict[str, str]:
-    """Return the settings of the session: one core and one GiB an executor."""
-    own = session_settings(scratch) | OF_QUERIES | of_cluster()
-    archived = with_class_archive(jvm_options, CLASS_ARCHIVE)
-    return own | {
+def open_session(root: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED) -> SparkSession:
+    """Return a session of the cluster: one core and one GiB an executor."""
+    scratch = root / f"spark-{os.getpid()}"
+    settings = session_settings(scratch, jvm_options=jvm_options, class_archive=CLASS_ARCHIVE)
+    settings |= OF_QUERIES | of_cluster()
+    settings |= {
         "spark.master": master,
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} {archived}",
-        "spark.executor.extraJavaOptions": archived,
+        "spark.executor.extraJavaOptions": with_class_archive(jvm_options, CLASS_ARCHIVE),
         "spark.task.maxFailures": "8",
         "spark.sql.shuffle.partitions": str(shards),
         **json.loads((root / "store.json").read_text()),
     }
+    pin_interpreter()
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def main() -> None:
@@ -116,12 +121,7 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.plain:
         points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
-    scratch = asked.root / f"spark-{os.getpid()}"
-    builder = SparkSession.builder
-    for key, value in settings(asked.root, scratch, asked.master, asked.shards).items():
-        builder = builder.config(key, value)
-    pin_interpreter()
-    spark = builder.getOrCreate()
+    spark = open_session(asked.root, asked.master, asked.shards)
     query = (
         start_unthrottled(spark, asked.root, shards=asked.shards)
         if asked.unthrottled

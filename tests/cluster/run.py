@@ -25,16 +25,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cluster.bench import Bench, Calm, Diary, say
-from tests.cluster.cluster import running_cluster
+from tests.cluster.cluster import cluster_over_store
 from tests.cluster.pictures import draw_requests, draw_run
 from tests.cluster.plan import draw_kills
 from tests.cluster.requests import by_owner
-from tests.cluster.store import running_store
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.job import SHARDS
 from tests.crash.points import DIRECTORY
 from tests.crash.run import POINTS
-from tests.sessions import ROOT, pin_interpreter
+from tests.sessions import ROOT
 
 WORKERS: Final = 3
 
@@ -48,31 +47,27 @@ def run(
     """
     until = time.monotonic() + 60 * minutes
     root.mkdir(parents=True)
-    os.environ["PYTHONPATH"] = str(ROOT)
     os.environ[DIRECTORY] = str(root)
-    pin_interpreter()
-    with running_store(root / "store", seed) as store:
-        os.environ.update(store.environment())
+    with cluster_over_store(root, WORKERS, executors, seed) as (store, cluster):
         (root / "store.json").write_text(json.dumps(store.settings() | dict(settings)))
-        with running_cluster(root / "cluster", WORKERS, executors, os.environ) as cluster:
-            bench = Bench(root, seed, store, cluster, shards=SHARDS)
-            try:
-                calm = bench.measure(batches)
-                say(f"a batch of the calm: {calm.seconds / calm.batches:.1f} s, {by_owner(calm.counts, batches)}")
-                for number, kill in enumerate(draw_kills(kills, seed, POINTS["delta"])):
-                    if time.monotonic() > until:
-                        break
-                    bench.make(kill)
-                    seconds, victim, point = bench.diary.kills[-1]
-                    how = ", silently" if kill.is_silent else ""
-                    out = f", and the store for {kill.outage_seconds} s{how}" if kill.outage_seconds else ""
-                    say(f"{seconds:6.0f} s  kill {number + 1} of {kills}: {victim} at {point or 'a moment'}{out}")
-                bench.finish()
-                say("drained")
-                (root / "counts.json").write_text(json.dumps({"calm": asdict(calm), "all": store.counts()}, indent=1))
-                store.copy_to(root)
-            finally:
-                bench.leave()
+        bench = Bench(root, seed, store, cluster, shards=SHARDS)
+        try:
+            calm = bench.measure(batches)
+            say(f"a batch of the calm: {calm.seconds / calm.batches:.1f} s, {by_owner(calm.counts, batches)}")
+            for number, kill in enumerate(draw_kills(kills, seed, POINTS["delta"])):
+                if time.monotonic() > until:
+                    break
+                bench.make(kill)
+                seconds, victim, point = bench.diary.kills[-1]
+                how = ", silently" if kill.is_silent else ""
+                out = f", and the store for {kill.outage_seconds} s{how}" if kill.outage_seconds else ""
+                say(f"{seconds:6.0f} s  kill {number + 1} of {kills}: {victim} at {point or 'a moment'}{out}")
+            bench.finish()
+            say("drained")
+            (root / "counts.json").write_text(json.dumps({"calm": asdict(calm), "all": store.counts()}, indent=1))
+            store.copy_to(root)
+        finally:
+            bench.leave()
     return take_account(Evidence.read(root), RunFacts(len(bench.diary.kills))), calm, bench.diary
 
 

@@ -9,19 +9,16 @@ if all came as they were.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from tests.cluster.cluster import running_cluster
-from tests.cluster.demos import WORKERS, submit_arguments
+from tests.cluster.cluster import cluster_over_store
+from tests.cluster.demos import WORKERS, submitted
 from tests.cluster.job import LAKE
-from tests.cluster.store import running_store
 from tests.integration import every_type, wide_rows
-from tests.sessions import ROOT, pin_interpreter
+from tests.sessions import ROOT
 
 UNHARMED: Final = {
     "every_type": dict.fromkeys(every_type.WAYS, "6 rows, all as they were"),
@@ -35,21 +32,14 @@ def main() -> int:
     root: Path = ROOT / "build" / "cluster-types"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
-    os.environ["PYTHONPATH"] = str(ROOT)
-    pin_interpreter()
-    told = {}
-    with running_store(root / "store", 1) as store:
-        os.environ.update(store.environment())
-        with running_cluster(root / "cluster", WORKERS, 1, os.environ) as cluster:
-            for program in UNHARMED:
-                ended = subprocess.run(
-                    [sys.executable, "-m", f"tests.integration.{program}", f"{LAKE}/{program}"],
-                    cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-                    env=os.environ | {"PYSPARK_SUBMIT_ARGS": submit_arguments(store, cluster.url)},
-                )  # fmt: skip
-                told[program] = json.loads(ended.stdout.splitlines()[-1])
+    status, told = 0, {}
+    with cluster_over_store(root, WORKERS, 1) as (store, cluster):
+        for name in UNHARMED:
+            program = ["-m", f"tests.integration.{name}", f"{LAKE}/{name}"]
+            ended, told[name] = submitted(program, store, cluster.url)
+            status = status or ended
     print(json.dumps(told, separators=(",", ":")))  # noqa: T201 - the result
-    return 0 if told == UNHARMED else 1
+    return status or int(told != UNHARMED)
 
 
 if __name__ == "__main__":
