@@ -29,6 +29,9 @@ _FIRST_PORT, _PORTS = 20_000, 8_000
 _GRPC: Final = 10_000
 """SeaweedFS listens at each port, and at that port and so much more."""
 
+_GIVEN: Final = set[int]()
+"""The ports that `free_ports` has returned: who asked for one may not listen at it yet."""
+
 
 class Store:
     """The running server, its proxy, and a look at its files past the proxy."""
@@ -116,12 +119,13 @@ def running_store(folder: Path, seed: int) -> Iterator[Store]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback at which nobody listens, nor at their neighbours for gRPC."""
+    """Return ports of loopback at which nobody listens, nor at their neighbours for gRPC; none is returned twice."""
     found: list[int] = []
     for port in range(_FIRST_PORT + os.getpid() % 1000 * 8, _FIRST_PORT + _PORTS + 8_000):
-        if _is_free(port) and _is_free(port + _GRPC):
+        if port not in _GIVEN and _is_free(port) and _is_free(port + _GRPC):
             found.append(port)
         if len(found) == count:
+            _GIVEN.update(found)
             return found
     raise OSError(f"loopback has no {count} free ports from {_FIRST_PORT} on")
 
