@@ -134,7 +134,7 @@ cluster-types: setup s3a-jars $(CLUSTER_VENV)/.stamp ## send rows of every type,
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.types
 
 .PHONY: cluster-demos
-cluster-demos: setup s3a-jars $(CLUSTER_VENV)/.stamp ## run the demonstrations on such a cluster, their tables on the store: one line of JSON
+cluster-demos: setup browser s3a-jars $(CLUSTER_VENV)/.stamp ## run the demonstrations on such a cluster, their tables on the store: one line of JSON
 	@$(PYTHON) -m tests.cluster.demos $(ARGS)
 
 MINUTES ?= 30

@@ -5,7 +5,7 @@ browser opens its page. The quota of the group bronze is changed from the comman
 Then the job is stopped and its output is recounted: for each change, the number of batches planned after its commit up
 to the first that applied it (1 is at once), and whether a row was lost or duplicated. Screenshots of the page are in
 `build/admin-demo`. The last line of standard output is JSON. The exit status is 0 if every change took effect in the
-next batch and every row is accounted for.
+next batch and every row is accounted for. With `--place`, the policies, the tables and the checkpoint are on a store.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pyarrow import fs
 from pyspark.sql.streaming.query import StreamingQuery
 
 from demos.admin_demo_page import Page
 from demos.demo import demo_settings
 from demos.recount import check_conservation
-from demos.tables import as_offered, read_batches, read_rows
+from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.core.codec import unpack_epoch
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.load.options import LoadOptions
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark.state_reader import read_queued
@@ -52,7 +53,9 @@ TRAFFIC: Final[list[dict[str, Any]]] = [
     {"prefix": "bronze", "namespaces": 20, "messages_per_second": 900, "zipf_exponent": 0.3, "bursts": False},
     {"prefix": "free", "namespaces": 10, "messages_per_second": 150, "zipf_exponent": 1.0, "bursts": False},
 ]
-MOST_SECONDS: Final = 170
+WAIT_SECONDS: Final = 170
+"""Time limit for a few batches, the session's start included."""
+
 SHARDS: Final = 2
 WARM_UP_BATCHES: Final = 6
 PAUSE_BATCHES: Final = 3
@@ -81,21 +84,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out: Path = asked.out
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    deadline = time.monotonic() + MOST_SECONDS
-    store = DeltaStore.create(str(out / "policies"))
+    place = asked.place or str(out)
+    store = DeltaStore.create(f"{place}/policies")
     service = PolicyService(store, clock_ms=_wall_clock_ms)
     service.apply(load_policies(asked.policies), Author("demonstration", "what it begins with"))
     token = TokenFile(out / "tokens.json", clock_ms=_wall_clock_ms).create("demonstration", "admin", days=1)
 
-    settings = demo_settings(out, store.location, 600, asked.seed, TRAFFIC, SHARDS)
+    settings = demo_settings(place, store.location, 600, asked.seed, TRAFFIC, SHARDS)
     throttle = make_throttle(settings.throttle)
-    control = Path(settings.checkpoint) / "throttle"
+    control = f"{settings.checkpoint}/throttle"
     spark = open_session(settings)
     events = read_events(spark, settings.source)
     query = start_query(throttle, events, settings)
 
     def wait_for_batches(count: int) -> None:
-        _wait_for_batches(query, Directory(str(control)), count, deadline)
+        _wait_for_batches(query, Directory(control), count)
 
     try:
         with _server(out, store.location, control) as address, Page.opened(address, token, out, GROUP) as page:
@@ -117,19 +120,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         query.stop()
         spark.stop()
 
-    batches = read_batches(Path(settings.checkpoint))
+    acted = [batches_until(revision, service, f"{place}/policies", control) for revision in (by_cli, by_api, by_page)]
+    bring(asked.place, out)
+    batches = read_batches(out / "checkpoint")
     parts = [read_rows(out / name, batches).rows for name in ("admitted", "rejected")]
     conservation = check_conservation(
         LoadOptions.parse(settings.source.options).traffic, batches[-1].end_row, [*parts, as_offered(queued)]
     )
-    acted = [batches_until(revision, service, out / "policies", control) for revision in (by_cli, by_api, by_page)]
     outcome = Outcome(acted[0], acted[1], acted[2], conservation.lost, conservation.doubled)
     _say(f"{len(batches)} batches, {batches[-1].end_row:,} messages offered; pictures in {out}")
     print(json.dumps(asdict(outcome), separators=(",", ":")), flush=True)
     return 0 if outcome.is_right else 1
 
 
-def batches_until(revision: int, service: PolicyService, store: Path, control: Path) -> int:
+def batches_until(revision: int, service: PolicyService, store: str, control: str) -> int:
     """Return the number of epochs planned after a revision was committed, up to the first that applied it.
 
     Every epoch has exactly one batch here, because each batch brings rows. The time of the commit is that of its file
@@ -137,7 +141,7 @@ def batches_until(revision: int, service: PolicyService, store: Path, control: P
     """
     committed_ms = commit_times_ms(store)[revision]
     wanted = compile_policy(service.document(at=revision), "publish").revision
-    directory = Directory(str(control))
+    directory = Directory(control)
     planned = 0
     for name in directory.names("epochs"):
         epoch = unpack_epoch(directory.read(f"epochs/{name}") or b"", name)
@@ -150,14 +154,22 @@ def batches_until(revision: int, service: PolicyService, store: Path, control: P
     raise RuntimeError(f"no batch applied revision {revision}, although {planned} were planned after it")
 
 
-def commit_times_ms(store: Path) -> Mapping[int, int]:
-    """Return the commit time of each revision of a Delta store."""
-    times = {}
-    for path in (store / "_delta_log").glob("*.json"):
-        for line in path.read_text().splitlines():
-            revision = json.loads(line).get("commitInfo", {}).get("policyRevision")
-            if revision is not None:
-                times[int(revision)] = path.stat().st_mtime_ns // 1_000_000
+def commit_times_ms(store: str) -> Mapping[int, int]:
+    """Return the time by which each revision of a Delta store was committed.
+
+    A disk keeps the nanosecond in which a file was written, an S3 store only the second: then it is that second's last
+    millisecond.
+    """
+    files, root = file_system(store)
+    times: dict[int, int] = {}
+    for file in files.get_file_info(fs.FileSelector(f"{root}/_delta_log")):
+        if not file.path.endswith(".json"):
+            continue
+        with files.open_input_stream(file.path) as log:
+            commits = [json.loads(line).get("commitInfo", {}) for line in log.read().splitlines()]
+        rest_of_second_ms = 0 if file.mtime_ns % 1_000_000_000 else 999
+        committed_ms = file.mtime_ns // 1_000_000 + rest_of_second_ms
+        times |= {int(commit["policyRevision"]): committed_ms for commit in commits if "policyRevision" in commit}
     return times
 
 
@@ -206,7 +218,7 @@ def _request(
 
 
 @contextmanager
-def _server(out: Path, store: str, control: Path) -> Iterator[str]:
+def _server(out: Path, store: str, control: str) -> Iterator[str]:
     """Yield the address of a server that uses the store and watches the job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -233,8 +245,9 @@ def _answers(port: int) -> bool:
         return False
 
 
-def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int, deadline: float) -> None:
+def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int) -> None:
     """Wait until `count` more batches have reported; raise if the query fails."""
+    deadline = time.monotonic() + WAIT_SECONDS
     names = directory.names("feedback")
     first = int(names[-1].partition(".")[0]) if names else -1
     while time.monotonic() < deadline:
@@ -243,7 +256,7 @@ def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int, d
         names = directory.names("feedback")
         if names and int(names[-1].partition(".")[0]) >= first + count:
             return
-    raise TimeoutError(f"{count} batches did not come within {MOST_SECONDS} s of the start")
+    raise TimeoutError(f"{count} batches did not come within {WAIT_SECONDS} s")
 
 
 def _wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
@@ -261,6 +274,7 @@ def _wall_clock_ms() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "admin-demo", help="deleted, then written again")
+    ask_for_place(parser)
     parser.add_argument("--policies", type=Path, default=ROOT / "conf" / "policies" / "admin_demo.yaml")
     parser.add_argument("--seed", type=int, default=20261121, help="seed of the traffic")
     return parser

@@ -2,8 +2,8 @@
 
 A standalone master, three workers with one executor each and the store are processes of their own, as in `make
 cluster-test`; each demonstration is started as a user starts it, with the cluster's settings for `spark-submit` and a
-place on the store. The one of the control plane is left out, for it needs a browser. The last line of standard output
-is one line of JSON: the last line of each demonstration. The exit status is 0 if all of them ended with 0.
+place on the store. The one of the control plane needs a browser (`make browser`). The last line of standard output is
+one line of JSON: the last line of each demonstration. The exit status is 0 if all of them ended with 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from tests.cluster.store import Store
 from tests.sessions import ROOT
 
 WORKERS: Final = 3
-DEMOS: Final[Mapping[str, Sequence[str]]] = {"demo": (), "shares": ("--master", "{master}"), "soak": ("--minutes", "3")}
+DEMOS: Final[Mapping[str, Sequence[str]]] = {
+    "demo": (),
+    "shares": ("--master", "{master}"),
+    "soak": ("--minutes", "3"),
+    "admin_demo": (),
+}
 
 
 def submit_arguments(store: Store, master: str) -> str:
