@@ -55,6 +55,7 @@ autoapi_options = ["members", "undoc-members", "show-inheritance", "imported-mem
 autoapi_python_class_content = "class"
 autodoc_typehints = "signature"
 add_module_names = False
+toc_object_entries_show_parents = "hide"  # the class is the line above
 python_use_unqualified_type_names = True
 napoleon_google_docstring = False
 napoleon_use_rtype = False
