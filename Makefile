@@ -334,6 +334,12 @@ wheel-test: wheel ## install the wheel into an empty environment, and run a thro
 		"$$(echo $(CURDIR)/dist/*.whl)[admin,delta]"
 	@cd $(WHEEL_VENV) && bin/spark-throttle --help > /dev/null && bin/python -I $(CURDIR)/scripts/first_query.py
 
+.PHONY: image-test
+image-test: ## build the image with Buildah on a Debian from the package registry, as root, and run the job and a query in it
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
+		apt-get install --yes --no-install-recommends buildah debootstrap
+	@scripts/image_test.sh
+
 .PHONY: lock
 lock: ## regenerate requirements.lock from what pyproject.toml allows today
 	@rm -rf build/lock
