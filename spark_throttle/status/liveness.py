@@ -144,9 +144,9 @@ class SignWatch:
         bound_ms = self._bounds.silent_after_ms or SIGNS_MISSED * sign.interval_ms
         age_ms = since_ms if seen.age_ms is None else seen.age_ms + since_ms
         if sign.has_ended:
-            return Liveness("ended", age_ms, None, f"the query ended {_seconds(age_ms)} ago")
+            return Liveness("ended", age_ms, None, f"the query ended {_duration(age_ms)} ago")
         if age_ms > bound_ms:
-            said = f"no sign of life for {_seconds(age_ms)} (the bound is {_seconds(bound_ms)})"
+            said = f"no sign of life for {_duration(age_ms)} (the bound is {_duration(bound_ms)})"
             return Liveness("silent", age_ms, age_ms + sign.asked_ms, said)
         if seen.age_ms is None:
             said = "its sign of life is dated in the future: a clock was set; the next sign will tell"
@@ -155,11 +155,11 @@ class SignWatch:
         hangs_ms = max(self._bounds.hangs_after_ms, PAUSES_MISSED * sign.longest_pause_ms)
         if sign.asked_ms > hangs_ms:
             said = (
-                f"it gives signs of life, but Spark has asked for no batch for {_seconds(asked_ms)} (the bound is "
-                f"{_seconds(hangs_ms)}): its batch takes that long, or the query hangs"
+                f"it gives signs of life, but Spark has asked for no batch for {_duration(asked_ms)} (the bound is "
+                f"{_duration(hangs_ms)}): its batch takes that long, or the query hangs"
             )
             return Liveness("hanging", age_ms, asked_ms, said)
-        return Liveness("reporting", age_ms, asked_ms, f"it gave a sign of life {_seconds(age_ms)} ago")
+        return Liveness("reporting", age_ms, asked_ms, f"it gave a sign of life {_duration(age_ms)} ago")
 
     def _seen(self, sign: SignOfLife, *, is_first: bool) -> _SeenSign:
         """Return a sign that was not there at the last look, if there was one."""
@@ -173,5 +173,14 @@ class SignWatch:
         return _SeenSign(sign, None if dated_ms < -sign.interval_ms else max(0, dated_ms), now_ms)
 
 
-def _seconds(ms: int) -> str:
-    return f"{ms / 1000:,.0f} s" if ms >= 10_000 else f"{ms / 1000:.1f} s"
+def _duration(ms: int) -> str:
+    """Return a duration, in seconds up to a quarter of an hour, as bounds are given, and then in minutes or hours.
+
+    Examples
+    --------
+    >>> _duration(1_500), _duration(45_000), _duration(2_076_000), _duration(90_000_000)
+    ('1.5 s', '45 s', '34.6 min', '25.0 h')
+    """
+    if ms < 900_000:
+        return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
+    return f"{ms / 60_000:.1f} min" if ms < 3_600_000 else f"{ms / 3_600_000:.1f} h"
