@@ -25,6 +25,10 @@ _SEARCHED_BELOW = 1_000
 _LEADING_BITS = 31
 """The bits of a factor from which `proportional` computes: a product of two fits in int64."""
 
+_PRODUCT_BITS = 62
+
+_NO_BITS = np.zeros(1, dtype=np.int64)
+
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""
 
@@ -32,6 +36,9 @@ _DIGIT = 10
 def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
     """Return ``amount / divisor``, which is at most 1, to `bits` binary places; 0 where the amount is 0."""
     divisor = np.maximum(divisor, 1)
+    if _fits(amount, 62 - bits):
+        whole = amount << bits
+        return (whole + (divisor - 1) if round_up else whole) // divisor
     quotient, rest = np.divmod(amount, divisor)
     for _ in range(0, bits, _DIGIT):
         digit, rest = np.divmod(rest << _DIGIT, divisor)
@@ -41,8 +48,15 @@ def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = Fal
 
 def times(amount: Int64s, factor: Int64s) -> Int64s:
     """Return `amount` times a factor, which is in 2**-30ths and at most 1."""
+    if _fits(amount, 62 - FACTOR_BITS):
+        return amount * factor >> FACTOR_BITS
     high, low = amount >> FACTOR_BITS, amount & (WHOLE - 1)
     return high * factor + (low * factor >> FACTOR_BITS)
+
+
+def _fits(value: Int64s, bits: int) -> bool:
+    """Return whether no value is negative, or has more than so many bits."""
+    return not value.size or (int(value.max()) >> max(bits, 0) == 0 and int(value.min()) >= 0)
 
 
 def bit_length(value: Int64s) -> Int64s:
@@ -96,23 +110,35 @@ def proportional(
     >>> proportional(np.array([5]), np.array([1]), np.array([1 << 31]), np.array([33])).tolist()
     [20]
     """
-    is_known = (amount > 0) & (to > 0) & (of > 0)
-    factors = [np.maximum(each, 1) for each in (amount, to, of)]
-    (leading_amount, wide_amount), (leading_to, wide_to), (leading_of, wide_of) = map(leading, factors)
-    product = leading_amount * leading_to
-    room = 62 - bit_length(product)
-    shift = wide_amount + wide_to - wide_of - room + bits
-    part = (product << room) // leading_of
-    is_over = bit_length(part) + shift > most_bits
-    kept_shift = np.minimum(np.maximum(shift, -62), 62)  # `np.clip` takes ten times as long for few values
-    result = shifted(part, kept_shift)
-    np.copyto(result, 1 << most_bits, where=is_over)
-    np.copyto(result, 0, where=~is_known)
+    amount, to = (each if each.min(initial=0) >= 0 else np.maximum(each, 0) for each in (amount, to))
+    is_whole = of.min(initial=1) > 0
+    divisor = of if is_whole else np.maximum(of, 1)
+    (amount, wide_amount), (to, wide_to), (divisor, wide_divisor) = map(leading, (amount, to, divisor))
+    product = amount * to
+    shift = wide_amount + wide_to - wide_divisor + bits
+    least, most = int(shift.min(initial=0)), int(shift.max(initial=0))
+    if most + int(product.max(initial=0)).bit_length() <= _PRODUCT_BITS:
+        # A quotient that is rounded down twice is what it is when it is rounded down once.
+        result = (product << np.maximum(shift, 0) if most else product) // divisor
+        result = result >> np.minimum(-shift, _PRODUCT_BITS).clip(0) if least else result
+        result = np.minimum(result, 1 << most_bits)
+    else:
+        room = _PRODUCT_BITS - bit_length(product)
+        shift = shift - room
+        part = (product << room) // divisor
+        is_over = bit_length(part) + shift > most_bits
+        kept_shift = np.minimum(np.maximum(shift, -62), 62)  # `np.clip` takes ten times as long for few values
+        result = shifted(part, kept_shift)
+        np.copyto(result, 1 << most_bits, where=is_over)
+    if not is_whole:
+        np.copyto(result, 0, where=of <= 0)
     return result
 
 
 def leading(value: Int64s) -> tuple[Int64s, Int64s]:
     """Return the 31 leading bits of each value, which is not negative, and the number of bits that follow them.
+
+    Where no value has more bits, the second is one 0 for all of them.
 
     Examples
     --------
@@ -121,6 +147,6 @@ def leading(value: Int64s) -> tuple[Int64s, Int64s]:
     ([5, 1073741824], [0, 3])
     """
     if not value.max(initial=0) >> _LEADING_BITS:
-        return value, np.zeros_like(value)
+        return value, _NO_BITS
     wide = np.maximum(bit_length(value) - _LEADING_BITS, 0)
     return value >> wide, wide

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import by_row, running_total, sums
+from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, quotient, times
+from spark_throttle.core.arithmetic.segments import beside, by_row, in_order, once, rows_of, sums
 from spark_throttle.core.quota import Bools, Int64s
 
 PLENTY = 1 << 52
@@ -33,6 +33,9 @@ MOST_STRETCH = 4 * WHOLE
 """The largest level: its product with a part stays in int64."""
 
 _THOUSAND = 1000
+
+_LOOKS = 8
+"""After so many looks for a level, one look halves the levels that are left."""
 
 
 def water_fill(demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Int64s:
@@ -70,8 +73,8 @@ class Filling:
     demand: Int64s
     """Shape (n, 2): the demand of all claims."""
 
-    rows: Int64s
-    """The positions in `demand` of the claims on scopes that run short, ordered by scope."""
+    rows: Int64s | None
+    """The positions in `demand` of the claims on scopes that run short, ordered by scope; `None` if these are all."""
 
     scope: Int64s
     capped: Int64s
@@ -110,41 +113,56 @@ class Filling:
             Shape (scopes, 2): the factor at which the whole of a resource counts in a dominant share, in 2**-30ths and
             at most `MOST_STRETCH`; 0 for a resource that does not count. By default, both factors are 1.
         """
-        rows = np.flatnonzero(is_short[scope])
-        rows = rows[np.argsort(scope[rows], kind="stable")]
-        whole = available.take(scope[rows], axis=0)
-        capped = _capped(demand.take(rows, axis=0), whole)
+        is_taken = is_short[once(scope)]
+        rows = None if is_taken.all() else np.flatnonzero(np.broadcast_to(is_taken, scope.shape))
+        of_rows = scope if rows is None else scope[rows]
+        if (of_rows[1:] < of_rows[:-1]).any():
+            order = in_order(of_rows)
+            rows, of_rows = order if rows is None else rows[order], of_rows[order]
+        here = once(of_rows)
+        whole = rows_of(available, here)
+        capped = _capped(demand if rows is None else rows_of(demand, rows), whole)
         part = quotient(capped, whole, FACTOR_BITS, round_up=True)
-        counted = part if stretch is None else -(-part * stretch.take(scope[rows], axis=0) >> FACTOR_BITS)
-        share = -(-by_row(np.maximum, counted) // weight[rows])
-        return cls(demand, rows, scope[rows], capped, part, share, len(available))
+        counted = part if stretch is None else -(-part * rows_of(stretch, here) >> FACTOR_BITS)
+        share, own = by_row(np.maximum, counted), weight if rows is None else weight[rows]
+        share = share if own.max(initial=1) == 1 else (share + (own - 1)) // own
+        return cls(demand, rows, of_rows, capped, part, share, len(available))
 
     def levels(self) -> Int64s:
         """Return, for every scope, the highest level that a claim reaches without giving out more than is available."""
         levels = np.full(self.scopes, MOST_STRETCH, dtype=np.int64)
-        if len(self.rows):
-            found, starts, counts = np.unique(self.scope, return_index=True, return_counts=True)
+        if len(self.scope):
+            starts = np.append(0, np.flatnonzero(self.scope[1:] != self.scope[:-1]) + 1)
+            found, counts = self.scope[starts], np.diff(starts, append=len(self.scope))
             reached = np.maximum.reduceat(self.share, starts)
             levels[found] = np.minimum(_level(self.part, self.share, starts, counts), reached)
         return levels
 
     def granted(self, levels: Int64s) -> Int64s:
         """Return the amounts that every claimant gets at the level of its scope, shape (n, 2)."""
-        granted = self.demand.copy()
-        level = levels[self.scope]
-        factor = np.where(self.share <= level, WHOLE, (level << FACTOR_BITS) // np.maximum(self.share, 1))
-        granted[self.rows] = times(self.capped, factor[:, None])
-        return granted
+        share, level = np.maximum(self.share, 1), levels[once(self.scope)]
+        factor = (np.minimum(level, share) << FACTOR_BITS) // share
+        np.copyto(factor, WHOLE, where=self.share == 0)
+        return self._with(times(self.capped, factor[:, None]))
 
     def passed(self, levels: Int64s) -> Int64s:
         """Return the amounts of every claim at a level that other claims set, even if they exceed what is available."""
-        demand, share = self.demand.take(self.rows, axis=0), np.maximum(self.share, 1)
+        demand = self.demand if self.rows is None else rows_of(self.demand, self.rows)
+        share = np.maximum(self.share, 1)
         times_whole, rest = np.divmod(levels[self.scope], share)
         most = demand // np.maximum(self.capped, 1)
         factor = (rest << FACTOR_BITS) // share
-        passed = self.demand.copy()
-        passed[self.rows] = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
-        return np.minimum(passed, self.demand)
+        passed = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
+        return np.minimum(self._with(passed), self.demand)
+
+    def _with(self, amounts: Int64s) -> Int64s:
+        """Return the demand of all claims, with other amounts for those on scopes that run short."""
+        if self.rows is None:
+            return amounts
+        out = self.demand.copy("K")
+        for to, column in zip(out.T, amounts.T, strict=True):
+            to[self.rows] = column
+        return out
 
 
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:
@@ -162,67 +180,45 @@ def _capped(demand: Int64s, whole: Int64s) -> Int64s:
 
 def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
     """Return, for every scope, the highest level at which it gives out no more than it has."""
-    shares = np.maximum(share, 1)
+    shares, free = np.maximum(share, 1), np.flatnonzero(share == 0)
+    ceiling = shares - 1
 
     def total(columns: Iterable[Int64s]) -> Int64s:
-        return np.stack([np.add.reduceat(each, starts) for each in columns], axis=1)
+        return beside(*(np.add.reduceat(each, starts) for each in columns))
 
-    def given_out(levels: Int64s) -> Int64s:
-        """Return what each scope gives out at a level, shape (scopes, 2)."""
-        level = np.repeat(levels, counts)
-        is_whole = share <= level
-        return total(np.where(is_whole, each, -(-each * level // shares)) for each in part.T)
+    def given_out(levels: Int64s) -> tuple[Int64s, Int64s]:
+        """Return what each scope gives out at a level, shape (scopes, 2), and how much that grows per level."""
+        level = np.minimum(levels if len(levels) == 1 else np.repeat(levels, counts), shares)
+        level[free] = 1
+        is_cut = level < shares
+        given = [(each * level + ceiling) // shares for each in part.T]
+        of_cut = total(each * is_cut for each in given)
+        # Rounding up added half a unit to each claim that is cut, on average.
+        rounded = np.add.reduceat(is_cut, starts, dtype=np.int64) >> 1
+        return total(given), np.maximum(of_cut - rounded[:, None], 1)
 
     def fits(given: Int64s) -> Bools:
         return by_row(np.logical_and, given <= WHOLE)
 
+    wanted = total(part.T)
     # Where all claims fit, no level is too high: a single claim, for instance, was cut to the whole.
-    has_all = fits(total(part.T))
-    guess = np.where(has_all, MOST_STRETCH, _guessed_level(part, shares, starts, counts))
-    slack = np.where(has_all, 0, 4 * counts + 16)
-    # The amount given out grows with the level, so a bracket that is right at both ends contains the level.
-    low, high = np.maximum(guess - slack, 0), np.minimum(guess + slack, MOST_STRETCH)
-    of_low, of_high = given_out(low), given_out(np.minimum(high + 1, MOST_STRETCH))
-    is_bracket = fits(of_low) & ((high == MOST_STRETCH) | ~fits(of_high))
-    low, high = np.where(is_bracket, low, 0), np.where(is_bracket, high, MOST_STRETCH)
-    of_low, of_high = np.where(is_bracket[:, None], of_low, 0), np.where(is_bracket[:, None], of_high, 4 * WHOLE)
+    has_all = fits(wanted)
+    low, high = np.where(has_all, MOST_STRETCH, 0), np.full_like(starts, MOST_STRETCH)
+    mean = np.add.reduceat(share, starts) // counts
+    middle = mean * WHOLE // np.maximum(by_row(np.maximum, wanted), 1)
     looks = 0
     while (low < high).any():
-        middle = (low + high + 1) >> 1
-        if looks % 3 < 2:  # between a bracket's ends, the amount grows almost evenly
-            room, span = np.maximum(WHOLE - of_low, 0), np.maximum(of_high - of_low, 1)
-            steps = by_row(np.minimum, room * np.minimum(high + 1 - low, 1 << 32)[:, None] // span)
-            middle = np.clip(low + steps + (looks % 3), low + 1, np.maximum(high, low + 1))
-        middle = np.where(low < high, np.minimum(middle, high), low)
-        given = given_out(middle)
+        middle = np.where(low < high, np.clip(middle, low + 1, high), low)
+        given, of_cut = given_out(middle)
         does = fits(given)
-        of_low, of_high = np.where(does[:, None], given, of_low), np.where(does[:, None], of_high, given)
         low, high = np.where(does, middle, low), np.where(does, high, middle - 1)
         looks += 1
+        # The amount grows with the level, the slower the higher it is: its tangent leads to the level from below.
+        rest = WHOLE - given
+        surplus = np.maximum(bit_length(np.abs(rest)) - FACTOR_BITS, 0)
+        steps = (rest >> surplus) * middle[:, None] // np.maximum(of_cut >> surplus, 1)
+        middle = middle + by_row(np.minimum, steps) if looks % _LOOKS else low + high + 1 >> 1
     return low
-
-
-def _guessed_level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64s:
-    """Return each scope's level up to rounding: what claims below it leave, over what others take per unit of it."""
-    scope = np.repeat(np.arange(len(starts)), counts)
-    order = np.argsort(share, kind="stable") if len(starts) == 1 else np.lexsort((share, scope))
-    share, first = share[order], starts[scope]
-    levels = []
-    for each in part.T:
-        given, slope = each[order], (each[order] << FACTOR_BITS) // share
-        taken, steepness = running_total(given)[:-1], running_total(slope)[:-1]
-        taken -= taken[first]
-        steepness -= steepness[first]
-        rest = np.add.reduceat(slope, starts)[scope] - steepness
-        levels.append((np.maximum(WHOLE - taken, 0) << FACTOR_BITS) // np.maximum(rest, 1))
-    level = np.stack(levels, axis=1)
-    # For each resource, the level at the first claimant whose share is above it.
-    position = np.arange(len(share))[:, None]
-    above = np.minimum.reduceat(np.where(level <= share[:, None], position, len(share)), starts, axis=0)
-    found = np.where(
-        above < len(share), np.take_along_axis(level, np.minimum(above, len(share) - 1), axis=0), MOST_STRETCH
-    )
-    return np.minimum.reduce(np.minimum(found, MOST_STRETCH), axis=1)
 
 
 def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:

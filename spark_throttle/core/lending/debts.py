@@ -24,7 +24,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import Segments, by_row, largest, running_total, sums
+from spark_throttle.core.arithmetic.segments import (
+    Segments,
+    beside,
+    by_row,
+    in_order,
+    largest,
+    numbers,
+    once,
+    rows_of,
+    smallest,
+    sums,
+    total_in_order,
+)
 from spark_throttle.core.lending.scope_time import ScopeTime
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import NO_BOUND
@@ -54,7 +66,7 @@ class Contestants:
 
     def take(self, at: Int64s) -> Contestants:
         """Return the flows at the positions `at`."""
-        demand, ahead = self.demand.take(at, axis=0), self.ahead.take(at, axis=0)
+        demand, ahead = rows_of(self.demand, at), rows_of(self.ahead, at)
         return Contestants(demand, ahead, self.weight[at], self.scope[at], self.seat[at])
 
     def places(self, account: Int64s) -> tuple[Int64s, Bools]:
@@ -82,7 +94,7 @@ class Contestants:
         """
         columns = [self._places(*each) for each in zip(self.demand.T, self.ahead.T, account.T, strict=True)]
         place, counts = zip(*columns, strict=True)
-        return np.stack(place, axis=1), np.stack(counts, axis=1)
+        return beside(*place), beside(*counts)
 
     def _places(self, demand: Int64s, ahead: Int64s, account: Int64s) -> tuple[Int64s, Bools]:
         """Return the places, and whether each flow counts, in one resource.
@@ -91,20 +103,33 @@ class Contestants:
         that have had it never makes the lag smaller. So the flows that count are the last ones in the order of those
         lags, from the first flow whose own lag is more than the lag of it and all flows behind it.
         """
-        wanted = demand + ahead
-        enough = np.where(wanted > 0, -(-wanted // self.weight), -NOBODY)
-        by_lag = np.argsort(enough, kind="stable")
-        seats = Segments.by_key(self.seat[by_lag], len(account))
-        order, seat = by_lag[seats.order], seats.key
-        end = (seats.starts + seats.counts)[seat]
-        of_all, ahead_of_all = (running_total(each[order]) for each in (self.weight, ahead))
-        weights, ahead_of_rest = of_all[end] - of_all[:-1], ahead_of_all[end] - ahead_of_all[:-1]
-        lag = (ahead_of_rest - account[seat]) // weights
-        first = seats.first(enough[order] > lag)
-        counts = np.empty_like(by_lag, dtype=np.bool_)
-        counts[order] = seats.rank >= first[seat]
-        of_seat = np.append(lag, 0)[np.minimum(seats.starts + first, len(lag))]
-        return np.where(counts, ahead - of_seat[self.seat] * self.weight, 0), counts
+        wanted, seats = demand + ahead, len(account)
+        counts = wanted > 0
+        enough = wanted if self.weight.max(initial=1) == 1 else (wanted + (self.weight - 1)) // self.weight
+        lag = (sums(self.seat, ahead, seats) - account) // np.maximum(sums(self.seat, self.weight * counts, seats), 1)
+        is_settled = smallest(self.seat, np.where(counts, enough, NOBODY), seats, most=NOBODY) > lag
+        if not is_settled.all():
+            at = np.flatnonzero(counts & ~is_settled[self.seat])
+            counts[at], found = _counting(self.seat[at], enough[at], ahead[at], self.weight[at], account)
+            lag = np.where(is_settled, lag, found)
+        if not lag.any():
+            return ahead * counts, counts
+        return (ahead - lag[self.seat] * self.weight) * counts, counts
+
+
+def _counting(seat: Int64s, enough: Int64s, ahead: Int64s, weight: Int64s, account: Int64s) -> tuple[Bools, Int64s]:
+    """Return which flows count, and the lag of each seat, given the lag at which each flow has enough, above 0."""
+    by_lag = in_order(enough)
+    seats = Segments.by_key(seat[by_lag], len(account))
+    order, of = by_lag[seats.order], seats.key
+    end = (seats.starts + seats.counts)[of]
+    of_all, ahead_of_all = (total_in_order(each, order) for each in (weight, ahead))
+    weights, ahead_of_rest = of_all[end] - of_all[:-1], ahead_of_all[end] - ahead_of_all[:-1]
+    lag = (ahead_of_rest - account[of]) // weights
+    first = seats.first(enough[order] > lag)
+    counts = np.empty_like(by_lag, dtype=np.bool_)
+    counts[order] = seats.rank >= first[of]
+    return counts, np.append(lag, 0)[np.minimum(seats.starts + first, len(lag))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,14 +168,15 @@ class Debts:
         """
         place, counts = flows.places(account)
         weight, wants, scope = flows.weight[:, None], flows.wants, flows.scope
-        set_back = largest(
-            scope[wants], -(place.compress(wants, axis=0) // flows.weight[wants, None]), len(most_set_back), least=0
-        )
+        if place.min(initial=0) >= 0:  # nobody is behind; the place of one that does not count is 0
+            time = scope_time.of(place, scope) if place.any() else np.zeros_like(scope)
+            return cls(place, time), np.zeros_like(account)
+        set_back = largest(scope, -(place // weight) * wants[:, None], len(most_set_back), least=0)
         set_back = np.minimum(set_back, most_set_back)
-        back = np.where(counts, set_back.take(scope, axis=0) * weight, 0)
-        tokens = np.where(counts, np.maximum(place + back, 0), 0)
+        back = rows_of(set_back, once(scope)) * weight * counts
+        tokens = np.maximum(place + back, 0) * counts
         scopes, seats = len(most_set_back), len(account)
-        is_empty = np.bincount(flows.seat, minlength=seats) == 0
+        is_empty = numbers(flows.seat, seats) == 0
         of_empty = np.where(account > 0, set_back.take(np.arange(seats) % scopes, axis=0), 0)
         added = np.where(is_empty[:, None], of_empty, sums(flows.seat, back, seats))
         return cls(tokens, scope_time.of(tokens, scope)), added

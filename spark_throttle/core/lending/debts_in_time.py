@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, numbers, once, sums
 from spark_throttle.core.lending.debts import Contestants, Debts
 from spark_throttle.core.lending.scope_time import ScopeTime, in_mixture
 from spark_throttle.core.quota import Int64s
@@ -47,41 +47,48 @@ class DebtsInTime:
         """Return what flows owe; the parameters are those of `Debts.of`, but an account may be negative."""
         scopes, seats = len(most_set_back), len(account)
         scope, seat, weight, wants = flows.scope, flows.seat, flows.weight, flows.wants
-        seat_scope = np.arange(seats) % scopes
-        mixture = np.where(wants[:, None], flows.demand, flows.ahead)
+        seat_scope, is_ahead = np.arange(seats) % scopes, bool(flows.ahead.any())
+        mixture = flows.demand if wants.all() or not is_ahead else np.where(wants[:, None], flows.demand, flows.ahead)
         of_each = scope_time.of_each(mixture, scope)
         whole, share = by_row(np.maximum, of_each), _share(of_each)
+        of_demand = whole if mixture is flows.demand else np.where(wants, whole, 0)
         total = by_row(np.add, scope_time.of_each(np.abs(account), seat_scope) * np.sign(account)) << _SHARE_BITS
         in_shares = replace(
             flows,
-            demand=(scope_time.of(flows.demand, scope) * share)[:, None],
-            ahead=(scope_time.of(flows.ahead, scope) * share)[:, None],
+            demand=(of_demand * share)[:, None],
+            ahead=(scope_time.of(flows.ahead, scope) * share if is_ahead else np.zeros_like(share))[:, None],
             weight=weight * share,
         )
         place, counts = in_shares.places(np.maximum(total, 0)[:, None])
-        place, counts = place[:, 0] // share, counts[:, 0]
+        place, counts = place[:, 0] // share if place.any() else place[:, 0], counts[:, 0]
         lag, rest = _behind(total, flows, share, seat_scope)
         is_behind = by_row(np.logical_and, account <= 0)[:, None]
         set_back = np.zeros(scopes, dtype=np.int64)
-        np.maximum.at(set_back, scope[wants], -(place[wants] // weight[wants]))
-        set_back = np.minimum(set_back, scope_time.of(most_set_back, np.arange(scopes)))
-        time = np.where(counts, np.maximum(place + set_back[scope] * weight, 0), 0)
+        if place.min(initial=0) < 0:
+            set_back = largest(scope, np.where(wants, -(place // weight), 0), scopes, least=0)
+            set_back = np.minimum(set_back, scope_time.of(most_set_back, np.arange(scopes)))
+        owes_its_place = not set_back.any()  # where it has any
+        moved = place if owes_its_place else (place + set_back[once(scope)] * weight) * counts
+        time = np.maximum(moved, 0)
 
         def tokens(of_time: Int64s) -> Int64s:
             """Return the tokens, of either sign, for which times of the flows stand."""
             if not of_time.any():
                 return np.zeros_like(mixture)
+            if of_time.min() >= 0:
+                return in_mixture(of_time, mixture, whole)
             return in_mixture(np.abs(of_time), mixture, whole) * np.sign(of_time)[:, None]
 
         owed = tokens(time)
-        of_flows = tokens(np.where(wants, rest[seat] * weight, 0))
+        of_places = owed if owes_its_place and place.min(initial=0) >= 0 else tokens(place)
+        of_flows = tokens(np.where(wants, rest[seat] * weight, 0) if rest.any() else rest)
         kept = proportional(-account, rest[:, None], lag[:, None])
-        credit = np.where(is_behind, kept, sums(seat, of_flows, seats))
-        has_flow = (np.bincount(seat, minlength=seats) > 0)[:, None]
+        credit = np.where(is_behind, kept, sums(seat, of_flows, seats) if rest.any() else 0)
+        has_flow = (numbers(seat, seats) > 0)[:, None]
         of_empty = np.where(account > 0, scope_time.tokens_in(set_back, np.arange(scopes)).take(seat_scope, axis=0), 0)
         return cls(
             Debts(owed, time),
-            np.where(has_flow, sums(seat, tokens(place), seats) - credit, account),
+            np.where(has_flow, sums(seat, of_places, seats) - credit, account),
             np.where(has_flow, sums(seat, owed, seats) - credit, account + of_empty),
         )
 
@@ -105,7 +112,7 @@ def _behind(total: Int64s, flows: Contestants, share: Int64s, seat_scope: Int64s
     Nobody owes what all seats are behind. A seat of which no flow wants tokens is not behind.
     """
     wants = flows.wants
-    weights = sums(flows.seat[wants], (flows.weight * share)[wants], len(total))
+    weights = sums(flows.seat, flows.weight * share * wants, len(total))
     is_wanting = weights > 0
     lag = np.where(is_wanting, np.maximum(-total, 0) // np.maximum(weights, 1), 0)
     common = np.full(int(seat_scope.max(initial=0)) + 1, np.iinfo(np.int64).max)

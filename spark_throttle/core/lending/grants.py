@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import below, beside, by_row, sums
 from spark_throttle.core.lending.allocation import divide_whole
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.deferrals import Outlook, deferrals
@@ -120,8 +120,8 @@ def claims_of(reports: list[UsageReport], policy: CompiledPolicy, limits: Messag
     if limits is not None:
         prices = limits.prices_of(pa.concat_arrays([pa.array([], pa.string()), *(each.names for each in reports)]))
     return Claims(
-        np.concatenate([empty, *shards]), np.concatenate(scopes), np.concatenate([empty, *weights]),
-        np.concatenate(demands), np.concatenate(ahead), prices,
+        np.concatenate([empty, *shards]), below(scopes), np.concatenate([empty, *weights]), below(demands),
+        below(ahead), prices,
     )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def scopes_of(report: UsageReport, tenants: int) -> Int64s:
     tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
     group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
     job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
-    return np.stack([tenant, group, job], axis=1)
+    return beside(tenant, group, job)
 
 
 def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:

@@ -14,7 +14,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
     shifted,
     times,
 )
-from spark_throttle.core.arithmetic.segments import by_row, largest, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, numbers, once, rows_of, smallest, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
 from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
 from spark_throttle.core.lending.debts_in_time import DebtsInTime
@@ -90,7 +90,7 @@ class Shortage:
     """Shape (scopes, 2): each scope counts tokens in units of ``2**-bits``."""
 
     coarse_bits: Int64s
-    """Shape (n, 2): the number of bits that each claim drops when it is counted."""
+    """Shape (n, 2): the number of bits that each claim drops when it is counted; shape (1, 2) if all drop as many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +113,11 @@ class Level:
     demand: Int64s
     """Shape (n, 2): the tokens that each flow wants, in fine units."""
 
-    ahead_by_weight_milli: Int64s
-    """Shape (n, 2): `ahead_milli`, divided by the flow's weight."""
+    counted_milli: Int64s
+    """Shape (n, 2): `ahead_milli`, with messages counted by their prices, if they have any."""
+
+    own_weight: Int64s
+    """The flows' weights before prices and scale."""
 
     ahead_milli: Int64s
     """Shape (n, 2): how far each flow is ahead, in thousandths of a token."""
@@ -143,22 +146,28 @@ class Level:
         scopes, seats, is_shut = len(self.holding.tokens), len(self.advance_micro), self.holding.is_shut
         stands = self._stands(np.arange(seats) % scopes)
         unchanged = np.where(stands, floor_shifted(self.advance_micro, np.full(1, FINE_BITS)), 0)
-        granted = np.where(is_shut[self.scope][:, None], 0, self.demand)
-        rows = np.flatnonzero(shortage.is_short[self.scope])
-        if not len(rows):
+        here = once(self.scope)
+        granted = self.demand * ~is_shut[here][:, None] if is_shut[here].any() else self.demand
+        is_short = shortage.is_short[here]
+        if not is_short.any():
             nothing, no = np.zeros((seats, 2), dtype=np.int64), np.zeros((seats, 2), dtype=np.bool_)
             no_bound = np.full((seats, 2), NO_BOUND, dtype=np.int64)
             next_ahead = np.full(seats, NOBODY, dtype=np.int64)
             return LevelParts(granted, nothing, unchanged, no, no, no_bound, next_ahead, shortage.is_short, nothing, no)
-        if len(rows) == len(self.scope):
+        if is_short.all():
             return self._divided_short(shortage, unchanged)
+        rows = np.flatnonzero(is_short)
         short = Level(
-            self.demand.take(rows, axis=0), self.ahead_by_weight_milli.take(rows, axis=0),
-            self.ahead_milli.take(rows, axis=0), self.weight[rows], self.scope[rows], self.seat[rows], self.holding,
+            rows_of(self.demand, rows), rows_of(self.counted_milli, rows), self.own_weight[rows],
+            rows_of(self.ahead_milli, rows), self.weight[rows], self.scope[rows], self.seat[rows], self.holding,
             self.advance_micro,
         )  # fmt: skip
-        parts = short._divided_short(replace(shortage, coarse_bits=shortage.coarse_bits.take(rows, axis=0)), unchanged)
-        granted[rows] = parts.granted
+        if len(shortage.coarse_bits) > 1:
+            shortage = replace(shortage, coarse_bits=rows_of(shortage.coarse_bits, rows))
+        parts = short._divided_short(shortage, unchanged)
+        granted = granted.copy("K")
+        for to, column in zip(granted.T, parts.granted.T, strict=True):
+            to[rows] = column
         return replace(parts, granted=granted)
 
     def _divided_short(self, shortage: Shortage, unchanged: Int64s) -> LevelParts:
@@ -174,7 +183,7 @@ class Level:
         is_short, held, bits = shortage.is_short, shortage.held, shortage.bits
         demand = self.demand >> shortage.coarse_bits
         counts = is_short[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
-        has_flow = np.bincount(self.seat, minlength=seats) > 0
+        has_flow = numbers(self.seat, seats) > 0
         scope_time = ScopeTime(self.holding.rate_micro_per_ms, self.holding.is_limited, bits)
         opened = self._opened(demand, held, is_short, has_flow, scope_time)
         flows, owed, account = opened.flows, opened.owed, opened.account
@@ -182,33 +191,38 @@ class Level:
         debt = np.maximum(account, 0)
         fill = RepayingFill(flows, owed, Stock(held, is_short, scope_time), credit).fill()
         filled, is_out, repaid = fill.filled, fill.is_out, fill.repaid
-        takes_part = np.bincount(self.seat[~is_out], minlength=seats) > 0
-        claimed = demand + repaid.tokens
+        out = np.flatnonzero(is_out)
+        takes_part = numbers(self.seat[~is_out], seats) > 0 if len(out) else has_flow
         # The debts of flows that are too far ahead, and of seats without flows, fall by the level of the others.
         idle = np.flatnonzero(by_row(np.logical_or, debt > 0) & ~has_flow)
-        out = np.flatnonzero(is_out)
         passes = Filling.of_scopes(
-            np.concatenate([claimed.take(out, axis=0), debt.take(idle, axis=0)]),
+            np.concatenate([rows_of(demand, out) + rows_of(repaid.tokens, out), rows_of(debt, idle)]),
             np.concatenate([self.weight[out], np.ones(len(idle), dtype=np.int64)]),
             np.concatenate([self.scope[out], seat_scope[idle]]), fill.available, is_short, fill.stretch,
         )  # fmt: skip
         passed = passes.passed(fill.levels)
-        settled = sums(self.seat, filled + owed.tokens - repaid.tokens, seats)
+        settled = sums(self.seat, filled if repaid is owed else filled + owed.tokens - repaid.tokens, seats)
         settled += sums(np.concatenate([self.seat[out], idle]), passed, seats)
-        granted = np.where(is_out[:, None], 0, np.maximum(filled - repaid.tokens, 0))
+        granted = np.maximum(filled - repaid.tokens, 0)  # nothing is filled of those that are out
         lent = sums(self.seat, granted, seats)
         due = lent + np.where(takes_part[:, None], credit, 0)
-        granted = np.where(
-            by_row(np.logical_or, credit > 0)[self.seat][:, None], _raised(granted, self.seat, lent, due), granted
-        )
+        if credit.any():
+            granted = np.where(
+                by_row(np.logical_or, credit > 0)[self.seat][:, None], _raised(granted, self.seat, lent, due), granted
+            )
         granted = np.minimum(granted, demand)
         after = np.where(has_flow[:, None], account - settled, np.maximum(account - settled, 0))
-        had = filled.copy()
-        had[out] = passed[: len(out)]
-        next_ahead = self._next_ahead(np.maximum(repaid.time - scope_time.of(had, self.scope), 0), flows.wants)
+        owes = np.flatnonzero(repaid.time)
+        had = rows_of(filled, owes)
+        at_out = np.flatnonzero(is_out[owes])
+        for to, column in zip(had.T, passed.T, strict=True):
+            to[at_out] = column[np.searchsorted(out, owes[at_out])]
+        owed_time = np.zeros_like(repaid.time)
+        owed_time[owes] = np.maximum(repaid.time[owes] - scope_time.of(had, self.scope[owes]), 0)
+        next_ahead = self._next_ahead(owed_time, flows.wants)
         fine = FINE_BITS - bits
         return LevelParts(
-            granted << fine.take(self.scope, axis=0),
+            granted << rows_of(fine, once(self.scope)),
             np.where(counts, due << fine.take(seat_scope, axis=0), 0),
             np.where(counts, after << fine.take(seat_scope, axis=0), unchanged),
             counts & has_flow[:, None],
@@ -242,17 +256,17 @@ class Level:
         most = np.where(is_short[:, None] & self.holding.is_limited, held, 0)
         most += sums(seat_scope, np.maximum(by_token, 0), scopes)
         flows = Contestants(demand, self._ahead(bits, most), self.weight, self.scope, self.seat)
-        heaviest = np.ones(scopes, dtype=np.int64)
-        np.maximum.at(heaviest, self.scope, self.weight)
+        heaviest = largest(self.scope, self.weight, scopes, least=1)
         most_set_back = most // heaviest[:, None]
-        rows = np.flatnonzero(is_both[self.scope])
-        if len(rows) == len(self.scope):  # the seats of other scopes have no flows: nothing sets them back
+        is_timed = is_both[once(self.scope)]
+        if is_timed.all():  # the seats of other scopes have no flows: nothing sets them back
             timed = DebtsInTime.of(flows, account, most_set_back, scope_time)
             return _Opened(flows, timed.owed, np.where(of_both, timed.account, by_token), timed.before)
         owed, set_back = Debts.of(flows, np.maximum(by_token, 0), most_set_back, scope_time)
         by_token += set_back
-        if not len(rows):
+        if not is_timed.any():
             return _Opened(flows, owed, by_token, by_token)
+        rows = np.flatnonzero(is_timed)
         timed = DebtsInTime.of(flows.take(rows), account, most_set_back, scope_time)
         return _Opened(flows, owed.replaced(rows, timed.owed), np.where(of_both, timed.account, by_token), timed.before)
 
@@ -261,9 +275,15 @@ class Level:
 
         The result is at most its scope's `most`, so that no sum leaves int64.
         """
-        tokens, rest_milli = np.divmod(self.ahead_milli, 1000)
-        fine = bits.take(self.scope, axis=0)
-        return np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, most.take(self.scope, axis=0))
+        out = np.zeros((2, len(self.scope)), dtype=np.int64)
+        for to, milli, of, bound in zip(out, self.ahead_milli.T, bits.T, most.T, strict=True):
+            at = np.flatnonzero(milli)
+            if len(at):
+                scope = once(self.scope[at])
+                tokens, rest_milli = np.divmod(milli[at], 1000)
+                fine = of[scope]
+                to[at] = np.minimum(shifted(tokens, fine) + shifted(rest_milli, fine) // 1000, bound[scope])
+        return out.T
 
     def _ahead_bound(self, is_out: Bools, wants: Bools, seat_scope: Int64s, scope_time: ScopeTime) -> Int64s:
         """Return, for every seat, the bounds that separate the flows that take part from those left out.
@@ -279,26 +299,27 @@ class Level:
         takes_part = np.bincount(self.seat[~is_out & wants], minlength=seats) > 0
         in_milli = replace(scope_time, bits=np.zeros_like(scope_time.bits))
         time = in_milli.of_each(self.ahead_milli, self.scope)
-        return ahead_bound(self.ahead_by_weight_milli, time, self.seat, is_out, takes_part & has_rival)
+        by_weight_milli = self.counted_milli // self.own_weight[:, None]
+        return ahead_bound(by_weight_milli, time, self.seat, is_out, takes_part & has_rival)
 
     def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
         """Return, for every seat, the least that a flow that wants tokens owes for its weight."""
-        least = np.full(len(self.advance_micro), NOBODY, dtype=np.int64)
-        np.minimum.at(least, self.seat[wants], (owed_time // self.weight)[wants])
-        return least
+        each = owed_time // self.weight if owed_time.any() else owed_time
+        each = each if wants.all() else np.where(wants, each, NOBODY)
+        return smallest(self.seat, each, len(self.advance_micro), most=NOBODY)
 
     def _stands(self, seat_scope: Int64s) -> Bools:
         """Return whether nothing is lent to a seat, so that its account stands: in shut scopes of this level."""
-        is_here = np.bincount(self.scope, minlength=len(self.holding.tokens)) > 0
+        is_here = numbers(self.scope, len(self.holding.tokens)) > 0
         return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
 
     def _bits(self, seat_scope: Int64s) -> Int64s:
         """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
         scopes = len(self.holding.tokens)
         advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
-        most = largest(self.scope, self.demand >> FINE_BITS, scopes, least=0)
+        most = self._most()
         top = np.where(self.holding.is_limited, self.holding.tokens + advance, most)
-        flows = np.bincount(self.scope, minlength=scopes)
+        flows = numbers(self.scope, scopes)
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
 
     def _coarse_bits(self, bits: Int64s) -> Int64s:
@@ -307,9 +328,16 @@ class Level:
         A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
-        surplus = bit_length(self.demand >> FINE_BITS) - bit_length(top).take(self.scope, axis=0)
+        coarse = FINE_BITS - rows_of(bits, once(self.scope))
+        if (bit_length(self._most()) - bit_length(top) <= 1).all():
+            return coarse
+        surplus = bit_length(self.demand >> FINE_BITS) - rows_of(bit_length(top), self.scope)
         surplus = by_row(np.maximum, surplus - 1)
-        return FINE_BITS - bits.take(self.scope, axis=0) + np.maximum(surplus, 0)[:, None]
+        return coarse + np.maximum(surplus, 0)[:, None]
+
+    def _most(self) -> Int64s:
+        """Return the largest claim on each scope in whole tokens, shape (scopes, 2)."""
+        return largest(self.scope, self.demand, len(self.holding.tokens), least=0) >> FINE_BITS
 
 
 def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, numbers, once, rows_of, sums
 from spark_throttle.core.lending.allocation import Filling
 from spark_throttle.core.lending.debts import Contestants, Debts
 from spark_throttle.core.lending.scope_time import ScopeTime
@@ -69,52 +69,75 @@ class RepayingFill:
         anything, so their debts are forgiven.
         """
         flows, scopes = self.flows, len(self.stock.held)
-        wants = flows.wants
+        wants, owed = flows.wants, self.owed
         is_forgiven = np.zeros(scopes, dtype=np.bool_)
         while True:
-            owes = ~is_forgiven[flows.scope]
-            fill = self._filled(Debts(np.where(owes[:, None], self.owed.tokens, 0), np.where(owes, self.owed.time, 0)))
+            fill = self._filled(owed, wants)
+            if not fill.is_out.any():
+                return fill
             is_left = np.bincount(flows.scope[fill.is_out & wants], minlength=scopes) > 0
             is_left &= self.stock.is_short & (np.bincount(flows.scope[fill.is_cut], minlength=scopes) == 0)
             if not is_left.any():
                 return fill
             is_forgiven |= is_left
+            owes = ~is_forgiven[flows.scope]
+            owed = Debts(self.owed.tokens * owes[:, None], self.owed.time * owes)
 
-    def _filled(self, owed: Debts) -> Fill:
+    def _filled(self, owed: Debts, wants: Bools) -> Fill:
         """Fill claims, round by round, until no flow that takes part owes more than is due to it.
 
         Some flow that wants tokens always takes part: if all of them in a scope owe more, they all do.
         """
         flows, stock, time = self.flows, self.stock, self.stock.time
-        scope, seat, wants = flows.scope, flows.seat, flows.wants
+        scope, seat = flows.scope, flows.seat
         scopes, seats = len(stock.held), len(self.credit)
         seat_scope = np.arange(seats) % scopes
-        claimed = flows.demand + owed.tokens
+        owes = bool(owed.tokens.any())
+        claimed = flows.demand + owed.tokens if owes else flows.demand
         is_out, filled = np.zeros(len(claimed), dtype=np.bool_), np.zeros_like(claimed)
+        rows: Int64s | None = None
         levels, again = np.zeros(scopes, dtype=np.int64), np.ones(scopes, dtype=np.bool_)
         while True:
-            takes_part = np.bincount(seat[~is_out], minlength=seats) > 0
-            repaid = sums(scope, np.where(is_out[:, None], 0, owed.tokens), scopes)
+            stays = None if rows is None else ~is_out
+            takes_part = numbers(seat if stays is None else seat[stays], seats) > 0
+            held_to = owed.tokens if stays is None else owed.tokens * stays[:, None]
+            repaid = sums(scope, held_to, scopes) if owes else np.zeros_like(stock.held)
             lacking = sums(seat_scope, np.where(takes_part[:, None], self.credit, 0), scopes)
             available = np.maximum(stock.held + repaid - lacking, 0)
             stretch = time.stretch(available)
-            is_asked = again[scope]
-            rows = np.flatnonzero(~is_out & is_asked)
-            filling = Filling.of_scopes(
-                claimed.take(rows, axis=0), flows.weight[rows], scope[rows], available, stock.is_short, stretch
-            )
-            found = filling.levels()
+            asked, weight, at = claimed, flows.weight, scope
+            if rows is not None:
+                asked, weight, at = rows_of(claimed, rows), weight[rows], scope[rows]
+            filling = Filling.of_scopes(asked, weight, at, available, stock.is_short, stretch)
             # Where all flows are too far ahead, no time passes.
-            found = np.where(np.bincount(scope[rows], minlength=scopes) > 0, found, 0)
+            found = np.where(numbers(at, scopes) > 0, filling.levels(), 0)
             levels = np.where(again, found, levels)
-            filled[is_asked] = 0
-            filled[rows] = filling.granted(levels)
+            granted = filling.granted(levels)
+            if rows is None:
+                filled = granted
+            else:
+                is_idle = is_out & again[scope]
+                for to, column in zip(filled.T, granted.T, strict=True):
+                    to[is_idle] = 0
+                    to[rows] = column
             lost = time.of((available >> _LOST_BITS) + _LOST_UNITS, np.arange(scopes))
-            is_over = ~is_out & is_asked & (owed.time > time.of(filled, scope) + lost[scope])
-            stays = np.bincount(scope[~is_out & ~is_over & wants], minlength=scopes) > 0
-            is_over &= stays[scope] | ~wants
+            is_over = self._is_over(owed, filled, lost)
+            is_over &= ~is_out & again[once(scope)]
+            if is_over.any():
+                stays_in = numbers(scope[~is_out & ~is_over & wants], scopes) > 0
+                is_over &= stays_in[once(scope)] | ~wants
             if not is_over.any():
                 is_cut = ~is_out & by_row(np.logical_or, filled < claimed)
                 return Fill(filled, owed, is_out, is_cut, levels, available, stretch)
             is_out |= is_over
             again = np.bincount(scope[is_over], minlength=scopes) > 0
+            rows = np.flatnonzero(~is_out & again[scope])
+
+    def _is_over(self, owed: Debts, filled: Int64s, lost: Int64s) -> Bools:
+        """Return which flows owe for longer than the time in which they are filled, and what rounding loses."""
+        is_over = np.zeros(len(filled), dtype=np.bool_)
+        at = np.flatnonzero(owed.time)
+        if len(at):
+            scope = once(self.flows.scope[at])
+            is_over[at] = owed.time[at] > self.stock.time.of(rows_of(filled, at), scope) + lost[scope]
+        return is_over

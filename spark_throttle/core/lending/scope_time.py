@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, leading, proportional, shifted
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import beside, by_row, once, rows_of
 from spark_throttle.core.lending.allocation import MOST_STRETCH
 from spark_throttle.core.quota import Bools, Dimension, Int64s
 
@@ -40,16 +40,25 @@ class ScopeTime:
 
     def of_each(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, for each resource; shape (n, 2)."""
-        limited = np.where(self.is_limited.take(_once(scope), axis=0), tokens, 0)
-        is_both = by_row(np.logical_and, self.is_limited)[_once(scope)]
+        return beside(*self._columns(tokens, scope))
+
+    def _columns(self, tokens: Int64s, scope: Int64s) -> tuple[Int64s, Int64s]:
+        """Return the time that tokens of messages take, and that tokens of bytes take."""
+        messages, size_bytes = tokens.T
+        scope = once(scope)
+        is_limited = rows_of(self.is_limited, scope)
+        is_both = by_row(np.logical_and, is_limited)
+        if not is_both.all():
+            messages, size_bytes = (np.where(each, of, 0) for each, of in zip(is_limited.T, tokens.T, strict=True))
         if not is_both.any():
-            return limited
-        rate, slower_rate, bits, is_messages = self._by_slower(_once(scope))
-        faster = np.where(is_messages, limited[:, Dimension.BYTES], limited[:, Dimension.MESSAGES])
-        told = proportional(faster, slower_rate, rate, bits)
-        np.copyto(limited[:, Dimension.MESSAGES], told, where=is_both & ~is_messages)
-        np.copyto(limited[:, Dimension.BYTES], told, where=is_both & is_messages)
-        return limited
+            return messages, size_bytes
+        rate, slower_rate, bits, is_messages = self._by_slower(scope)
+        if len(scope) == 1:
+            if is_messages[0]:
+                return messages, proportional(size_bytes, slower_rate, rate, bits)
+            return proportional(messages, slower_rate, rate, bits), size_bytes
+        told = proportional(np.where(is_messages, size_bytes, messages), slower_rate, rate, bits)
+        return np.where(is_both & ~is_messages, told, messages), np.where(is_both & is_messages, told, size_bytes)
 
     def _by_slower(self, scope: Int64s) -> tuple[Int64s, Int64s, Int64s, Bools]:
         """Return what tells tokens in the resource whose unit takes longer to earn; arrays of shape (n,).
@@ -71,18 +80,19 @@ class ScopeTime:
 
     def of(self, tokens: Int64s, scope: Int64s) -> Int64s:
         """Return the time that tokens of `scope` take, in the resource that takes longer; shape (n,)."""
-        return by_row(np.maximum, self.of_each(tokens, scope))
+        return np.maximum(*self._columns(tokens, scope))
 
     def tokens_in(self, time: Int64s, scope: Int64s) -> Int64s:
         """Return the tokens of each resource that `scope` earns in a time, shape (n, 2): the inverse of `of_each`."""
-        told = np.stack([time, time], axis=1)
-        is_both = by_row(np.logical_and, self.is_limited)[_once(scope)]
+        told = beside(time, time)
+        scope = once(scope)
+        is_both = by_row(np.logical_and, self.is_limited)[scope]
         if is_both.any():
-            rate, slower_rate, bits, is_messages = self._by_slower(_once(scope))
+            rate, slower_rate, bits, is_messages = self._by_slower(scope)
             faster = proportional(time, rate, slower_rate, -bits)
             np.copyto(told[:, Dimension.MESSAGES], faster, where=is_both & ~is_messages)
             np.copyto(told[:, Dimension.BYTES], faster, where=is_both & is_messages)
-        return np.where(self.is_limited.take(_once(scope), axis=0), told, 0)
+        return np.where(rows_of(self.is_limited, scope), told, 0)
 
     def stretch(self, available: Int64s) -> Int64s:
         """Return the factor at which the whole of each resource counts: the time to earn it, relative to the other's.
@@ -107,11 +117,6 @@ class ScopeTime:
         return time, surplus - room - wide - self.bits
 
 
-def _once(scope: Int64s) -> Int64s:
-    """Return the scope of all rows once if it is one, so that what depends on it is computed once."""
-    return scope[:1] if len(scope) and (scope == scope[0]).all() else scope
-
-
 def in_mixture(time: Int64s, mixture: Int64s, whole: Int64s) -> Int64s:
     """Return the tokens of each resource that take a time, in the proportion of a mixture; shape (n, 2).
 
@@ -133,4 +138,4 @@ def in_mixture(time: Int64s, mixture: Int64s, whole: Int64s) -> Int64s:
     >>> in_mixture(zero + 500, mixture, time.of(mixture, zero)).tolist()
     [[1024, 10], [256, 500]]
     """
-    return proportional(mixture, time[:, None], whole[:, None])
+    return beside(*(proportional(column, time, whole) for column in mixture.T))

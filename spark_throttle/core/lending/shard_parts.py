@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import bit_length
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import beside, by_row, largest, numbers, once, rows_of, sums
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.level_parts import FINE_BITS, MOST_TOKENS_BITS, Holding, Level, LevelParts
 from spark_throttle.core.limits.message_prices import MessagePrices
@@ -135,10 +135,10 @@ def divide_among_shards(claims: Claims, holding: Holding, advance_micro: Int64s,
         Shape (shards, scopes, 2): how far each shard is ahead.
     """
     demand = _in_fine_units(claims)
-    found = _Pass.of(claims, demand, holding, advance_micro, policy)
+    found = _Pass.of(claims, demand, holding, advance_micro, policy, is_cut=False)
     can_be_taken = found.can_be_taken(demand, policy)
     if can_be_taken is not None:
-        found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy)
+        found = _Pass.of(claims, can_be_taken, holding, advance_micro, policy, is_cut=True)
     return found.parts(claims, holding, advance_micro, policy)
 
 
@@ -181,25 +181,43 @@ class OneShard:
 def _of_a_byte(demand: Int64s) -> Int64s:
     """Return the demand with at least a byte for flows that want a message, which needs a shard that may take bytes."""
     messages, size_bytes = demand.T
-    return np.stack([messages, np.maximum(size_bytes, messages > 0)], axis=1)
+    return beside(messages, np.maximum(size_bytes, messages > 0))
 
 
 def _in_fine_units(claims: Claims) -> Int64s:
     """Return the demand of all flows in fine units, shape (n, 2); at most `MOST_TOKENS_BITS` bits of tokens."""
-    surplus_bits = np.maximum(bit_length(by_row(np.maximum, claims.demand)) - MOST_TOKENS_BITS, 0)
-    demand = claims.demand >> surplus_bits[:, None]
-    return _of_a_byte(demand) << FINE_BITS
+    demand = claims.demand
+    if int(demand.max(initial=0)) >> MOST_TOKENS_BITS:
+        surplus_bits = np.maximum(bit_length(by_row(np.maximum, demand)) - MOST_TOKENS_BITS, 0)
+        demand = demand >> surplus_bits[:, None]
+    fine = _of_a_byte(demand)
+    fine <<= FINE_BITS
+    return fine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seating:
     """The flows that draw on scopes of one level, with their seats; arrays run over those flows."""
 
-    rows: Int64s
-    """The positions of the flows among all flows."""
+    rows: Int64s | None
+    """The positions of the flows among all flows; `None` if these are all flows."""
 
     scope: Int64s
     seat: Int64s
+
+    @classmethod
+    def of_level(cls, scope: Int64s, shard: Int64s, scopes: int) -> _Seating:
+        """Return the seating of a level, given all flows' scopes there, -1 for none, and their shards."""
+        if scope.min(initial=0) >= 0:
+            return cls(None, scope, shard * scopes + scope)
+        rows = np.flatnonzero(scope >= 0)
+        return cls(rows, scope[rows], shard[rows] * scopes + scope[rows])
+
+    def of(self, flows: np.ndarray) -> np.ndarray:
+        """Return the values of these flows, given those of all flows; with one column or several."""
+        if self.rows is None:
+            return flows
+        return flows[self.rows] if flows.ndim == 1 else rows_of(flows, self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,35 +228,48 @@ class _Pass:
     """Shape (n, 2): the demand that is left after all levels."""
 
     levels: list[tuple[_Seating, LevelParts]]
+    """The levels that limit any flow, but for the last column of scopes, the widest, where `has_widest`."""
+
+    has_widest: bool
 
     @classmethod
     def of(
-        cls, claims: Claims, demand: Int64s, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy
-    ) -> _Pass:
-        """Divide level by level."""
-        observes = policy.shared.on_excess == OnExcess.OBSERVE
-        demand, levels = demand.copy(), []
-        domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
-        for scope in claims.shared_scope.T:
-            rows = np.flatnonzero(scope >= 0)
-            at = _Seating(rows, scope[rows], claims.shard[rows] * advance_micro.shape[1] + scope[rows])
-            weight = weights_in(at.scope, claims.weight[rows], domain[rows], policy)
-            # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
-            is_stopped = by_row(np.logical_and, demand.take(rows, axis=0) == 0) & by_row(
-                np.logical_or, claims.demand.take(rows, axis=0) > 0
-            )
-            ahead_milli = np.where(is_stopped[:, None], 0, claims.ahead_milli.take(rows, axis=0))
-            prices = None if claims.prices is None else claims.prices.take(rows)
+        cls, claims: Claims, demand: Int64s, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy,
+        *, is_cut: bool,
+    ) -> _Pass:  # fmt: skip
+        """Divide level by level; `is_cut` tells whether `demand` is less than what the flows claim."""
+        observes, scopes = policy.shared.on_excess == OnExcess.OBSERVE, len(policy.shared)
+        limited, levels, has_widest = by_row(np.logical_or, holding.is_limited), [], False
+        domain = None
+        if (policy.shared.weight != 1).any():
+            domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
+        for column, scope in enumerate(claims.shared_scope.T):
+            at = _Seating.of_level(scope, claims.shard, scopes)
+            is_here = numbers(at.scope, scopes) > 0
+            if not (is_here & limited).any():
+                continue
+            has_widest = column == claims.shared_scope.shape[1] - 1
+            wanted, own, ahead_milli = at.of(demand), at.of(claims.weight), at.of(claims.ahead_milli)
+            own = own if domain is None else weights_in(at.scope, own, at.of(domain), policy)
+            if is_cut:
+                # A flow that a narrower scope stops takes nothing here: it is ahead of others there, but of none here.
+                is_stopped = by_row(np.logical_and, wanted == 0) & by_row(np.logical_or, at.of(claims.demand) > 0)
+                ahead_milli = ahead_milli * ~is_stopped[:, None]
+            prices = claims.prices if claims.prices is None or at.rows is None else claims.prices.take(at.rows)
             counted_milli = ahead_milli if prices is None else prices.counted(ahead_milli, at.scope)
-            by_weight_milli = counted_milli // weight[:, None]
-            weight = weight if prices is None else prices.weights(weight, at.scope)
+            weight = own if prices is None else prices.weights(own, at.scope)
             parts = Level(
-                demand.take(rows, axis=0), by_weight_milli, ahead_milli,
-                _scaled(weight, at.scope, len(policy.shared)), at.scope, at.seat, holding, advance_micro.reshape(-1, 2),
+                wanted, counted_milli, own, ahead_milli, _scaled(weight, at.scope, scopes), at.scope, at.seat, holding,
+                advance_micro.reshape(-1, 2),
             ).divided()  # fmt: skip
-            demand[rows] = np.where(observes[at.scope][:, None], demand.take(rows, axis=0), parts.granted)
             levels.append((at, parts))
-        return cls(demand, levels)
+            if parts.granted is not wanted:
+                is_cut = True
+                passed = parts.granted
+                if (is_here & observes).any():
+                    passed = np.where(observes[once(at.scope)][:, None], wanted, passed)
+                demand = passed if at.rows is None else _replaced(demand, at.rows, passed)
+        return cls(demand, levels, has_widest)
 
     def can_be_taken(self, demand: Int64s, policy: CompiledPolicy) -> Int64s | None:
         """Return the demand less what wider levels keep flows from taking, if other flows want that; else `None`.
@@ -247,18 +278,19 @@ class _Pass:
         """
         enforces = policy.shared.on_excess != OnExcess.OBSERVE
         out, is_wanted = demand, False
-        for at, parts in self.levels[:-1]:
-            scopes = len(parts.is_short)
-            is_kept = by_row(
-                np.logical_or, self.demand.take(at.rows, axis=0) + (parts.granted >> _LOOSE_BITS) < parts.granted
-            )
-            is_cut = by_row(np.logical_or, parts.granted < demand.take(at.rows, axis=0)) & ~is_kept
+        for at, parts in self.levels[:-1] if self.has_widest else self.levels:
+            scopes, passed = len(parts.is_short), at.of(self.demand)
+            if passed is parts.granted or not (parts.is_short & enforces).any():
+                continue
+            is_kept = by_row(np.logical_or, passed + (parts.granted >> _LOOSE_BITS) < parts.granted)
+            is_cut = by_row(np.logical_or, parts.granted < at.of(demand)) & ~is_kept
             leaves, lacks = (np.bincount(at.scope[each], minlength=scopes) > 0 for each in (is_kept, is_cut))
             taken_up = parts.is_short & enforces & leaves & lacks
             if taken_up.any():
                 is_kept &= taken_up[at.scope]
-                out, is_wanted = out.copy(), True
-                out[at.rows[is_kept]] = np.minimum(out[at.rows[is_kept]], self.demand[at.rows[is_kept]])
+                kept = np.flatnonzero(is_kept) if at.rows is None else at.rows[is_kept]
+                out = _replaced(out, kept, np.minimum(rows_of(out, kept), rows_of(self.demand, kept)))
+                is_wanted = True
         return out if is_wanted else None
 
     def parts(self, claims: Claims, holding: Holding, advance_micro: Int64s, policy: CompiledPolicy) -> ShardParts:
@@ -277,14 +309,17 @@ class _Pass:
         )
         before_micro = advance_micro.reshape(-1, 2)
         for at, level in self.levels:
-            passing = np.where(observes[at.scope][:, None], level.granted, self.demand.take(at.rows, axis=0))
+            passing = at.of(self.demand)
+            if observes.any():
+                passing = np.where(observes[once(at.scope)][:, None], level.granted, passing)
             part += sums(at.seat, passing, seats)
             due, account = due + level.due, account + level.account
             is_counted, is_filled = is_counted | level.is_counted, is_filled | level.is_filled
             bound, next_ahead = np.minimum(bound, level.ahead_bound_milli), np.minimum(next_ahead, level.next_ahead)
             before_micro = np.where(level.is_told_anew, _in_units(level.before, MICRO), before_micro)
             is_short |= level.is_short & ~observes
-            is_light[at.seat[passes_light[at.rows]]] = True
+            if passes_light.any():
+                is_light[at.seat[at.of(passes_light)]] = True
         part = np.where(is_counted, np.minimum(part, due), part)  # flows' parts are rounded up
         passing = sums(np.arange(seats) % shape[1], part >> FINE_BITS - _LOOSE_BITS, shape[1])
         is_bound = holding.is_limited & (passing >= holding.tokens * _LEAST_BOUND)
@@ -297,11 +332,19 @@ class _Pass:
         )  # fmt: skip
 
 
+def _replaced(table: Int64s, rows: Int64s, values: Int64s) -> Int64s:
+    """Return a table with other values in some of its rows."""
+    out = table.copy("K")
+    for to, column in zip(out.T, values.T, strict=True):
+        to[rows] = column
+    return out
+
+
 def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:
     """Return the weights, scaled down where one in the same scope is larger than `_MOST_WEIGHT`."""
-    most = np.full(scopes, 1, dtype=np.int64)
-    np.maximum.at(most, scope, weight)
-    most = most[scope]
+    if weight.max(initial=1) <= _MOST_WEIGHT:
+        return weight
+    most = largest(scope, weight, scopes, least=1)[once(scope)]
     return np.where(most > _MOST_WEIGHT, np.maximum(weight * _MOST_WEIGHT // most, 1), weight)
 
 
