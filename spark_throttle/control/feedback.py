@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -50,17 +51,31 @@ def report_files(directory: Directory) -> list[str]:
     return batch_files(directory, _FOLDER)
 
 
-def read_blocks(directory: Directory, files: Iterable[str]) -> dict[str, list[bytes]]:
-    """Return the packed reports in files of reports; none for a file that was deleted meanwhile."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedReports:
+    """What a file of reports holds; nothing if it was deleted meanwhile."""
+
+    content: bytes | None
+    reports: list[memoryview]
+    """The packed reports, as parts of `content`."""
+
+    @classmethod
+    def of(cls, content: bytes | None, what: str) -> PackedReports:
+        """Return the reports in the content of a file."""
+        return cls(content, [] if content is None else unpack(content, _KIND, _VERSION, what).views("reports"))
+
+
+def read_blocks(directory: Directory, files: Iterable[str]) -> dict[str, PackedReports]:
+    """Return what files of reports hold, by name."""
     return {name: _blocks_of(directory, name) for name in files}
 
 
-def unpacked(directory: Directory, blocks: Mapping[str, list[bytes]]) -> dict[int, list[UsageReport]]:
+def unpacked(directory: Directory, blocks: Mapping[str, PackedReports]) -> dict[int, list[UsageReport]]:
     """Return the packed reports of files as reports, of all batches that have any, in the order of the batches."""
     found: dict[int, list[UsageReport]] = defaultdict(list)
     for name in sorted(blocks):
         what = _what(directory, name, _FOLDER)
-        found[batch_of(name)] += [unpack_usage(report, what) for report in blocks[name]]
+        found[batch_of(name)] += [unpack_usage(report, what) for report in blocks[name].reports]
     return {batch: reports for batch, reports in sorted(found.items()) if reports}
 
 
@@ -145,7 +160,7 @@ def put_away(
     directory: Directory,
     *,
     before_batch: int,
-    found: Mapping[str, list[bytes]] | None = None,
+    found: Mapping[str, PackedReports] | None = None,
     may_be_away: bool = True,
 ) -> list[str]:
     """Put away the reports of batches before `before_batch`, those of a batch in one file; return the files' names.
@@ -153,21 +168,23 @@ def put_away(
     Parameters
     ----------
     found
-        The packed reports of all files of reports, by name, if they were read already.
+        What all files of reports hold, by name, if they were read already.
     may_be_away
         Whether an earlier run may have put some of these batches away, and not have deleted all of their files.
     """
     if found is None:
         found = read_blocks(directory, [name for name in report_files(directory) if batch_of(name) < before_batch])
     names = [name for name in sorted(found) if batch_of(name) < before_batch]
-    blocks: dict[int, list[bytes]] = defaultdict(list)
+    blocks: dict[int, list[PackedReports]] = defaultdict(list)
     for name in names:
-        blocks[batch_of(name)] += found[name]
+        blocks[batch_of(name)] += [found[name]] if found[name].reports else []
     away = set(batch_files(directory, _PUT_AWAY)) if names and may_be_away else set()
-    for batch, reports in blocks.items():
-        file = f"{batch:012d}"
-        if reports and not (file in away and _is_rest(reports, _blocks_of(directory, file, _PUT_AWAY))):
-            block = pack(_KIND, _VERSION, {"reports": reports})
+    for batch, files in blocks.items():
+        file, reports = f"{batch:012d}", [report for each in files for report in each.reports]
+        if reports and not (file in away and _is_rest(reports, _blocks_of(directory, file, _PUT_AWAY).reports)):
+            block = files[0].content if len(files) == 1 else None
+            if block is None:
+                block = pack(_KIND, _VERSION, {"reports": [bytes(report) for report in reports]})
             directory.write(f"{_PUT_AWAY}/{file}", _compressed(block))
     for name in names:
         directory.delete(f"{_FOLDER}/{name}")
@@ -182,8 +199,8 @@ def bring_back(directory: Directory, *, from_batch: int) -> None:
         there[batch_of(name)].append(name)
     for name in batch_files(directory, _PUT_AWAY, from_batch=from_batch):
         files = there[batch_of(name)]
-        reports = [report for file in files for report in _blocks_of(directory, file)]
-        if not files or _is_rest(reports, _blocks_of(directory, name, _PUT_AWAY)):
+        reports = [report for file in files for report in _blocks_of(directory, file).reports]
+        if not files or _is_rest(reports, _blocks_of(directory, name, _PUT_AWAY).reports):
             for file in files:
                 directory.delete(f"{_FOLDER}/{file}")
             block = _block_of(directory, name, _PUT_AWAY)
@@ -192,12 +209,12 @@ def bring_back(directory: Directory, *, from_batch: int) -> None:
         directory.delete(f"{_PUT_AWAY}/{name}")
 
 
-def _is_rest(reports: list[bytes], put_away: list[bytes]) -> bool:
+def _is_rest(reports: list[memoryview], put_away: list[memoryview]) -> bool:
     """Return whether reports are what is left of those that were put away: a run was killed while it deleted files.
 
     Other reports are of a later run of the batch, by a release that does not know what is put away.
     """
-    return len(reports) < len(put_away) and set(reports) <= set(put_away)
+    return len(reports) < len(put_away) and set(map(bytes, reports)) <= set(map(bytes, put_away))
 
 
 def forget_put_away(directory: Directory, *, but_newest: int) -> None:
@@ -216,13 +233,12 @@ def _of_batch(directory: Directory, batch: int, folder: str) -> list[UsageReport
 def _reports_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[UsageReport]:
     """Return the reports in a file; none if the file was deleted meanwhile."""
     what = _what(directory, name, folder)
-    return [unpack_usage(report, what) for report in _blocks_of(directory, name, folder)]
+    return [unpack_usage(report, what) for report in _blocks_of(directory, name, folder).reports]
 
 
-def _blocks_of(directory: Directory, name: str, folder: str = _FOLDER) -> list[bytes]:
-    """Return the packed reports in a file."""
-    block = _block_of(directory, name, folder)
-    return [] if block is None else unpack(block, _KIND, _VERSION, _what(directory, name, folder)).blobs("reports")
+def _blocks_of(directory: Directory, name: str, folder: str = _FOLDER) -> PackedReports:
+    """Return what a file of reports holds."""
+    return PackedReports.of(_block_of(directory, name, folder), _what(directory, name, folder))
 
 
 def _block_of(directory: Directory, name: str, folder: str) -> bytes | None:

@@ -18,6 +18,7 @@ from spark_throttle.checkpoint.told import read_told
 from spark_throttle.control.batch_files import batch_of
 from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import (
+    PackedReports,
     bring_back,
     forget_reports,
     newest_batch,
@@ -75,7 +76,7 @@ class Settling:
         """The processing time of unsettled batches that reported any."""
 
         self._told: dict[int, dict[str, Told]] = {}
-        self._blocks: dict[str, list[bytes]] = {}
+        self._blocks: dict[str, PackedReports] = {}
         """The packed reports in the files that this run has read and not put away, by the files' names."""
 
         self._has_put_away = False

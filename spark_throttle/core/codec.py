@@ -202,7 +202,7 @@ def pack_usage(usage: UsageReport) -> bytes:
     })  # fmt: skip
 
 
-def unpack_usage(block: bytes, what: str) -> UsageReport:
+def unpack_usage(block: bytes | memoryview, what: str) -> UsageReport:
     """Return the usage report that `pack_usage` stored."""
     f = unpack(block, "usge", USAGE_VERSION, what)
     oldest_ms = f.integer("oldest_waiting_ms") if f.version > 3 else _NO_AGE

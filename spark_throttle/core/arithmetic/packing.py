@@ -74,7 +74,7 @@ def version_of(block: bytes) -> int:
     return int(_HEADER.unpack_from(block)[2])
 
 
-def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFields:
+def unpack(block: bytes | memoryview, kind: str, newest_version: int, what: str) -> BlockFields:
     """Return the fields of a block.
 
     Parameters
@@ -95,7 +95,7 @@ def unpack(block: bytes, kind: str, newest_version: int, what: str) -> BlockFiel
         raise DamagedError(what, f"it has {len(block)} bytes, fewer than its header's {_BODY_AT}")
     magic, found_kind, version = _HEADER.unpack_from(block)
     if magic != _MAGIC or found_kind != kind.encode("ascii"):
-        raise DamagedError(what, f"it begins with {block[:8]!r}, not with {_MAGIC + kind.encode('ascii')!r}")
+        raise DamagedError(what, f"it begins with {bytes(block[:8])!r}, not with {_MAGIC + kind.encode('ascii')!r}")
     if version > newest_version:
         raise UnknownVersionError(what, version, newest_version)
     whole = memoryview(block)
@@ -147,7 +147,11 @@ class BlockFields:
 
     def blobs(self, name: str) -> list[bytes]:
         """Return a field that is a list of bytes."""
-        return [bytes(value.as_buffer()) for value in self._value(name).values]
+        return [bytes(view) for view in self.views(name)]
+
+    def views(self, name: str) -> list[memoryview]:
+        """Return a field that is a list of bytes, as parts of the block, which is kept as long as they are."""
+        return [memoryview(value.as_buffer()) for value in self._value(name).values]
 
 
 def _one_row(value: Field) -> pa.Array:

@@ -205,7 +205,7 @@ def sums(key: Int64s, values: Int64s, keys: int) -> Int64s:
     return _combined(np.add, key, values, np.zeros((keys, *values.shape[1:]), dtype=np.int64))
 
 
-def largest(key: Int64s, values: Int64s, keys: int, *, least: int) -> Int64s:
+def largest(key: Int64s, values: np.ndarray, keys: int, *, least: int) -> Int64s:
     """Return the largest of the `values` of each key, shape (keys, columns); `least` where all are less.
 
     Examples
@@ -229,7 +229,7 @@ def numbers(key: Int64s, keys: int) -> Int64s:
     return sums(key.take(runs), np.diff(runs, append=len(key)), keys)
 
 
-def _combined(combine: np.ufunc, key: Int64s, values: Int64s, out: Int64s) -> Int64s:
+def _combined(combine: np.ufunc, key: Int64s, values: np.ndarray, out: Int64s) -> Int64s:
     """Combine the values of each key with what `out` has of it, column by column.
 
     NumPy combines rows of two numbers ten times slower than single ones, and runs of equal keys, which most tables of

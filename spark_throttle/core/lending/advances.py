@@ -20,7 +20,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, bit_length, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, sums
-from spark_throttle.core.lending.grants import Lending, by_scope, scopes_of
+from spark_throttle.core.lending.grants import Lending, any_by_scope, by_scope, scopes_of
 from spark_throttle.core.limits.token_bucket import available_tokens
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
@@ -50,8 +50,8 @@ def advance_after(lending: Lending, reports: list[UsageReport], policy: Compiled
         scopes = scopes_of(report, len(policy.tenant_names))
         used = by_scope(scopes, report.admitted, lent_micro.shape[1])
         used_micro[report.shard] += np.minimum(used, _MOST_TOKENS) * MICRO
-        held_back = scopes[(report.waiting[:, Dimension.MESSAGES] > 0) | (report.rejected[:, Dimension.MESSAGES] > 0)]
-        is_held_back[report.shard, held_back[held_back >= 0]] = True
+        held_back = (report.waiting[:, Dimension.MESSAGES] > 0) | (report.rejected[:, Dimension.MESSAGES] > 0)
+        is_held_back[report.shard] |= any_by_scope(scopes, held_back, lent_micro.shape[1])
     missing = np.setdiff1d(np.arange(len(lent_micro)), [report.shard for report in reports])
     used_micro[missing] = lent_micro[missing]
     is_held_back[missing] = True

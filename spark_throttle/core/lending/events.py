@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, once
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess
@@ -70,11 +70,16 @@ def _leaves_ms(report: UsageReport, open_ms: Int64s, policy: CompiledPolicy) -> 
     """Return when the first waiting row of a shard can leave, where the shared scopes open at `open_ms`."""
     if report.leaves_ms is None:
         return NEVER_MS
-    waits = report.leaves_ms < NEVER_MS
     first_group = 1 + len(policy.tenant_names)
     # A flow without a tenant or a group has -1, and finds the 0 at the end.
-    of_tenant = np.append(open_ms[1:first_group], 0).take(report.tenant.compress(waits))
-    of_group = np.append(open_ms[first_group:], 0).take(report.group.compress(waits))
+    of_tenants, of_groups = np.append(open_ms[1:first_group], 0), np.append(open_ms[first_group:], 0)
+    tenant, group = once(report.tenant), once(report.group)
+    if len(tenant) == len(group) == 1 and report.weight.min() > 0:  # all flows wait for the same scopes
+        open_all_ms = max(int(open_ms[0]), int(of_tenants[tenant[0]]), int(of_groups[group[0]]))
+        return min(max(int(report.leaves_ms.min()), open_all_ms), NEVER_MS)
+    waits = report.leaves_ms < NEVER_MS
+    of_tenant = of_tenants.take(report.tenant.compress(waits))
+    of_group = of_groups.take(report.group.compress(waits))
     of_job = np.where(report.weight.compress(waits) > 0, open_ms[0], 0)  # an exempt namespace passes no scope
     leaves_ms = report.leaves_ms.compress(waits)
     for of_scope in (of_tenant, of_group, of_job):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import below, beside, by_row, sums
+from spark_throttle.core.arithmetic.segments import below, by_row, largest, sums
 from spark_throttle.core.lending.allocation import divide_whole
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.deferrals import Outlook, deferrals
@@ -127,10 +127,12 @@ def claims_of(reports: list[UsageReport], policy: CompiledPolicy, limits: Messag
 
 def scopes_of(report: UsageReport, tenants: int) -> Int64s:
     """Return the shared scopes of a report's flows, shape (n, 3), as in `matching.Matches.shared_scope`."""
-    tenant = np.where(report.tenant >= 0, 1 + report.tenant, -1)
-    group = np.where(report.group >= 0, 1 + tenants + report.group, -1)
-    job = np.where(report.weight > 0, 0, -1)  # an exempt namespace is charged nowhere
-    return beside(tenant, group, job)
+    out = np.full((3, len(report.weight)), -1, dtype=np.int64)
+    for to, position, first in zip(out, (report.tenant, report.group), (1, 1 + tenants), strict=False):
+        if position.max(initial=-1) >= 0:
+            np.copyto(to, np.where(position >= 0, first + position, -1))
+    np.subtract(report.weight > 0, 1, out=out[2], dtype=np.int64)  # an exempt namespace is charged nowhere
+    return out.T
 
 
 def used_by_scope(reports: list[UsageReport], policy: CompiledPolicy) -> Int64s:
@@ -150,9 +152,17 @@ def has_rejected(reports: list[UsageReport], policy: CompiledPolicy) -> Bools:
     for report in reports:
         messages = report.rejected_by_shared_messages
         messages = report.rejected[:, Dimension.MESSAGES] if messages is None else messages
-        scopes = scopes_of(report, len(policy.tenant_names))[messages > 0]
-        is_rejecting[scopes[scopes >= 0]] = True
+        is_rejecting |= any_by_scope(scopes_of(report, len(policy.tenant_names)), messages > 0, len(policy.shared))
     return is_rejecting
+
+
+def any_by_scope(shared_scope: Int64s, is_marked: Bools, scopes: int) -> Bools:
+    """Return whether any flow of each scope is marked, shape (scopes,)."""
+    out = np.zeros(scopes + 1, dtype=np.bool_)  # with one more position for no scope
+    for scope in shared_scope.T:
+        if scope.max(initial=-1) >= 0:
+            out |= largest(scope, is_marked, scopes + 1, least=0) > 0
+    return out[:-1]
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
