@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spark_throttle.core.arithmetic.fixed_point import PROPORTION_BITS, bit_length, proportional, shifted
+from spark_throttle.core.arithmetic.fixed_point import (
+    PROPORTION_BITS,
+    WHOLE,
+    bit_length,
+    proportional,
+    quotient,
+    shifted,
+    times,
+)
 from spark_throttle.testing.oracle import reference_rules
 
 EDGES = sorted({0, *(2**bits + each for bits in range(63) for each in (-1, 0, 1)), 2**63 - 1})
@@ -45,3 +53,29 @@ def test_proportion_of_short_and_of_long_numbers_is_that_of_the_oracle(rows: int
     assert found.tolist() == [reference_rules.proportional(*each, PROPORTION_BITS) for each in triples]
     pairs = np.stack([amount, amount], axis=1)
     assert (proportional(pairs, to[:, None], of[:, None]) == found[:, None]).all()
+
+
+@pytest.mark.parametrize("bits", [-40, -3, 0, 7, 25])
+def test_proportion_of_short_numbers_is_the_same_beside_a_long_one(bits: int) -> None:
+    random = np.random.default_rng(bits + 40)
+    amount, to, of = (random.integers(0, 2 ** random.integers(1, 31), 500) for _ in range(3))
+    with_long = [np.append(each, 2**62 - 1) for each in (amount, to, of)]
+
+    beside_long = proportional(with_long[0], with_long[1], with_long[2], bits)
+
+    assert proportional(amount, to, of, bits).tolist() == beside_long[:-1].tolist()
+
+
+@pytest.mark.parametrize("most_bits", [20, 32, 52])
+def test_quotients_and_products_of_short_and_of_long_numbers_are_those_of_python(most_bits: int) -> None:
+    random = np.random.default_rng(most_bits)
+    divisor = random.integers(0, 2**most_bits, 500)
+    amount = np.minimum(random.integers(0, 2**most_bits, 500), divisor)
+    factor = random.integers(0, WHOLE + 1, 500)
+
+    pairs = list(zip(amount.tolist(), np.maximum(divisor, 1).tolist(), strict=True))
+    assert quotient(amount, divisor, 30).tolist() == [(a << 30) // d for a, d in pairs]
+    assert quotient(amount, divisor, 30, round_up=True).tolist() == [-(-(a << 30) // d) for a, d in pairs]
+    assert times(amount, factor).tolist() == [
+        a * f >> 30 for a, f in zip(amount.tolist(), factor.tolist(), strict=True)
+    ]

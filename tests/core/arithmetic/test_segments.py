@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.arithmetic.segments import Segments, largest, name_hash, running_total, sums
+from spark_throttle.core.arithmetic.segments import (
+    Segments,
+    in_order,
+    largest,
+    name_hash,
+    numbers,
+    running_total,
+    smallest,
+    sums,
+)
 
 keys = st.lists(st.integers(0, 6), max_size=30)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -33,6 +42,25 @@ def test_layout_is_a_stable_sort(key: list[int], is_wide: bool) -> None:
 def test_layout_of_many_keys_is_a_stable_sort_too() -> None:
     key = np.random.default_rng(1).integers(0, 200_000, 50_000)
     assert Segments.by_key(key, 200_000).order.tolist() == np.argsort(key, kind="stable").tolist()
+
+
+@pytest.mark.parametrize("rows", [10, 5_000])
+@pytest.mark.parametrize("most_bits", [3, 40, 62])
+def test_positions_in_order_of_values_are_a_stable_sort(rows: int, most_bits: int) -> None:
+    values = np.random.default_rng(rows).integers(-(2**most_bits), 2**most_bits, rows)
+    assert in_order(values).tolist() == sorted(range(rows), key=values.tolist().__getitem__)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_keys_in_runs_have_the_same_sums_and_extremes_as_scattered_ones(columns: int) -> None:
+    random = np.random.default_rng(1)
+    key = np.repeat([2, 0, 5, 0], [700, 500, 1, 900])
+    values = random.integers(-(2**50), 2**50, (len(key), columns) if columns > 1 else len(key))
+    mixed = random.permutation(len(key))
+    assert numbers(key, 7).tolist() == numbers(key[mixed], 7).tolist() == [1_400, 0, 700, 0, 0, 1, 0]
+    assert (sums(key, values, 7) == sums(key[mixed], values[mixed], 7)).all()
+    assert (largest(key, values, 7, least=-9) == largest(key[mixed], values[mixed], 7, least=-9)).all()
+    assert (smallest(key, values, 7, most=9) == smallest(key[mixed], values[mixed], 7, most=9)).all()
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30))

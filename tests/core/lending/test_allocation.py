@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.allocation import PLENTY, divide_whole, water_fill
+from spark_throttle.core.lending.allocation import MOST_STRETCH, PLENTY, Filling, divide_whole, water_fill
 
 UNIT = Fraction(1, 2**30)
 """What levels are counted in."""
@@ -183,6 +183,31 @@ def test_scopes_do_not_disturb_each_other(
     ).tolist()
     alone = [one for claims, available in scopes for one in fill(claims, available)]
     assert [tuple(one) for one in got] == [alone[i] for i in shuffled]
+
+
+@pytest.mark.parametrize("claimants_each", [1, 7, 3_000])
+@pytest.mark.parametrize("spread_bits", [2, 12, 30])
+def test_level_is_the_highest_that_gives_out_no_more_than_there_is(claimants_each: int, spread_bits: int) -> None:
+    random = np.random.default_rng(spread_bits)
+    scope = np.repeat([0, 1, 2], claimants_each)
+    demand = random.integers(1, 2 ** random.integers(1, spread_bits, (len(scope), 2)))
+    available = np.array([[10, PLENTY], [40 * claimants_each, 7 * claimants_each], [2**25, 2**20]])
+    filling = Filling.of(demand, random.integers(1, 9, len(scope)), scope, available)
+    levels = filling.levels()
+
+    def gives_out_too_much(each: int, level: int) -> bool:
+        at = filling.scope == each
+        claims = zip(filling.part[at].tolist(), filling.share[at].tolist(), strict=True)
+        given = [
+            (part, part) if share <= level else (part, [-(-of * level // share) for of in part])
+            for part, share in claims
+        ]
+        return any(sum(got[dimension] for _, got in given) > 1 << 30 for dimension in (0, 1))
+
+    for each in np.unique(filling.scope).tolist():
+        reached = max(filling.share[filling.scope == each].tolist())
+        assert not gives_out_too_much(each, int(levels[each])) or levels[each] == 0
+        assert levels[each] == min(reached, MOST_STRETCH) or gives_out_too_much(each, int(levels[each]) + 1)
 
 
 def test_no_claimants_is_no_error() -> None:
