@@ -187,8 +187,10 @@ def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, 
 
     Parameters
     ----------
-    ahead_milli, time
-        Shape (n, 2): how far each flow is ahead for its weight, and the time in which its scope earns what it is ahead.
+    ahead_milli
+        Shape (n, 2): how far each flow is ahead for its weight.
+    time
+        The time in which its scope earns what each flow that is left out is ahead, for each resource.
     takes_part
         Whether, for every seat, any flow that wants tokens takes part.
 
@@ -201,10 +203,10 @@ def ahead_bound(ahead_milli: Int64s, time: Int64s, seat: Int64s, is_out: Bools, 
     is_dominant = time == by_row(np.maximum, time)[:, None]
     bound = -largest(
         seat[out],
-        -np.where(is_dominant.take(out, axis=0), ahead_milli.take(out, axis=0), NO_BOUND),
+        -np.where(is_dominant, rows_of(ahead_milli, out), NO_BOUND),
         seats,
         least=-NO_BOUND,
     )
-    most = largest(seat[stays], ahead_milli.take(stays, axis=0), seats, least=-1)
+    most = largest(seat[stays], rows_of(ahead_milli, stays), seats, least=-1)
     between = np.where(bound > most, most + (bound - most + 1) // 2, most + 1)
     return np.where((bound < NO_BOUND) & takes_part[:, None], between, NO_BOUND)

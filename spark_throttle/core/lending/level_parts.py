@@ -298,8 +298,11 @@ class Level:
         has_rival = np.bincount(seat_scope[wanting], minlength=len(self.holding.tokens))[seat_scope] > wanting
         takes_part = np.bincount(self.seat[~is_out & wants], minlength=seats) > 0
         in_milli = replace(scope_time, bits=np.zeros_like(scope_time.bits))
-        time = in_milli.of_each(self.ahead_milli, self.scope)
-        by_weight_milli = self.counted_milli // self.own_weight[:, None]
+        out = np.flatnonzero(is_out)
+        time = in_milli.of_each(rows_of(self.ahead_milli, out), self.scope[out])
+        by_weight_milli = self.counted_milli
+        if self.own_weight.max(initial=1) > 1:
+            by_weight_milli = by_weight_milli // self.own_weight[:, None]
         return ahead_bound(by_weight_milli, time, self.seat, is_out, takes_part & has_rival)
 
     def _next_ahead(self, owed_time: Int64s, wants: Bools) -> Int64s:
