@@ -148,6 +148,7 @@ def test_wall_clock_that_is_set_makes_no_live_job_silent_and_no_dead_one_alive(w
     assert (view.liveness().state, view.batch_age_ms()) == ("silent", 31_000)
 
 
+@pytest.mark.slow
 def test_directory_that_hangs_makes_no_other_job_silent(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

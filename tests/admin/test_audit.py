@@ -117,6 +117,7 @@ def test_change_by_the_page_has_the_pages_door_in_the_log_and_the_history(in_mem
     assert [entry["door"] for entry in in_memory.client().get("/admin/v2/history").json()] == ["api", "page"]
 
 
+@pytest.mark.slow
 def test_stranger_cannot_fill_the_log_and_what_is_left_out_is_counted(in_memory: ServedApp) -> None:
     stranger = in_memory.client(None)
     for _ in range(REFUSALS_AT_ONCE + 25):

@@ -198,6 +198,7 @@ def test_contradiction_in_a_token_command_has_a_line(tmp_path: Path) -> None:
     assert (line["outcome"], line["action"]) == ("refused", "token create ann viewer")
 
 
+@pytest.mark.slow
 def test_command_is_named_alike_however_the_program_was_started(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "spark_throttle.command_line", "token", "revoke", "0123456789ab"]
     subprocess.run([*command, "--tokens", str(tmp_path / "t.json")], check=False, capture_output=True)
@@ -244,6 +245,7 @@ def believing(serve: Callable[..., ServedApp]) -> Any:
         yield served, provider
 
 
+@pytest.mark.slow
 def test_refusal_of_a_sign_in_is_recorded_with_its_reason(believing: tuple[ServedApp, Provider]) -> None:
     served, provider = believing
     now = served.clock[0]

@@ -68,6 +68,7 @@ def test_created_group_is_got_and_listed(gold: None) -> None:
     assert "publish.bytes_per_second" in run("group", "get", "gold").stdout
 
 
+@pytest.mark.slow
 def test_update_changes_what_it_names_and_an_empty_value_takes_away(gold: None) -> None:
     run("group", "update", "gold", "publish.weight=3", "publish.bytes_per_second=")
     assert answer("group", "get", "gold")["policy"] == {"publish": {"messages_per_second": 500, "weight": 3}}
@@ -75,6 +76,7 @@ def test_update_changes_what_it_names_and_an_empty_value_takes_away(gold: None) 
     assert answer("group", "get", "gold")["policy"] == {"dispatch": {"weight": 2}}
 
 
+@pytest.mark.slow
 def test_namespace_and_tenant_are_attached_and_detached(gold: None) -> None:
     made = answer("namespace", "attach", "acme/x", "gold")
     assert made["revision"] == 2
@@ -95,6 +97,7 @@ def test_moved_namespace_needs_the_flag(gold: None) -> None:
     run("namespace", "attach", "acme/x", "iron", "--move", "--yes")
 
 
+@pytest.mark.slow
 def test_single_entries_are_got_and_updated() -> None:
     assert answer("queue", "get")["policy"] == {}
     run("queue", "update", "messages=5")
@@ -204,6 +207,7 @@ def test_odd_names_are_kept_and_shown_without_harm(name: str) -> None:
     run("namespace", "delete", name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["acme/[/]", "acme/[red]x", "acme/[red]x[/red]", "acme/:smile:", "acme/a\\", "acme/a\\\\", "acme/\\[b]\\"]
 )
@@ -245,6 +249,7 @@ def test_document_is_validated_applied_shown_and_rolled_back(tmp_path: Path) -> 
     assert "first" in run("policy", "history").stdout
 
 
+@pytest.mark.slow
 def test_document_is_taken_from_stdin_by_every_command_that_takes_one() -> None:
     document = "resource_groups: {gold: {publish: {messages_per_second: 7}}}"
     said = run("policy", "validate", "-", stdin=document).stdout
@@ -256,6 +261,7 @@ def test_document_is_taken_from_stdin_by_every_command_that_takes_one() -> None:
         assert "- for stdin" in " ".join(run(*command[:2], "--help").stdout.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_plan_says_to_which_rules_the_names_of_removed_entries_fall(tmp_path: Path) -> None:
     rules = ["'acme/*'", "'acme/*-eu'", "acme/a-eu", "acme/b", "other/c", "'acme/b*'"]
     texts = [f"namespaces: {{{', '.join(f'{name}: {{}}' for name in kept)}}}" for kept in (rules[:2], rules)]
@@ -328,6 +334,7 @@ def test_explain_shows_the_quota_on_processing_time_where_there_is_one(gold: Non
     assert "250 %" in next(line for line in lines if line.startswith("tenant"))
 
 
+@pytest.mark.slow
 def test_empty_value_removes_a_setting_and_the_help_says_so(gold: None) -> None:
     run(
         "tenant", "create", "blue", "publish.bytes_per_second=8MiB", "publish.messages_per_second=5", "publish.weight=3"
@@ -456,6 +463,7 @@ def test_every_command_that_answers_takes_the_output_option() -> None:
     assert without == [("serve",)]
 
 
+@pytest.mark.slow
 def test_entry_is_locked_and_unlocked() -> None:
     run("namespace", "create", "acme/x", "locked=true", "publish.messages_per_second=0", "--yes")
     assert answer("namespace", "get", "acme/x")["policy"] == {"publish": {"messages_per_second": 0}, "locked": True}

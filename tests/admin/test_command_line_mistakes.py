@@ -104,6 +104,7 @@ def test_dry_run_of_a_store_that_is_there_and_cannot_be_read_makes_up_none(tmp_p
     assert "Is a directory" in said.stderr
 
 
+@pytest.mark.slow
 def test_server_says_of_a_truncated_commit_what_the_command_line_says(tmp_path: Path) -> None:
     path = tmp_path / "store"
     served = served_over(DeltaStore(str(path), clock_ns=lambda: 0), tmp_path)
@@ -178,6 +179,7 @@ def test_default_port_is_one_and_the_docs_have_it() -> None:
 # --------------------------------------------------------------------------------------------------- YAML
 
 
+@pytest.mark.slow
 def test_yaml_says_the_same_as_json() -> None:
     run("group", "create", "gold", "publish.messages_per_second=0.5", "publish.bytes_per_second=8MiB")
     run("tenant", "create", "acme", "resource_group=gold")
@@ -202,6 +204,7 @@ def acme() -> None:
     run("defaults", "update", "publish.messages_per_second=50")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "costs"),
     [
@@ -235,6 +238,7 @@ def test_change_that_costs_protection_says_so_and_wants_yes(
     assert answer(*command, "--yes")["revision"] == 4
 
 
+@pytest.mark.slow
 def test_document_that_leaves_no_policy_wants_yes(acme: None, store: DeltaStore, tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("{}")
     apply = ["policy", "apply", str(tmp_path / "empty.yaml")]
@@ -245,6 +249,7 @@ def test_document_that_leaves_no_policy_wants_yes(acme: None, store: DeltaStore,
     assert answer("policy", "show") == {"version": 1}
 
 
+@pytest.mark.slow
 def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(acme: None, store: DeltaStore) -> None:
     planned = answer("policy", "rollback", "2", "--dry-run")
     assert planned == {
@@ -272,6 +277,7 @@ def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(acm
     assert answer("policy", "rollback", "2", "--expected", "4", "--yes")["revision"] == 5
 
 
+@pytest.mark.slow
 def test_tightening_wants_no_confirmation(acme: None) -> None:
     run("group", "update", "gold", "publish.messages_per_second=5")
     run("tenant", "update", "acme", "publish.messages_per_second=5")
@@ -283,6 +289,7 @@ def test_tightening_wants_no_confirmation(acme: None) -> None:
 # ----------------------------------------------------------------------------------------- names of fields
 
 
+@pytest.mark.slow
 def test_fields_have_the_same_names_at_the_command_line_and_in_the_api(
     acme: None, store: DeltaStore, tmp_path: Path
 ) -> None:
@@ -316,6 +323,7 @@ def test_fields_have_the_same_names_at_the_command_line_and_in_the_api(
     }
 
 
+@pytest.mark.slow
 def test_locked_entries_are_listed_and_followed(store: DeltaStore, tmp_path: Path) -> None:
     served = served_over(store, tmp_path)
     admin, path = served.client(), "/admin/v2/policies/namespaces"
@@ -339,6 +347,7 @@ def test_locked_entries_are_listed_and_followed(store: DeltaStore, tmp_path: Pat
 # ---------------------------------------------------------------------------------------------------- remedies
 
 
+@pytest.mark.slow
 def test_remedies_are_flags_of_the_command_line(tmp_path: Path) -> None:
     run("group", "create", "gold", "publish.messages_per_second=5")
     run("group", "create", "iron", "publish.messages_per_second=5")

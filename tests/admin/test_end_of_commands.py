@@ -40,6 +40,7 @@ def test_command_on_a_delta_store_ends_whole_and_before_the_interpreter(tmp_path
     assert "the interpreter ends" not in result.stderr
 
 
+@pytest.mark.slow
 def test_command_without_arrow_ends_as_every_program() -> None:
     result = ended("--version")
     assert result.returncode == 0

@@ -123,6 +123,7 @@ def test_group_keeps_its_destination_which_none_of_its_fields_stands_for(
     assert "a destination needs a ceiling" in refused.json()["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["namespaces/acme/orders", "tenants/acme"])
 def test_member_is_attached_to_one_group(admin: TestClient, member: str) -> None:
     for group in ("gold", "bronze"):

@@ -26,6 +26,7 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES, ids=lambda name: ascii(name)[:40])
 def test_name_of_any_text_is_kept_exactly(in_memory: ServedApp, name: str) -> None:
     admin, segment = in_memory.client(), quote(name, safe="")
@@ -179,6 +180,7 @@ def test_body_that_is_too_large_is_refused_whatever_its_length_says(in_memory: S
     assert admin.put(path, content=b"{}", headers=json_type | {"Content-Length": "9" * 30}).status_code == 413
 
 
+@pytest.mark.slow
 def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..., ServedApp]) -> None:
     served = serve(MemoryStore(), requests_per_second=10)
     statuses = [served.client().get("/admin/v2/caller").status_code for _ in range(60)]
@@ -190,6 +192,7 @@ def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..
     assert served.client().get("/admin/v2/caller").status_code == 200
 
 
+@pytest.mark.slow
 def test_guesses_of_tokens_are_limited_together_and_harm_no_owner(serve: Callable[..., ServedApp]) -> None:
     served = serve(MemoryStore(), requests_per_second=10)
     statuses = [

@@ -69,6 +69,7 @@ def limit_time(world: World) -> None:
         world.watch.look()
 
 
+@pytest.mark.slow
 def test_processing_time_is_shown_by_scope_and_names_what_holds_a_namespace(world: World) -> None:
     assert world.client.get("/admin/v2/status").json()["jobs"][0]["time"] is None
     limit_time(world)
@@ -84,6 +85,7 @@ def test_processing_time_is_shown_by_scope_and_names_what_holds_a_namespace(worl
     assert held == ("tenant", "acme", "processing time", 3.6)
 
 
+@pytest.mark.slow
 def test_tenant_admin_sees_the_processing_time_of_its_own_scopes_alone(world: World) -> None:
     limit_time(world)
     time = world.served.client("tenant_admin").get("/admin/v2/status").json()["jobs"][0]["time"]
@@ -91,6 +93,7 @@ def test_tenant_admin_sees_the_processing_time_of_its_own_scopes_alone(world: Wo
     assert (time["exempt_ns"], time["unattributed_ns"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_fairness_is_even_between_those_who_compete(world: World) -> None:
     world.run(12)
     page = world.client.get("/admin/v2/status/ingest/namespaces?resource_group=gold").json()

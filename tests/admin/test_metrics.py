@@ -125,6 +125,7 @@ def test_tenants_are_a_level_of_the_metrics(world: World) -> None:
     assert value_of(text, "balance_messages", **acme) is None  # it has no quota
 
 
+@pytest.mark.slow
 def test_totals_of_a_level_are_bounded_and_never_shrink(world: World) -> None:
     """A tenant that comes late is counted among the others, however busy it is: nobody's past moves."""
     many: dict[str, dict[str, object]] = {f"tenant-{number:03}": {} for number in range(MOST_NAMED + 50)}
@@ -201,6 +202,7 @@ def test_throttle_time_is_of_the_dimension_that_takes_longest(held: Pair, rate: 
     assert throttle_time_seconds(held, rate) == seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offered", "is_near"), [(15, 0), (16, 1), (30, 1)])
 def test_scope_is_near_its_limit_from_four_fifths_of_a_quota_on(world: World, offered: int, is_near: int) -> None:
     world.service.put("namespace", "solo/x", {"publish": {"messages_per_second": 20, "burst_seconds": 60}}, ANN)
@@ -240,6 +242,7 @@ def test_first_batch_has_no_rates_because_nobody_knows_how_long_it_took(
     assert "spark_throttle_near_limit{" not in text
 
 
+@pytest.mark.slow
 def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_processing_time(world: World) -> None:
     acme, of_job = {"job": "ingest", "level": "tenant", "scope": "acme"}, {"job": "ingest"}
     assert "_time_seconds_total{" not in world.client.get("/metrics").text

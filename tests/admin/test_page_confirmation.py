@@ -26,6 +26,7 @@ def pressing(button: str, folder: Path) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.slow
 def test_change_is_made_after_the_reader_has_seen_what_it_costs(tmp_path: Path) -> None:
     said = pressing("yes", tmp_path)
     assert said["asked"] == ["It costs protection:", "y is lifted", "What", "Before", "After", "f", "1", "2"]
@@ -36,6 +37,7 @@ def test_change_is_made_after_the_reader_has_seen_what_it_costs(tmp_path: Path) 
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_rollback_is_shown_with_every_character_and_made_on_the_revision_that_was_shown(tmp_path: Path) -> None:
     said = pressing("yes", tmp_path)
     assert said["planned"] == [
@@ -57,6 +59,7 @@ def test_rollback_is_shown_with_every_character_and_made_on_the_revision_that_wa
     assert said["rolledBack"] == {"revision": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("button", ["no", ""])
 def test_nothing_is_changed_without_a_yes(tmp_path: Path, button: str) -> None:
     said = pressing(button, tmp_path)

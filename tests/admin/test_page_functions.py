@@ -35,6 +35,7 @@ def returned(module: str, function: str, *calls: list[Any], folder: Path) -> lis
     return values
 
 
+@pytest.mark.slow
 def test_number_without_a_unit_takes_none(tmp_path: Path) -> None:
     good = returned("numbers", "typedNumber", ["5000"], [" 0.5 "], [""], ["0"], ["5e3"], folder=tmp_path)
     assert good == [5000, 0.5, None, 0, 5000]
@@ -43,6 +44,7 @@ def test_number_without_a_unit_takes_none(tmp_path: Path) -> None:
         assert refusal == f'"{text}" is not a number without a unit, such as 5000 or 0.5'
 
 
+@pytest.mark.slow
 def test_size_takes_units_of_bytes_and_no_bare_prefix(tmp_path: Path) -> None:
     good = returned("numbers", "typedSize", ["5000"], ["8MiB"], ["1.5 MB"], ["1kB"], ["7B"], [""], folder=tmp_path)
     assert good == [5000, 8 * 2**20, 1_500_000, 1000, 7, None]
@@ -51,6 +53,7 @@ def test_size_takes_units_of_bytes_and_no_bare_prefix(tmp_path: Path) -> None:
         assert refusal.startswith(f'"{text}" is not a number of bytes')
 
 
+@pytest.mark.slow
 def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
     ticks = [[value, "messages"] for value in (0, 25_000, 1_500_000, 1_250_000_000)]
     assert returned("numbers", "scaleText", *ticks, folder=tmp_path) == ["0", "25K", "1.5M", "1.25B"]
@@ -58,6 +61,7 @@ def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
     assert returned("numbers", "scaleText", *ticks, folder=tmp_path) == ["0 B", "8 MiB", "16 MiB", "512 MiB"]
 
 
+@pytest.mark.slow
 def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
     policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "publish": {"weight": 2}}
     typed = {"resource_group": None, "locked": False, "publish.weight": None, "publish.on_excess": "delay",
@@ -74,6 +78,7 @@ def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("quota", "said"),
     [
@@ -90,6 +95,7 @@ def test_quota_of_zero_says_what_it_does(tmp_path: Path, quota: dict[str, Any], 
     assert ("0 admits nothing" in text) == ("0 admits nothing" in said)
 
 
+@pytest.mark.slow
 def test_page_of_names_begins_right_before_a_prefix(tmp_path: Path) -> None:
     for prefix in ("a", "acme/", "été", "x\ue000", "x\U00010000"):
         (before,) = returned("policy_fields", "justBefore", [prefix], folder=tmp_path)
@@ -143,6 +149,7 @@ def test_sentence_on_fairness_does_not_contradict_itself(
     assert ("compete only" in text) == (backlogged < 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 401, 403, 409, 412, 428, 429, 500, 502, 503, 504])
 @pytest.mark.parametrize("is_change", [False, True])
 def test_every_failure_says_what_happened_and_what_to_do(tmp_path: Path, status: int, is_change: bool) -> None:

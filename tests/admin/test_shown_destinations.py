@@ -60,6 +60,7 @@ def test_destination_that_is_unavailable_is_shown(world: World) -> None:
     assert f"spark_throttle_destination_unavailable{{{LABELS}}} 1.0" in world.client.get("/metrics").text
 
 
+@pytest.mark.slow
 def test_explain_says_that_admitted_rows_are_not_sent_yet(world: World) -> None:
     path = str(world.job.control_path)
     say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)

@@ -256,6 +256,7 @@ def test_keys_are_asked_for_once_and_again_when_they_are_old(world: World) -> No
     assert (world.get(text).status_code, world.provider.asked[KEYS]) == (200, 2)
 
 
+@pytest.mark.slow
 def test_key_that_the_provider_has_rotated_in_is_found_and_the_old_one_is_forgotten(world: World) -> None:
     old = world.token()
     assert world.get(old).status_code == 200

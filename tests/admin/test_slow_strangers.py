@@ -42,11 +42,13 @@ def drip(sock: socket.socket) -> None:
     pytest.fail("the server listens for ever")
 
 
+@pytest.mark.slow
 def test_connection_that_sends_nothing_is_closed(in_memory: ServedApp) -> None:
     with port_of(in_memory, first_byte_seconds=SHORT) as port, connected(port) as sock:
         assert answer(sock) is None
 
 
+@pytest.mark.slow
 def test_headers_that_drip_are_cut_off(in_memory: ServedApp) -> None:
     with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nX: ")
@@ -58,6 +60,7 @@ def test_headers_that_drip_are_cut_off(in_memory: ServedApp) -> None:
         assert answer(sock) is None
 
 
+@pytest.mark.slow
 def test_body_that_drips_is_cut_off_and_changes_nothing(in_memory: ServedApp) -> None:
     line = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
     with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
@@ -71,6 +74,7 @@ def test_body_that_drips_is_cut_off_and_changes_nothing(in_memory: ServedApp) ->
     assert in_memory.store.revision() == 0
 
 
+@pytest.mark.slow
 def test_second_request_has_the_time_of_the_first(in_memory: ServedApp) -> None:
     with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
         for _ in range(3):
@@ -85,6 +89,7 @@ def test_second_request_has_the_time_of_the_first(in_memory: ServedApp) -> None:
         assert got.problem["status"] == 408
 
 
+@pytest.mark.slow
 def test_body_that_nobody_waits_for_is_cut_off_too(in_memory: ServedApp) -> None:
     with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
         sock.sendall(request(None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 60000"))
@@ -95,6 +100,7 @@ def test_body_that_nobody_waits_for_is_cut_off_too(in_memory: ServedApp) -> None
         assert answer(sock) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", b"{}"])
 def test_connection_without_a_next_request_is_closed(in_memory: ServedApp, body: bytes) -> None:
     # The second case is refused before its body has come.
@@ -107,6 +113,7 @@ def test_connection_without_a_next_request_is_closed(in_memory: ServedApp, body:
         assert answer(sock) is None
 
 
+@pytest.mark.slow
 def test_client_that_does_not_take_its_answers_is_cut_off(in_memory: ServedApp) -> None:
     with port_of(in_memory, answer_seconds=SHORT) as port, connected(port) as sock:
         sock.sendall(request(None, "GET /openapi.json HTTP/1.1") * 60)
@@ -116,6 +123,7 @@ def test_client_that_does_not_take_its_answers_is_cut_off(in_memory: ServedApp) 
         assert asked(port, request(in_memory.tokens["viewer"])).status == 200
 
 
+@pytest.mark.slow
 def test_who_waited_longest_leaves_for_a_newcomer(in_memory: ServedApp) -> None:
     with port_of(in_memory, connections_per_peer=5) as port, ExitStack() as stack:
         socks = silent(stack, port, 5)
@@ -217,6 +225,7 @@ def test_requests_wait_for_a_turn_and_are_refused_only_when_the_queue_is_full(
             assert got.status == 200
 
 
+@pytest.mark.slow
 def test_request_that_waits_too_long_for_its_turn_is_told_so(
     serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +268,7 @@ def test_slow_bodies_hold_no_turn(in_memory: ServedApp, monkeypatch: pytest.Monk
         assert asked(port, request(admin)).status == 200
 
 
+@pytest.mark.slow
 def test_what_needs_no_token_is_limited_by_address_but_the_health_check(serve: Any) -> None:
     served = serve(MemoryStore(), requests_per_second=2)
     client = served.client(None)

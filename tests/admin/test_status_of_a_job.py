@@ -119,6 +119,7 @@ def test_status_of_a_job_of_an_older_release_is_read(job: MadeUpJob) -> None:
     assert (found["state"], found["sign_age_ms"], found["batch"]) == ("unknown", None, 0)
 
 
+@pytest.mark.slow
 def test_status_shows_rates_beside_quotas_at_any_trigger(job: MadeUpJob) -> None:
     """At a trigger of 10 s, 300 messages a batch are 30 a second, of which a quota of 20 a second lets 20 pass."""
     for _ in range(8):
@@ -178,6 +179,7 @@ def test_explain_promises_no_next_batch_of_a_dead_job(job: MadeUpJob) -> None:
     assert note == "no job is listening: no sign of life for 60 s (the bound is 30 s)"
 
 
+@pytest.mark.slow
 def test_status_shows_processing_time_beside_its_quota_where_there_is_one(job: MadeUpJob) -> None:
     job.batch({"acme/a": 4})
     assert "core time" not in run().stdout

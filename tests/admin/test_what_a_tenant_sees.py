@@ -78,6 +78,7 @@ def test_store_that_a_job_does_not_follow_is_not_named_to_a_tenant(world: World)
     assert world.store.location not in acting["detail"]
 
 
+@pytest.mark.slow
 def test_explanation_gives_a_tenant_no_balance_of_the_job_or_its_group(world: World) -> None:
     admin, tenant = _told(world)
     for section, values in (("job", {"publish": {"messages_per_second": 1000}}),):

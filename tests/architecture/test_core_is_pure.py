@@ -65,6 +65,7 @@ def test_core_is_not_empty() -> None:
     assert len(CORE) > 5
 
 
+@pytest.mark.slow
 def test_importing_the_core_loads_neither_spark_nor_pandas() -> None:
     assert not loaded_by([module_name(path) for path in CORE]) & HEAVY
 

@@ -90,6 +90,7 @@ def test_library_does_not_import_its_jobs_or_tests(nodes: dict[str, list[ast.AST
         assert not roots & {"jobs", "demos", "tests", "scripts"}, path
 
 
+@pytest.mark.slow
 def test_library_touches_no_jvm_object(nodes: dict[str, list[ast.AST]]) -> None:
     """What reaches into the JVM or asks for the context does not run on Spark Connect."""
     for path, of_module in nodes.items():

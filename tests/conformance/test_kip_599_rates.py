@@ -48,6 +48,7 @@ def test_spread_rate_is_the_quota_again_after_the_12_s_that_it_tells() -> None:
     assert rate.read(12_000).per_second == QUOTA
 
 
+@pytest.mark.slow
 @given(
     records=st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 60)), min_size=1, max_size=20),
     quota=st.integers(1, 9),

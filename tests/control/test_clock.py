@@ -78,6 +78,7 @@ def test_job_that_was_down_for_an_hour_is_paid_its_burst_once(job: WholeJob, by_
     assert passes(job, 4) == 4 * RATE
 
 
+@pytest.mark.slow
 def test_job_that_goes_on_on_another_machine_is_paid_what_the_wall_clock_shows_once(job: WholeJob) -> None:
     for machine in ("another", "a third"):
         job.now_ms += HOUR_MS
@@ -97,6 +98,7 @@ def test_two_machines_whose_clocks_differ_pay_their_difference_once(job: WholeJo
     assert len(job.admitted) - admitted <= legs * 30 * RATE + BURST + 1
 
 
+@pytest.mark.slow
 def test_machine_whose_clock_is_behind_pays_nothing_and_goes_on(job: WholeJob) -> None:
     job.machine, job.shift_ms = "another", -YEAR_MS
     job.restart()

@@ -139,6 +139,7 @@ def test_burst_is_no_rate() -> None:
     assert wanted(measure(*files, *drained), GOLD)[0] == (50 + 200 + 200 + 100) / 5
 
 
+@pytest.mark.slow
 def test_rise_must_last_for_an_eighth_of_a_cycle_however_short_the_batches_are() -> None:
     quiet = [(step * 100, {"acme/a": (2, 0, 2)}) for step in range(100)]
     rise = [(step * 100, {"acme/a": (8, 0, 8)}) for step in range(100, 120)]

@@ -45,6 +45,7 @@ SHUT: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4, 8])
 @pytest.mark.parametrize("kind", SHUT)
 def test_rows_under_a_scope_of_rate_0_plan_no_batch(kind: str, shards: int, tmp_path: Path) -> None:
@@ -56,6 +57,7 @@ def test_rows_under_a_scope_of_rate_0_plan_no_batch(kind: str, shards: int, tmp_
     assert (job.waiting, job.admitted) == (len(MANY), [])
 
 
+@pytest.mark.slow
 def test_rows_under_a_scope_of_rate_0_go_when_it_has_a_rate(tmp_path: Path) -> None:
     job = WholeJob(tmp_path, SHUT["group above a tenant"], 8)
     job.trigger(MANY)
@@ -67,6 +69,7 @@ def test_rows_under_a_scope_of_rate_0_go_when_it_has_a_rate(tmp_path: Path) -> N
     assert job.waiting == 0
 
 
+@pytest.mark.slow
 def test_observing_scope_of_rate_0_holds_nothing(tmp_path: Path) -> None:
     off = {"publish": {"messages_per_second": 0, "on_excess": "observe"}}
     job = WholeJob(tmp_path, {"job": off, "tenants": {"acme": per_second(2)}}, 4)
@@ -76,6 +79,7 @@ def test_observing_scope_of_rate_0_holds_nothing(tmp_path: Path) -> None:
     assert job.waiting == 0
 
 
+@pytest.mark.slow
 def test_rows_that_only_age_will_move_plan_one_batch_when_they_expire(tmp_path: Path) -> None:
     job = WholeJob(tmp_path, SHUT["group above a tenant"] | {"queue": {"age_seconds": 60}}, 8)
     job.trigger(MANY)
@@ -99,6 +103,7 @@ def test_backlog_of_many_shards_under_a_slow_tenant_plans_a_batch_a_row(shards: 
     assert in_vain <= sum(moved) + 1
 
 
+@pytest.mark.slow
 def test_scopes_that_have_one_message_each_open_the_shard_in_which_a_row_can_leave(tmp_path: Path) -> None:
     # By their parts the tenant would open one shard, and the group another.
     limit = {"messages_per_second": 0.001, "burst_seconds": 3}

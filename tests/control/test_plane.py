@@ -177,6 +177,7 @@ def test_overdraft_is_settled_as_debt_that_lends_nothing(query: Query) -> None:
     assert (query.epoch.lending.balance_micro[:, 0, 0] < 0).all()
 
 
+@pytest.mark.slow
 def test_batch_without_an_epoch_is_settled_with_the_next(query: Query) -> None:
     query.trigger()
     query.quiet_batch()

@@ -42,6 +42,7 @@ def scenario(query: Query) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_restart_anywhere_makes_the_same_epoch(query: Query, tmp_path: Path) -> None:
     for step, _ in enumerate(scenario(query)):
         copied = tmp_path / f"copy{step}"
@@ -182,6 +183,7 @@ def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
     assert len(list(policies.iterdir())) == 2  # a revision that comes back is written again
 
 
+@pytest.mark.slow
 def test_memory_holds_the_revisions_of_two_epochs(query: Query) -> None:
     query.trigger()
     for number in range(20):

@@ -53,6 +53,7 @@ def query(store: ObjectStore) -> StoredQuery:
     return StoredQuery(Path("control"))
 
 
+@pytest.mark.slow
 def test_planning_a_batch_reads_and_lists_nothing_twice(query: StoredQuery, store: ObjectStore) -> None:
     query.trigger()
     found = [query.step(store) for _ in range(6)]
@@ -92,6 +93,7 @@ class StoredJob(WholeJob):
         return super().decide(end, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("store")
 def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> None:
     quotas: dict[str, object] = {"job": per_second(5), "resource_groups": {"gold": per_second(2)}}
@@ -103,6 +105,7 @@ def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> No
     assert len({at_ms for at_ms, _ in stored.admitted}) > 5
 
 
+@pytest.mark.slow
 def test_reports_are_put_away_as_they_were_read(query: StoredQuery) -> None:
     query.trigger()
     for _ in range(5):
@@ -116,6 +119,7 @@ def test_reports_are_put_away_as_they_were_read(query: StoredQuery) -> None:
     }
 
 
+@pytest.mark.slow
 def test_run_that_begins_looks_at_what_the_last_one_was_putting_away(query: StoredQuery) -> None:
     """It was killed after it had deleted the file of one of two shards."""
     query.trigger()

@@ -97,11 +97,13 @@ def test_job_that_is_alone_has_the_whole_quota(query: SharingQuery) -> None:
     assert query.share() == pytest.approx(RATE, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_two_jobs_have_a_half_each(query: SharingQuery, other: SharingQuery) -> None:
     settle(query, other, cycles=8)
     assert [query.share(), other.share()] == pytest.approx([RATE / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_bucket_earns_at_the_share_and_holds_its_part_of_the_burst(query: SharingQuery, other: SharingQuery) -> None:
     settle(query, other, cycles=8)
     query.busy_batch(admitted=20)
@@ -138,6 +140,7 @@ def test_epoch_is_due_when_the_share_shrinks_though_nothing_waits(query: Sharing
     assert query.share() < RATE
 
 
+@pytest.mark.slow
 def test_epoch_is_read_again_as_it_was_pinned_whatever_the_exchange_says_by_then(
     query: SharingQuery, other: SharingQuery, exchange: MemoryExchange
 ) -> None:
@@ -148,6 +151,7 @@ def test_epoch_is_read_again_as_it_was_pinned_whatever_the_exchange_says_by_then
     assert pack_epoch(query.plane.epochs.load(name)) == block
 
 
+@pytest.mark.slow
 def test_restarted_job_pays_no_time_that_it_cannot_vouch_for_and_has_nothing_till_it_is_answered(
     query: SharingQuery, other: SharingQuery
 ) -> None:
@@ -171,6 +175,7 @@ def test_time_after_the_lease_ended_is_not_paid(query: SharingQuery) -> None:
     assert query.share() == pytest.approx(RATE * SETTINGS.floor_percent / 100, rel=0.2)
 
 
+@pytest.mark.slow
 def test_job_that_shares_no_more_has_the_quota_for_itself(query: SharingQuery) -> None:
     settle(query)
     query.exchange = None
@@ -184,6 +189,7 @@ def test_job_that_shares_no_more_has_the_quota_for_itself(query: SharingQuery) -
     assert query.share() == 0
 
 
+@pytest.mark.slow
 def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery) -> None:
     settle(query, other)
     for each in (query, other):

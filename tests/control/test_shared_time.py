@@ -167,6 +167,7 @@ def since(world: World, seconds: int, rows: Mapping[int, int]) -> list[float]:
     return [world.used_ms(who, since_ms) / seconds for who in range(len(world.jobs))]
 
 
+@pytest.mark.slow
 def test_dear_and_cheap_job_have_half_of_the_time_each() -> None:
     world = warm(20, 5)
     world.turns(10, {0: 20, 1: 80})
@@ -229,6 +230,7 @@ def test_quota_that_is_raised_or_lowered_is_divided_anew(percentage: int) -> Non
     assert since(world, 8, {0: 30, 1: 60}) == pytest.approx([percentage * 5] * 2, rel=0.1)
 
 
+@pytest.mark.slow
 def test_debt_outlives_a_share_that_shrinks() -> None:
     """A job that was alone is in debt; when another comes, it pays at half the rate."""
     world = warm(10)
@@ -242,6 +244,7 @@ def test_debt_outlives_a_share_that_shrinks() -> None:
     assert before + 2_000 * MS < balance_ns(world.jobs[0]) < before + 8 * 500 * MS
 
 
+@pytest.mark.slow
 def test_rows_wait_for_a_lease_of_time_even_where_excess_is_rejected() -> None:
     world = World((10,), gold(50, on_excess="reject"))
     (job,) = world.jobs
@@ -252,6 +255,7 @@ def test_rows_wait_for_a_lease_of_time_even_where_excess_is_rejected() -> None:
     assert (len(job.admitted), job.rejected) == (45, [])
 
 
+@pytest.mark.slow
 def test_time_that_runs_out_rejects_where_a_job_has_a_share() -> None:
     world = World((10,), gold(50, on_excess="reject"))
     world.turns(6, {0: 2})
@@ -259,6 +263,7 @@ def test_time_that_runs_out_rejects_where_a_job_has_a_share() -> None:
     assert {letter.dimension for letter in world.jobs[0].rejected} == {"time"}
 
 
+@pytest.mark.slow
 def test_job_that_knows_no_quota_on_time_passes_over_the_places_of_time() -> None:
     """Its shares of messages are what they would be, and it reads the others' reports, whose format is the same."""
     old_document, messages = gold(50), {"messages_per_second": 100}
@@ -276,6 +281,7 @@ def test_job_that_knows_no_quota_on_time_passes_over_the_places_of_time() -> Non
     assert found[0] == found[1] == [(50_000, -1)] * 2
 
 
+@pytest.mark.slow
 def test_epochs_that_share_no_time_are_stored_as_they_were() -> None:
     namespaces = {"namespaces": {"a/0": {"publish": {"request_percentage": 50}}}}
     group = {"resource_groups": {"gold": {"publish": {"messages_per_second": 10}}}}

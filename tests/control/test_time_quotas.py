@@ -185,12 +185,14 @@ def test_quota_that_changes_while_in_debt_is_the_new_one_soon(place: str) -> Non
     assert core_ms(job, played(job, 20)) == pytest.approx(0.5 * 20_000, rel=0.05)
 
 
+@pytest.mark.slow
 def test_namespace_that_reports_no_time_is_not_limited() -> None:
     document = {"namespaces": {"*": {"publish": {"request_percentage": 1}}}, "job": HALF}
     job = SimulatedJob(document, shards=2, cost_ns=costs())
     assert admitted(played(job, 5), DEAR) == [60] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_quota_of_zero_admits_nothing(place: str) -> None:
     document = eval(repr(PLACES[place]).replace("50", "0"))  # noqa: S307 - a literal of ours
@@ -200,6 +202,7 @@ def test_quota_of_zero_admits_nothing(place: str) -> None:
     assert admitted(batches, CHEAP) == [60] * 5
 
 
+@pytest.mark.slow
 def test_exempt_namespaces_are_measured_and_not_throttled() -> None:
     document = {"job": HALF, "exempt": [DEAR]}
     job = SimulatedJob(document, shards=2, cost_ns=TEN_TO_ONE)
@@ -277,6 +280,7 @@ def test_charges_of_batches_that_were_undone_do_not_count() -> None:
     assert ledgers[0].shared.time_ns.tolist() == ledgers[1].shared.time_ns.tolist()
 
 
+@pytest.mark.slow
 def test_damaged_file_of_charges_is_named_and_may_be_deleted() -> None:
     job = SimulatedJob(PLACES["tenant"], shards=2, cost_ns=TEN_TO_ONE)
     played(job, 3)

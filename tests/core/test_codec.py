@@ -144,6 +144,7 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     round_trip("shard", stored)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(names, st.integers(0, 2**40), max_size=4), st.integers(0, 2**62))
 def test_charges_come_back_as_they_were(time_ns: dict[str, int], unattributed_ns: int) -> None:
     round_trip("charges", TimeCharges.of(time_ns, unattributed_ns=unattributed_ns))
@@ -229,6 +230,7 @@ def test_whole_numbers_take_as_few_bytes_as_they_need(values: list[int], bytes_e
 # Refusals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", blocks.BLOCKS)
 def test_block_that_is_cut_anywhere_is_damaged(name: str) -> None:
     block, kind = blocks.BLOCKS[name](), name.partition("_")[0]
@@ -237,6 +239,7 @@ def test_block_that_is_cut_anywhere_is_damaged(name: str) -> None:
             UNPACK[kind](block[:length], "the stored thing")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", blocks.BLOCKS)
 def test_no_altered_byte_is_believed(name: str) -> None:
     block, kind = blocks.BLOCKS[name](), name.partition("_")[0]

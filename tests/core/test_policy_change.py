@@ -61,6 +61,7 @@ def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weig
     assert least_service(np.array([virtual]), np.array([rate]), np.array([weight])).tolist() == [expected]
 
 
+@pytest.mark.slow
 @given(st.integers(0, MAX_SIZE_BYTES), st.lists(st.tuples(RATES, WEIGHTS), min_size=2, max_size=8))
 def test_lead_stands_for_no_more_tokens_after_any_number_of_changes(tokens: int, paces: list[tuple[int, int]]) -> None:
     columns = [(np.array([rate]), np.array([weight])) for rate, weight in paces]
@@ -251,6 +252,7 @@ def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine
     assert shard.admitted()["a/x"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_excess", [OnExcess.REJECT, OnExcess.DELAY])
 def test_limit_that_is_0_now_and_then_pays_no_burst_again(engine: Engine, on_excess: OnExcess) -> None:
     def policy(rate: float) -> CompiledPolicy:

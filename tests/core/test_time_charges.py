@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from spark_throttle.core.time_charges import MOST_NS, Lot, TimeCharges, sums_of_
 times_ns = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), st.integers(0, 2**40))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(times_ns, st.integers(0, 2**40)), max_size=4))
 def test_sum_has_each_namespace_once_in_the_order_of_bytes_with_all_its_time(
     parts: list[tuple[dict[str, int], int]],
@@ -35,6 +37,7 @@ lots = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(lots, max_size=4))
 def test_divided_time_is_all_there_and_each_row_of_a_lot_costs_the_same(
     given_lots: list[tuple[int, dict[str | None, int]]],
@@ -58,6 +61,7 @@ def test_divided_time_is_all_there_and_each_row_of_a_lot_costs_the_same(
         assert abs(time_ns - exact[name]) < max(1, len(given_lots))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-(2**63), 2**63 - 1) | st.integers(0, 2**57)), max_size=9))
 def test_sums_of_time_are_cut_and_never_wrap(given_times: list[tuple[int, int]]) -> None:
     key, time_ns = (np.array([each[at] for each in given_times], dtype=np.int64) for at in (0, 1))

@@ -101,6 +101,7 @@ def test_quota_passed_is_over_limit(tmp_path: Path) -> None:
     assert not account.keeps_the_laws
 
 
+@pytest.mark.slow
 def test_picture_is_drawn(books: Books, tmp_path: Path) -> None:
     policy = compile_policy(load_policies(POLICY), "publish")
     draw(Story(policy, books, ["gold", "bronze"], "bronze"), tmp_path / "throttle.png")

@@ -194,6 +194,7 @@ def test_clock_that_goes_back_earns_nothing() -> None:
     assert count_over_limit(messages(6, 1), batches_at(1000, 0), [limit(10, 5)], LARGEST) == 1
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 30)), min_size=1, max_size=12),
     rate=st.integers(0, 20),

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.sessions import ROOT
 
 _AS_A_FILE = """
@@ -18,6 +20,7 @@ runpy.run_path({script!r}, run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_job_starts_from_any_folder_where_only_the_package_is_installed(tmp_path: Path) -> None:
     (tmp_path / "spark_throttle").symlink_to(ROOT / "spark_throttle")
     code = _AS_A_FILE.format(root=str(ROOT), script=str(ROOT / "jobs" / "throttle_stream.py"))

@@ -346,6 +346,7 @@ def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
     assert found.value.law == law
 
 
+@pytest.mark.slow
 def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch() -> None:
     life = Life(Birth(PATIENT, 1), ("L2", ISOLATION))
     move = Step("move", {"machines": MACHINES[:1], "rows": [], "triggers": 3, "down_ms": 1_000})
@@ -353,6 +354,7 @@ def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch()
     assert life.batches > 0
 
 
+@pytest.mark.slow
 def test_time_without_batches_before_a_move_to_a_clock_that_is_behind_is_not_counted_as_paid() -> None:
     life = Life(Birth(GROUP, 1), ("L4", ISOLATION))
     # The bucket is a message short of full when the last batch leaves nothing. The minute after it brings no batch, and

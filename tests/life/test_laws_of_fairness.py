@@ -186,6 +186,7 @@ def test_one_whose_own_group_has_no_tokens_does_not_starve() -> None:
     assert history.batches_until_it_speaks(lambda _: history.batch({ONE: 6})) is None
 
 
+@pytest.mark.slow
 def test_a_job_that_moves_sees_the_clocks_of_the_machine_that_it_moves_to() -> None:
     job = SimulatedJob(GROUP, 1)
     job.offer([(ONE, 1)] * 500)

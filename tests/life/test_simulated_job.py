@@ -35,6 +35,7 @@ def test_a_job_without_shards_is_refused() -> None:
         SimulatedJob(limited(), shards=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", CRASH_POINTS)
 def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoint) -> None:
     jobs = []
@@ -73,6 +74,7 @@ def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
     assert len(job.written) == 3 * len(job.admitted), "three attempts came as far as the sink without transactions"
 
 
+@pytest.mark.slow
 def test_equal_calls_make_equal_histories() -> None:
     histories = []
     for _ in range(2):

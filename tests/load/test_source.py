@@ -76,6 +76,7 @@ FIRST_ROWS = [
 ]
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**63 - 1),
     bounds=st.lists(st.integers(0, 30_000), min_size=2, max_size=2).map(sorted),
@@ -253,6 +254,7 @@ def test_available_now_needs_a_limit() -> None:
         reader.prepareForTriggerAvailableNow()
 
 
+@pytest.mark.slow
 @given(start=st.integers(0, 10**9), rows=st.integers(0, 10**6), tasks=st.integers(1, 50))
 def test_ranges_cover_their_rows_once_and_are_of_one_length(start: int, rows: int, tasks: int) -> None:
     ranges = plan_ranges(start, start + rows, tasks)

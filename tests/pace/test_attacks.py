@@ -172,6 +172,7 @@ def test_thousand_tasks_of_which_any_are_cancelled_leave_no_trace(seed: int) -> 
     assert all(producer.try_acquire() for producer in producers[:2])
 
 
+@pytest.mark.slow
 def test_calls_that_give_up_leave_no_memory_behind() -> None:
     clock = ManualClock()
     pacer = Pacer(clock=clock)
@@ -200,6 +201,7 @@ def test_calls_that_give_up_leave_no_memory_behind() -> None:
 # ----------------------------------------------------------------------------------------------------- clocks
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-(10**12), 10**12), st.sampled_from([1, 1, 2, 7])), max_size=60))
 def test_clock_that_jumps_to_and_fro_pays_nothing_twice(history: list[tuple[int, int]]) -> None:
     clock = ManualClock()

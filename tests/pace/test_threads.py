@@ -97,6 +97,7 @@ def test_producer_goes_when_the_last_of_its_levels_stops_throttling_it() -> None
     assert (level.balance_tokens(), slow.balance_tokens()) == (1, 0)
 
 
+@pytest.mark.slow
 def test_oldest_waits_no_longer_for_a_level_that_others_keep_busy() -> None:
     _, pacer, level, crowd = world()
     slow = pacer.level("slow", Limit.of(1, burst_tokens=1, target_tokens=1), initial_tokens=0)

@@ -189,6 +189,7 @@ def largest_item(history: list[tuple[Any, ...]]) -> int:
     return max((tokens for name, *given in history if name in {"try", "wait"} for tokens in given[1]), default=0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(1, 3))
 def test_turns_go_round_however_many_calls_a_producer_has(calls: list[int], tokens: int) -> None:
     members = [{0}] * len(calls)

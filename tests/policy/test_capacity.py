@@ -22,6 +22,7 @@ def test_115_tenants_of_32_cores_are_promised_what_there_is() -> None:
     assert (division.promised_percent, division.unpromised_percent) == (Decimal("6394.0"), Decimal("6.0"))
 
 
+@pytest.mark.slow
 @given(threads=st.integers(1, 1000), tenants=st.integers(1, 10_000_000), fixed=st.lists(PERCENT, max_size=5))
 def test_promises_are_kept_and_no_share_is_cut_by_more_than_rounding(
     threads: int, tenants: int, fixed: list[Decimal]

@@ -243,6 +243,7 @@ def test_unknown_direction_is_an_error_with_a_hint() -> None:
         compile_policy(POLICY, "publish_")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_many_namespaces_compile_as_each_would_alone() -> None:
     count = 2000
     document = load_policies(

@@ -172,6 +172,7 @@ RUSH = (("acme/x", "other/y") * 10,)
 WEIGHT_OF_THE_JOB = "weight does nothing: the job shares with nobody"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("section", "leaf"), CASES, ids=lambda part: part)
 def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf: str) -> None:
     path, _ = SECTIONS[section]

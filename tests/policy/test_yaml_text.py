@@ -133,6 +133,7 @@ plain = st.recursive(
 
 
 # The fixture chooses the parser, which may stay for all examples.
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plain)
 def test_what_pyyaml_writes_is_read_as_it_was(value: object) -> None:

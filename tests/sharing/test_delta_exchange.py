@@ -203,6 +203,7 @@ def test_cleaning_removes_files_that_no_log_entry_names_once_they_are_an_hour_ol
     assert exchange.read("a") == b"1"
 
 
+@pytest.mark.slow
 def test_job_whose_clock_is_far_ahead_removes_nothing(location: str, caplog: pytest.LogCaptureFixture) -> None:
     exchange = DeltaExchange(location, clock_ns=lambda: 2**62)
     for number in range(25):
@@ -228,6 +229,7 @@ def test_properties_that_a_user_set_are_kept(location: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_write_succeeds_when_the_log_cannot_be_cleaned(
     location: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -204,6 +204,7 @@ def test_visit_that_hung_longer_than_a_lease_asks_for_no_longer_lease(
     assert "make exchange.lease" not in job.told[-1].problem
 
 
+@pytest.mark.slow
 def test_jobs_that_share_by_other_settings_are_named_while_they_live(
     job: Job, exchange: MemoryExchange, time: Time
 ) -> None:
@@ -221,6 +222,7 @@ def test_jobs_that_share_by_other_settings_are_named_while_they_live(
     assert job.told[-1].problem == ""
 
 
+@pytest.mark.slow
 def test_job_of_a_longer_lease_is_not_taken_for_dead_before_it_has_stopped(
     job: Job, exchange: MemoryExchange, time: Time
 ) -> None:
@@ -385,6 +387,7 @@ def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryEx
     assert np.array_equal(seen.peer_scope, [0])
 
 
+@pytest.mark.slow
 def test_clone_that_begins_goes_on_and_the_one_before_says_so_and_uses_nothing(
     job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -126,6 +126,7 @@ def test_exchange_holds_what_was_put_last(exchange: Exchange) -> None:
     assert exchange.names() == ["b.head"]
 
 
+@pytest.mark.slow
 def test_jobs_that_write_at_once_do_not_lose_each_others_reports(exchange: Exchange, tmp_path: Path) -> None:
     failed: list[Exception] = []
 

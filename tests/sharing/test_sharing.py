@@ -76,6 +76,7 @@ def test_two_whose_first_reports_take_a_margin_to_be_written_do_not_both_think_t
             world.check()
 
 
+@pytest.mark.slow
 def test_newcomer_uses_nothing_until_everyone_has_answered_it() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     first, second = world.jobs
@@ -111,6 +112,7 @@ def test_two_that_begin_at_once_do_not_both_think_themselves_alone() -> None:
 # Growing waits for shrinking
 
 
+@pytest.mark.slow
 def test_smaller_share_is_told_only_when_the_job_holds_itself_to_it() -> None:
     world = world_of(5 * QUOTA, 0)
     busy, waking = world.jobs
@@ -128,6 +130,7 @@ def test_smaller_share_is_told_only_when_the_job_holds_itself_to_it() -> None:
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_claim_that_not_everyone_has_seen_is_not_used() -> None:
     world = world_of(100_000, 100_000, 100_000)
     first, second, third = world.jobs
@@ -148,6 +151,7 @@ def test_claim_that_not_everyone_has_seen_is_not_used() -> None:
     assert world.used()[0] > 0.9 * QUOTA
 
 
+@pytest.mark.slow
 def test_scope_without_demand_is_given_up_and_others_have_it() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     world.jobs[1].demands = {SILVER: 10}
@@ -159,6 +163,7 @@ def test_scope_without_demand_is_given_up_and_others_have_it() -> None:
 # Leases
 
 
+@pytest.mark.slow
 def test_cut_off_job_keeps_its_share_until_its_lease_ends_and_then_its_floor() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job = world.jobs[0]
@@ -170,6 +175,7 @@ def test_cut_off_job_keeps_its_share_until_its_lease_ends_and_then_its_floor() -
     assert job.pinned[GOLD] == 0
 
 
+@pytest.mark.slow
 def test_job_that_was_cut_off_has_its_share_again_some_cycles_after_it_is_heard() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     away, other = world.jobs
@@ -183,6 +189,7 @@ def test_job_that_was_cut_off_has_its_share_again_some_cycles_after_it_is_heard(
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_job_that_slept_uses_nothing_of_what_others_took_meanwhile() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     asleep, other = world.jobs
@@ -196,6 +203,7 @@ def test_job_that_slept_uses_nothing_of_what_others_took_meanwhile() -> None:
     assert world.used()[0] <= FLOOR
 
 
+@pytest.mark.slow
 def test_restarted_job_uses_nothing_before_it_is_answered_as_the_new_one() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     killed = world.jobs[0]
@@ -208,6 +216,7 @@ def test_restarted_job_uses_nothing_before_it_is_answered_as_the_new_one() -> No
     assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut_off_ms", [0, 2 * SETTINGS.lease_ms])
 def test_process_that_another_run_of_its_job_replaced_uses_nothing_any_more(cut_off_ms: int) -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
@@ -223,6 +232,7 @@ def test_process_that_another_run_of_its_job_replaced_uses_nothing_any_more(cut_
     assert old.pinned[GOLD] == 0
 
 
+@pytest.mark.slow
 def test_run_whose_checkpoint_was_put_back_goes_on_from_the_register() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job = world.jobs[0]
@@ -251,6 +261,7 @@ def seen_by(
     job.sharing.take_in(Visit(reports, unreadable or {}), started_ms=at_ms, now_ms=at_ms)
 
 
+@pytest.mark.slow
 def test_old_report_that_comes_again_is_passed_over() -> None:
     world = world_of(5 * QUOTA, 0)
     old = world.store.history["job1"][0][1]
@@ -264,6 +275,7 @@ def test_old_report_that_comes_again_is_passed_over() -> None:
     assert job.sharing._peers.seen["job1"] == found["job1"].mark
 
 
+@pytest.mark.slow
 def test_report_that_is_dated_in_the_future_counts_by_its_number_alone() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     ahead = world.store.history["job1"][-1][1]
@@ -298,6 +310,7 @@ def test_nobody_grows_while_a_job_that_it_has_never_understood_may_be_at_work() 
     assert world.used() == pytest.approx([QUOTA], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_job_whose_register_was_garbled_is_gone_by_as_last_understood() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job = world.jobs[0]
@@ -308,6 +321,7 @@ def test_job_whose_register_was_garbled_is_gone_by_as_last_understood() -> None:
     assert world.used()[0] == pytest.approx(QUOTA / 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_job_whose_register_cannot_be_opened_is_not_taken_for_dead_and_nobody_grows_meanwhile() -> None:
     # Nobody can say whether the register changes: its job may be alive, and uses what it claims.
     world = world_of(5 * QUOTA, 5 * QUOTA)
@@ -324,6 +338,7 @@ def test_job_whose_register_cannot_be_opened_is_not_taken_for_dead_and_nobody_gr
     assert job.sharing._peers.are_all_readable
 
 
+@pytest.mark.slow
 def test_register_of_a_dead_run_slows_its_readers_no_longer_than_a_lease() -> None:
     world = World([SimulatedJob("one", 0, demands={GOLD: QUOTA})])
     job = world.jobs[0]
@@ -337,6 +352,7 @@ def test_register_of_a_dead_run_slows_its_readers_no_longer_than_a_lease() -> No
     assert may_grow[-1]
 
 
+@pytest.mark.slow
 def test_report_names_what_was_seen_and_changes_only_by_a_tenth_or_after_some_cycles() -> None:
     world = world_of(100_000, 100_000)
     job = world.jobs[0]
@@ -379,6 +395,7 @@ def test_every_policy_uses_the_quota(policy: str) -> None:
         assert sum(world.used()) >= 0.98 * QUOTA
 
 
+@pytest.mark.slow
 def test_static_part_waits_until_the_others_have_given_way() -> None:
     settings = replace(SETTINGS, policy="static")
     world = world_of(5 * QUOTA, settings=settings)

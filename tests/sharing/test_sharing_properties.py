@@ -140,6 +140,7 @@ def test_shares_are_right_within_1_percent_a_cycle_after_a_demand_changed(
         assert min(got, demand) == pytest.approx(each, rel=0.01)
 
 
+@pytest.mark.slow
 def test_newcomer_that_stays_at_1_for_ever_under_pulsar_gets_its_part_a_cycle_after_its_margin() -> None:
     world = world_of(900_000)
     newcomer = SimulatedJob("newcomer", 4_321, demands={GOLD: 500_000})
@@ -148,6 +149,7 @@ def test_newcomer_that_stays_at_1_for_ever_under_pulsar_gets_its_part_a_cycle_af
     assert world.used() == pytest.approx([500_000, 500_000], rel=0.01)
 
 
+@pytest.mark.slow
 def test_one_who_wants_nothing_yet_keeps_its_floor_and_has_it_at_once_when_it_wakes() -> None:
     world = world_of(5_000_000, 0)
     floor = QUOTA * SETTINGS.floor_percent // 100 // 2

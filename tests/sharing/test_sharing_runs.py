@@ -65,6 +65,7 @@ def test_job_that_was_put_back_is_heard_within_three_cycles(others: int, *, is_g
     assert world.used() == pytest.approx([QUOTA / len(world.jobs)] * len(world.jobs), rel=0.01)
 
 
+@pytest.mark.slow
 def test_job_that_was_put_back_is_heard_though_the_exchange_is_deleted_as_it_begins() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job, other = world.jobs
@@ -100,6 +101,7 @@ def test_job_that_was_put_back_again_and_again_is_heard_every_time() -> None:
         assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_job_that_is_told_of_a_later_run_which_nobody_finds_begins_anew() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     job, other = world.jobs
@@ -189,6 +191,7 @@ def test_follower_waits_two_margins_from_the_last_sign_of_the_one_before() -> No
     assert world.used() == [0, pytest.approx(QUOTA, rel=0.01)]
 
 
+@pytest.mark.slow
 def test_answers_to_another_run_of_one_incarnation_do_not_count() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     before, other = world.jobs
@@ -206,6 +209,7 @@ def test_answers_to_another_run_of_one_incarnation_do_not_count() -> None:
     assert clone.used(GOLD, world.now_ms) > FLOOR
 
 
+@pytest.mark.slow
 def test_run_that_yielded_stays_so_and_others_do_not_hear_it() -> None:
     world = world_of(5 * QUOTA, 5 * QUOTA)
     before = world.jobs[0]

@@ -67,6 +67,7 @@ CUTS: dict[str, Callable[[bytes], bytes]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("place", [-1, -2, -4], ids=["newest", "before", "middle"])
 def test_server_and_command_line_say_the_same_of_a_truncated_commit(
@@ -135,6 +136,7 @@ def test_first_commit_that_says_not_what_the_table_is_is_damage(old: DeltaStore,
                 call()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["change", "snapshot"])
 def test_damaged_data_file_is_damage_that_names_the_file(
     folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
@@ -200,6 +202,7 @@ def test_revision_that_is_cut_out_of_the_middle_is_damage(old: DeltaStore, folde
             call()
 
 
+@pytest.mark.slow
 def test_store_that_was_repaired_goes_on(old: DeltaStore, folder: Path) -> None:
     victim = commits(folder)[-1]
     data = victim.read_bytes()
@@ -211,6 +214,7 @@ def test_store_that_was_repaired_goes_on(old: DeltaStore, folder: Path) -> None:
     assert content(old) == content(DeltaStore(str(folder)))
 
 
+@pytest.mark.slow
 def test_truncated_data_file_is_noticed_before_a_commit(old: DeltaStore, folder: Path) -> None:
     victim = min((folder / "form=change").iterdir())
     os.truncate(victim, 100)

@@ -200,6 +200,7 @@ def test_snapshot_is_made_when_the_log_has_grown_and_reads_are_the_same(
     assert {row["revision"] for row in rows if row["form"] == "snapshot"} == {7, 14}
 
 
+@pytest.mark.slow
 def test_change_of_one_entry_writes_one_row(store: DeltaStore, path: Path) -> None:
     commit(store, [Change("namespace", f"n{number:05d}", "{}") for number in range(20_000)])
     before = DeltaTable(str(path)).to_pyarrow_dataset().count_rows()
@@ -243,6 +244,7 @@ def test_revision_before_the_newest_snapshot_that_never_was_is_refused(store: De
         store.page("tenant", at=3)
 
 
+@pytest.mark.slow
 def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_needs_it(tmp_path: Path) -> None:
     path = str(tmp_path / "policies")
     DeltaTable.create(path, pa.schema([field for field in SCHEMA if field.name != "given"]), partition_by=["form"])
@@ -263,6 +265,7 @@ def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_ne
         assert [entry.given for entry in opened.changed(after=0, until=3)] == [None, NOTHING, None]
 
 
+@pytest.mark.slow
 def test_table_of_an_older_release_keeps_the_door_and_the_caller_of_commits_from_here_on(tmp_path: Path) -> None:
     path = str(tmp_path / "policies")
     older = pa.schema([field for field in SCHEMA if field.name not in {"given", "door", "caller"}])

@@ -429,6 +429,7 @@ def test_author_or_reason_that_no_encoding_can_write_is_refused(author: Author, 
 # ------------------------------------------------------------------------------------------------ Delta's RESTORE
 
 
+@pytest.mark.slow
 def test_restore_of_the_table_to_an_older_version_is_refused_and_can_be_undone(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 

@@ -56,6 +56,7 @@ def test_unchanged_store_gives_the_same_snapshot(followed: FollowedStore) -> Non
     assert followed.current().store_revision == 1
 
 
+@pytest.mark.slow
 def test_restored_store_is_read_though_its_newest_revision_has_the_same_number(tmp_path: Path, path: Path) -> None:
     service = PolicyService(DeltaStore.create(str(path)), clock_ms=lambda: 0)
     service.put("job", "", FIVE, ANN)

@@ -445,6 +445,7 @@ def test_no_lost_limit_of_any_name_goes_unsaid(has_globs: bool, untrue: float) -
     assert counts["said, and no name lost it"] < untrue * counts["said"]
 
 
+@pytest.mark.slow
 def test_many_changes_are_judged_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(200):
         draw = Draw(seed, has_globs=True)

@@ -33,6 +33,7 @@ class TestDeltaStore(StoreSuite):
         return lambda: DeltaStore.create(str(tmp_path / "policies"))
 
 
+@pytest.mark.slow
 class TestDeltaStoreWithASnapshotAtEveryCommit(TestDeltaStore):
     @pytest.fixture(autouse=True)
     def eager_snapshots(self, monkeypatch: pytest.MonkeyPatch) -> None:

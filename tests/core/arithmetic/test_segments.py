@@ -27,6 +27,7 @@ keys = st.lists(st.integers(0, 6), max_size=30)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
+@pytest.mark.slow
 @given(keys, st.booleans())
 def test_layout_is_a_stable_sort(key: list[int], is_wide: bool) -> None:
     s = Segments.by_key(np.array(key, dtype=np.int64), 70_000 if is_wide else 7)
@@ -63,6 +64,7 @@ def test_keys_in_runs_have_the_same_sums_and_extremes_as_scattered_ones(columns:
     assert (smallest(key, values, 7, most=9) == smallest(key[mixed], values[mixed], 7, most=9)).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=30))
 def test_first_marked_row_of_every_key(rows: list[tuple[int, bool]]) -> None:
     s = Segments.by_key(np.array([key for key, _ in rows], dtype=np.int64), 5)
@@ -72,6 +74,7 @@ def test_first_marked_row_of_every_key(rows: list[tuple[int, bool]]) -> None:
         assert first == (mine.index(True) if True in mine else len(mine))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.booleans()), max_size=20),
     st.lists(st.integers(-3, 40), min_size=4, max_size=4),
@@ -94,6 +97,7 @@ def test_first_values_of_every_key_that_find_room(rows: list[tuple[int, int, boo
         ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9), st.integers(-9, 9)), max_size=20))
 def test_columns_are_summed_and_compared_each_by_itself(rows: list[tuple[int, int, int]]) -> None:
     key = np.array([k for k, _, _ in rows], dtype=np.int64)
@@ -104,6 +108,7 @@ def test_columns_are_summed_and_compared_each_by_itself(rows: list[tuple[int, in
         assert largest(key, values, 5, least=-3)[:, at].tolist() == found
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-(2**50), 2**50)), max_size=20))
 def test_sums_are_exact_by_key(rows: list[tuple[int, int]]) -> None:
     key = np.array([k for k, _ in rows], dtype=np.int64)
@@ -116,6 +121,7 @@ def test_sums_beyond_2_to_the_53_keep_their_last_unit() -> None:
     assert sums(np.array([0, 0, 0]), np.array([2**60, 1, -(2**60)]), 1).tolist() == [1]
 
 
+@pytest.mark.slow
 @given(st.lists(texts, max_size=12), st.integers(0, 3), st.integers(0, 12))
 def test_hash_is_of_the_name_alone(names: list[str], skipped: int, taken: int) -> None:
     array = pa.array(names, pa.string())

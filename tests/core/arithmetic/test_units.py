@@ -172,16 +172,19 @@ def test_refused_quantity_says_its_value_and_the_remedy(
     assert len(str(caught.value)) < 250
 
 
+@pytest.mark.slow
 @given(rates, st.sampled_from(Dimension))
 def test_formatted_rate_parses_to_itself(rate: int, dimension: Dimension) -> None:
     assert parse_rate(format_rate(rate, dimension), dimension) == rate
 
 
+@pytest.mark.slow
 @given(st.integers(0, MAX_SIZE_BOUND_BYTES))
 def test_formatted_size_parses_to_itself(size_bytes: int) -> None:
     assert parse_size(format_size(size_bytes)) == size_bytes
 
 
+@pytest.mark.slow
 @given(st.integers(0, MAX_DURATION_MS))
 def test_formatted_duration_parses_to_itself(duration_ms: int) -> None:
     assert parse_duration_ms(format_duration_ms(duration_ms)) == duration_ms

@@ -172,6 +172,7 @@ def test_longest_name_and_largest_size_are_admitted(engine: Engine) -> None:
 # Pegasus
 
 
+@pytest.mark.slow
 def test_pegasus_delay_by_count(engine: Engine) -> None:
     # 20000*delay*100 on 4 partitions is 5,001 units: the 5,002nd request of a second waits 100 ms.
     shard = Shard(engine, one_namespace(Namespace(by_count=Window(delay_units=5_001, delay_ms=100))))

@@ -120,6 +120,7 @@ def assert_fair(history: list[list[Fraction]], largest: list[Fraction], *, group
 SIZES = st.lists(st.lists(st.integers(100, 1_000), min_size=1, max_size=4), min_size=len(NAMES), max_size=len(NAMES))
 
 
+@pytest.mark.slow
 @law
 @given(MESSAGE_RATES, GROUP_WEIGHTS, WEIGHTS, BATCHES)
 def test_l3_messages_are_divided_by_weight(
@@ -131,6 +132,7 @@ def test_l3_messages_are_divided_by_weight(
     assert_fair(history, largest, group_weight=group_weight)
 
 
+@pytest.mark.slow
 @law
 @given(BYTE_RATES, GROUP_WEIGHTS, WEIGHTS, SIZES, BATCHES)
 def test_l3_bytes_are_divided_by_weight_whatever_the_sizes(
@@ -142,6 +144,7 @@ def test_l3_bytes_are_divided_by_weight_whatever_the_sizes(
     assert_fair(history, largest, group_weight=group_weight)
 
 
+@pytest.mark.slow
 @law
 @given(MESSAGE_RATES, BYTE_RATES, GROUP_WEIGHTS, WEIGHTS, SIZES, BATCHES)
 def test_l3_dominant_shares_are_equal_for_flows_of_one_size(
@@ -219,6 +222,7 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
     assert_fair(history, largest, group_weight=max(group_weights))
 
 
+@pytest.mark.slow
 @law
 @given(MESSAGE_RATES, WEIGHTS, st.integers(1, 30), st.integers(1, 30))
 def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: int, shared: int) -> None:

@@ -82,6 +82,7 @@ def test_one_unusable_row_changes_nothing_for_the_others(
     assert (whole.unusable.tolist(), read.unusable.tolist()) == ([3], [])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from([None, "", "a", "b", "c", "d"]), max_size=9),
     st.permutations([None, "", "a", "b", "b", "c", "d", "unused"]),

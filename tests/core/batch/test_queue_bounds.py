@@ -87,6 +87,7 @@ def test_the_last_row_of_the_longest_queue_is_put_out_until_the_others_fit(
     assert ask(old, new, messages, size_bytes) == sorted(lost)
 
 
+@pytest.mark.slow
 @given(rows, rows, few, some_bytes)
 def test_what_is_kept_is_a_prefix_of_every_queue_within_the_bounds(
     old: list[Row], new: list[Row], messages: int, size_bytes: int
@@ -100,6 +101,7 @@ def test_what_is_kept_is_a_prefix_of_every_queue_within_the_bounds(
         assert is_lost == sorted(is_lost)
 
 
+@pytest.mark.slow
 @given(rows, rows, few, some_bytes)
 def test_no_namespace_that_lost_a_row_has_less_than_another_keeps(
     old: list[Row], new: list[Row], messages: int, size_bytes: int
@@ -113,12 +115,14 @@ def test_no_namespace_that_lost_a_row_has_less_than_another_keeps(
             assert share_of(queue[: len(kept[flow]) + 1], messages, size_bytes) >= most
 
 
+@pytest.mark.slow
 @given(rows, rows)
 def test_nothing_is_put_out_where_all_fits(old: list[Row], new: list[Row]) -> None:
     taken = [*old, *new]
     assert ask(old, new, len(taken) or 1, sum(size for _, size in taken) or 1) == []
 
 
+@pytest.mark.slow
 @given(rows, rows, few, some_bytes)
 def test_a_queue_that_was_cut_is_cut_no_more(old: list[Row], new: list[Row], messages: int, size_bytes: int) -> None:
     lost = ask(old, new, messages, size_bytes)
@@ -127,6 +131,7 @@ def test_a_queue_that_was_cut_is_cut_no_more(old: list[Row], new: list[Row], mes
     assert ask(old, new, messages, size_bytes) == lost
 
 
+@pytest.mark.slow
 @given(rows, rows, few, some_bytes, st.randoms(use_true_random=False))
 def test_how_rows_of_namespaces_are_mixed_changes_nothing(
     old: list[Row], new: list[Row], messages: int, size_bytes: int, random: Random

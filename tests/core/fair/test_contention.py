@@ -213,6 +213,7 @@ def test_row_that_overdraws_a_scope_does_not_stop_one_that_comes_before_it() -> 
     assert admit_in_order(rows, rows.count, rows.scopes, room).tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_search_looks_at_few_of_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ends, "_SAMPLE_ROWS", 64)
 

@@ -29,6 +29,7 @@ rates = st.one_of(
 tokens = st.one_of(st.sampled_from([0, 1, 2**36, 2**53]), st.integers(0, 10**6))
 
 
+@pytest.mark.slow
 @given(tokens, rates, st.integers(1, 1_000), st.booleans())
 def test_virtual_time_is_the_exact_quotient_rounded_one_way(n: int, rate: int, weight: int, up: bool) -> None:
     per_second = Fraction(rate, 1_000) if rate < 2**30 else Fraction(rate // 1_000)
@@ -40,6 +41,7 @@ def test_virtual_time_is_the_exact_quotient_rounded_one_way(n: int, rate: int, w
         assert found == min(ceil(exact) if up else floor(exact), VT_MAX)
 
 
+@pytest.mark.slow
 @given(tokens, rates, st.integers(1, 1_000))
 def test_no_service_is_free(n: int, rate: int, weight: int) -> None:
     found = virtual_time(np.array([n]), *service_units(np.array([rate]), np.array([weight])), round_up=True)[0]
@@ -57,6 +59,7 @@ def within(rate: int, weight: int, most: int, clock_vt: int, tag: int) -> int:
     return int(served.within(np.array([tag]))[0])
 
 
+@pytest.mark.slow
 @given(st.data(), rates, st.integers(1, 1_000), st.integers(-MEMORY, 2**60))
 def test_tokens_within_a_tag_are_the_most_that_do_not_pass_it(
     data: st.DataObject, rate: int, weight: int, clock_vt: int
@@ -82,6 +85,7 @@ def test_all_tokens_are_within_any_tag_where_no_time_passes(rate: int) -> None:
 clocks = st.integers(-(2**60), 2**60)
 
 
+@pytest.mark.slow
 @given(clocks, clocks, st.sampled_from([(True, True), (True, False), (False, True), (False, False)]))
 def test_flow_enters_at_the_virtual_time_or_ahead_of_it(
     messages: int, in_bytes: int, limited: tuple[bool, bool]

@@ -74,6 +74,7 @@ def test_water_fill_gives_the_worked_cases_of_doorman_and_max_min(
     assert [round(messages / 1000, 2) for messages, _ in got] == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(amounts, weights), min_size=1, max_size=12), amounts, st.booleans())
 def test_water_fill_of_one_resource_is_weighted_max_min(
     claims: list[tuple[int, int]], available: int, is_bytes: bool
@@ -101,6 +102,7 @@ def test_water_fill_gives_no_resource_out_twice(claims: list[tuple[int, int, int
         assert 0 <= one[1] <= claim[1]
 
 
+@pytest.mark.slow
 @given(claimants, holdings)
 def test_water_fill_leaves_a_resource_only_when_the_other_is_out(
     claims: list[tuple[int, int, int]], available: tuple[int, int]
@@ -111,6 +113,7 @@ def test_water_fill_leaves_a_resource_only_when_the_other_is_out(
     assert is_satisfied or any(is_out)
 
 
+@pytest.mark.slow
 @given(claimants, holdings)
 def test_water_fill_scales_both_resources_of_a_claimant_alike(
     claims: list[tuple[int, int, int]], available: tuple[int, int]
@@ -220,6 +223,7 @@ def test_no_claimants_is_no_error() -> None:
 claims_in_thousandths = st.lists(st.integers(0, 20_000), min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
 def test_divided_units_sum_to_the_total(claims: list[int], spare: int, turn: int) -> None:
     total = -(-sum(claims) // 1000) + spare
@@ -228,6 +232,7 @@ def test_divided_units_sum_to_the_total(claims: list[int], spare: int, turn: int
     assert (got >= np.array(claims) // 1000).all()
 
 
+@pytest.mark.slow
 @given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
 def test_a_claim_that_is_larger_by_a_unit_never_gets_less(claims: list[int], spare: int, turn: int) -> None:
     got = divide_whole(-(-sum(claims) // 1000) + spare, np.array(claims), turn=turn)
@@ -237,6 +242,7 @@ def test_a_claim_that_is_larger_by_a_unit_never_gets_less(claims: list[int], spa
             assert one < other + 1000 or mine + 1 >= theirs
 
 
+@pytest.mark.slow
 @given(claims_in_thousandths.filter(any))
 def test_claims_of_part_of_a_unit_are_met_over_turns_when_what_is_lacking_is_claimed_again(claims: list[int]) -> None:
     total = -(-sum(claims) // 1000)

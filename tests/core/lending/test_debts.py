@@ -42,6 +42,7 @@ def places_by_rounds(flows: list[Flow], account: int) -> list[int | None]:
         counting = stay
 
 
+@pytest.mark.slow
 @given(FLOWS, ACCOUNTS)
 def test_places_are_those_that_rounds_come_to(flows: list[tuple[int, int, int, int]], accounts: list[int]) -> None:
     place, counts = contestants(flows).places(np.array(accounts, dtype=np.int64)[:, None])

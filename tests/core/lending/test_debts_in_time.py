@@ -67,6 +67,7 @@ def test_account_is_told_anew_without_a_gain_or_a_loss_of_time(
             assert told == before[seat]
 
 
+@pytest.mark.slow
 @given(FLOWS, ACCOUNTS)
 def test_flow_that_is_further_ahead_for_its_weight_owes_more_time_for_it(
     flows: list[Flow], accounts: list[tuple[int, int]]

@@ -55,6 +55,7 @@ def test_destination_begins_at_its_ceiling_and_a_policy_without_any_has_no_rates
     assert rates_after(None, None, [], none, elapsed_ms=0) is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TOLD, st.integers(0, 10**5)), max_size=8))
 def test_rate_stays_between_floor_and_ceiling_whatever_is_told(told: list[tuple[Told, int]]) -> None:
     rates = after(None)

@@ -44,6 +44,7 @@ def textbook(wanted: list[list[tuple[int, int]]], quota: int = QUOTA) -> list[Fr
     return parts
 
 
+@pytest.mark.slow
 @given(jobs)
 def test_parts_are_max_min_of_the_namespaces_whatever_job_they_live_in(wanted: list[list[tuple[int, int]]]) -> None:
     fair, got = textbook(wanted), divide(wanted)
@@ -52,6 +53,7 @@ def test_parts_are_max_min_of_the_namespaces_whatever_job_they_live_in(wanted: l
         assert abs(float(part - each - spare)) <= 200
 
 
+@pytest.mark.slow
 @given(jobs, st.integers(0, QUOTA // 5))
 def test_parts_sum_to_no_more_than_the_quota_and_nobody_is_below_the_floor(
     wanted: list[list[tuple[int, int]]], floor: int
@@ -117,6 +119,7 @@ def test_scopes_are_divided_apart_from_each_other(scopes: list[list[list[tuple[i
     assert got[:, 0].tolist() == [part for wanted in scopes for part in divide(wanted, floor=1_000)]
 
 
+@pytest.mark.slow
 @given(st.integers(17, 400), st.floats(0, 1.5), st.integers(2, 5), st.integers(0, 2**32))
 def test_histograms_of_many_namespaces_divide_within_one_part_in_a_hundred(
     count: int, exponent: float, jobs: int, seed: int
@@ -138,6 +141,7 @@ def test_histograms_of_many_namespaces_divide_within_one_part_in_a_hundred(
     assert max(len(each) for each, _, _ in bins) <= 64
 
 
+@pytest.mark.slow
 @given(flows)
 def test_histogram_keeps_all_demand_and_all_weight(wanted: list[tuple[int, int]]) -> None:
     demand = np.array([[each, 7] for each, _ in wanted * 9])

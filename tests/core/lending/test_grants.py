@@ -213,6 +213,7 @@ def test_observing_scope_does_not_cut_claims() -> None:
     assert admissible_messages(lending.balance_micro[:, JOB, MESSAGES]).tolist() == [80, 20]
 
 
+@pytest.mark.slow
 def test_shard_with_the_smaller_claim_is_not_starved_at_one_message_an_epoch() -> None:
     policy = make_policy(job=limit(messages_per_second=1))
     flows = [(0, -1, 1, 9, 0)] * 5 + [(1, -1, 1, 9, 0)]

@@ -147,6 +147,7 @@ def test_flow_alone_in_its_shard_is_not_starved_at_a_message_a_second() -> None:
     assert [got[name] for name in names] == pytest.approx([20] * 6, abs=3)
 
 
+@pytest.mark.slow
 def test_small_and_large_messages_in_different_shards_use_up_both_dimensions() -> None:
     # As in test_allocation: of 1,000 messages and 1 MB a second, 909 of 100 B and 91 of 10 kB.
     policy = make_policy(

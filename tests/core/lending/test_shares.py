@@ -38,6 +38,7 @@ def test_rate_of_a_share_is_the_share_and_at_most_the_quota(share: int, rate: in
     assert (rates[GOLD, 0], rates[FREE, 0]) == (rate, UNLIMITED)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, RATE), min_size=1, max_size=6))
 def test_bursts_of_shares_sum_to_no_more_than_the_burst(parts: list[int]) -> None:
     scale = max(1, sum(parts))
@@ -54,6 +55,7 @@ def test_whole_share_is_the_policy_itself_and_what_has_no_limit_keeps_none() -> 
     assert under_share(POLICY, None) is POLICY
 
 
+@pytest.mark.slow
 @given(st.integers(-BURST, BURST), st.integers(0, RATE), st.integers(0, 10**6))
 def test_no_bucket_gains_by_a_change_of_shares_but_what_its_share_earns(balance: int, share: int, ms: int) -> None:
     after = int(refill_share(held(balance), POLICY, shares(share), now_ms=ms).balance_micro[GOLD, 0])
@@ -88,6 +90,7 @@ def test_share_of_nothing_admits_nothing_and_keeps_a_debt() -> None:
         assert refill_share(held(before), POLICY, shares(0), now_ms=10**6).balance_micro[GOLD, 0] == after
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, MAX_RATE), min_size=1))
 def test_codes_lose_one_part_in_two_to_the_25th_and_never_round_up(rates: list[int]) -> None:
     given_, back = np.array(rates), decode(encode(np.array(rates)))

@@ -15,6 +15,7 @@ TIMES_MS = st.integers(0, 10**6)
 AIMDS = st.builds(Aimd, RATES, TIMES_MS)
 
 
+@pytest.mark.slow
 @given(AIMDS, RATES, RATES)
 def test_rate_is_within_its_bounds_and_a_refusal_lowers_it_unless_it_is_at_the_floor(
     aimd: Aimd, one: int, other: int
@@ -26,6 +27,7 @@ def test_rate_is_within_its_bounds_and_a_refusal_lowers_it_unless_it_is_at_the_f
     assert after < before or before - before // 8 == before or before == floor
 
 
+@pytest.mark.slow
 @given(AIMDS, st.lists(TIMES_MS, max_size=5))
 def test_it_makes_no_difference_in_how_many_parts_the_quiet_time_is_told(aimd: Aimd, times_ms: list[int]) -> None:
     parts = aimd

@@ -121,12 +121,14 @@ def test_k_is_1024_and_m_is_1024_squared(text: str, units: int) -> None:
     assert parse_units(text) == units
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**63 - 1), st.integers(0, MAX_DURATION_MS), st.integers(0, 2**43 - 1), st.integers(0, 10**6))
 def test_written_rules_read_back(delay_units: int, delay_ms: int, reject_mega: int, reject_ms: int) -> None:
     rule = parse_throttling(f"{delay_units}*delay*{delay_ms},{reject_mega}M*reject*{reject_ms}")
     assert rule == PegasusRule(delay_units, delay_ms, reject_mega * 1024**2, reject_ms)
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="0123456789KMdelayrjct*, -", max_size=40))
 def test_any_text_gives_a_rule_or_a_policy_error(text: str) -> None:
     try:

@@ -28,6 +28,7 @@ def refilled(balance: int, rate: int, burst: int, elapsed_ms: int) -> int:
     return int(refill(np.array([balance]), np.array([rate]), np.array([burst]), elapsed_ms)[0])
 
 
+@pytest.mark.slow
 @given(balances, rates, bursts, spans_ms)
 def test_refill_is_what_exact_integers_give(balance: int, rate: int, burst: int, elapsed_ms: int) -> None:
     expected = min(balance + max(rate, 0) * elapsed_ms, burst)
@@ -35,6 +36,7 @@ def test_refill_is_what_exact_integers_give(balance: int, rate: int, burst: int,
     assert refilled(balance, rate, burst, elapsed_ms) == expected
 
 
+@pytest.mark.slow
 @given(balances, rates, bursts, spans_ms, spans_ms)
 def test_refill_in_two_steps_is_refill_in_one(
     balance: int, rate: int, burst: int, first_ms: int, second_ms: int
@@ -60,6 +62,7 @@ def test_rate_of_0_is_throttled_for_ever_and_no_debt_not_at_all() -> None:
     assert full(np.array([0]), np.array([0])).tolist() == [-1]
 
 
+@pytest.mark.slow
 @given(st.integers(-3 * MICRO, 9 * MICRO), st.lists(st.integers(0, 4), max_size=20))
 def test_what_passes_is_what_the_rule_lets_through_one_by_one(balance: int, sizes: list[int]) -> None:
     before = [sum(sizes[:n]) for n in range(len(sizes))]

@@ -51,6 +51,7 @@ def test_star_stands_for_any_text_and_every_other_character_for_itself(pattern: 
     assert falls_under(name, pattern) is falls
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT.filter(is_glob), max_size=5), st.lists(TEXT, max_size=8))
 def test_first_match_is_the_first_pattern_that_the_oracle_finds(patterns: list[str], names: list[str]) -> None:
     tenants = [name.split("/", maxsplit=1)[0] for name in names]
@@ -59,6 +60,7 @@ def test_first_match_is_the_first_pattern_that_the_oracle_finds(patterns: list[s
     assert found.tolist() == expected
 
 
+@pytest.mark.slow
 @given(st.text("ab/", max_size=6), st.text("ab/*", min_size=1, max_size=5))
 def test_oracle_agrees_with_the_shell_on_what_both_know(name: str, pattern: str) -> None:
     assert falls_under(name, pattern) is fnmatch.fnmatchcase(name, pattern)
@@ -81,6 +83,7 @@ def test_of_two_globs_the_more_specific_goes_first(first: str, second: str) -> N
     assert specificity(first) < specificity(second)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXT.filter(is_glob), min_size=2, max_size=4, unique=True))
 def test_order_of_globs_is_total_and_does_not_rest_on_how_they_were_written(patterns: list[str]) -> None:
     orders = {tuple(sorted(each, key=specificity)) for each in itertools.permutations(patterns)}

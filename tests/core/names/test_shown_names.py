@@ -35,6 +35,7 @@ def test_name_is_shown_as_it_is_unless_it_is_no_text(name: bytes, expected: str)
     assert shown(names_of([name, None])).to_pylist() == [expected, None]
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES, max_size=6, unique=True))
 def test_names_that_differ_are_never_shown_alike(names: list[bytes]) -> None:
     found = shown(names_of([*names, None]))
@@ -43,6 +44,7 @@ def test_names_that_differ_are_never_shown_alike(names: list[bytes]) -> None:
     assert shown(names_of([*names, None]).slice(1)).equals(found.slice(1))
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | NAMES, min_size=1), st.integers(1, 4_096), st.booleans())
 def test_shard_is_that_of_the_names_bytes(names: list[bytes | None], shards: int, is_chunked: bool) -> None:
     column = names_of([b"before", *names]).slice(1)

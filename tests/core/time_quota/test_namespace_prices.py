@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ class SlowPrice:
             self.price, self.has_messages = max(Fraction(time_ns, messages), fallen), True
 
 
+@pytest.mark.slow
 @given(steps)
 def test_prices_equal_slow_ones(batches: list[tuple[int, list[tuple[int, int]], int]]) -> None:
     windows_ms = np.array([[0, 7, 9_000], [1_000, 0, 1], [7, 1_000, 0]])

@@ -258,6 +258,7 @@ class SlowAccount:
         return Fraction(self.balance * self.messages_micro, self.time * MICRO)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(rates, bursts), min_size=1, max_size=4),
     st.lists(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def ids(parcels: list[Parcel]) -> list[int]:
     return [number for each in parcels for number in each.rows.column("id").to_pylist()]
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(st.integers(0, 5), max_size=6), offered=st.integers(GIVEN_UP, 40))
 def test_every_row_is_offered_or_left_in_the_order_in_which_it_was_admitted(sizes: list[int], offered: int) -> None:
     parcels = [parcel(f"t/{at}", range(10 * at, 10 * at + size)) for at, size in enumerate(sizes)]
@@ -60,6 +62,7 @@ def test_an_unavailable_destination_is_asked_with_what_the_floor_gives() -> None
     assert offered_messages(destination(900, rates, floor=3 * PER_SECOND, is_unavailable=True), 0, 2_000) == 6
 
 
+@pytest.mark.slow
 @given(
     rows=st.integers(1, 10**6), base=st.integers(1, 10**6), quiet_ms=st.integers(0, 20_000),
     floor=st.integers(1, 10**6), refusals=st.integers(0, 400), elapsed_ms=st.integers(0, 10**6),

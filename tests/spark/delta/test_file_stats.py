@@ -141,6 +141,7 @@ def test_row_group_of_nulls_alone_widens_nothing() -> None:
     }
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(max_size=40) | st.none(), min_size=1), st.integers(1, 3))
 def test_texts_lie_within_their_bounds(values: list[str | None], rows_a_group: int) -> None:
     least, greatest, nulls = column(values, pa.string(), rows_a_group=rows_a_group)

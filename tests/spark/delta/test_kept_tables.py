@@ -111,6 +111,7 @@ def test_batches_are_committed_to_the_table_as_it_stays_open(table: Path, opened
     assert (txn["appId"], txn["version"]) == (QUERY, 4)
 
 
+@pytest.mark.slow
 def test_commit_on_an_object_store_takes_as_many_requests_however_long_the_log_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

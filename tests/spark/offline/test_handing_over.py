@@ -14,6 +14,8 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, D
 from spark_throttle.testing import SimulatedJob
 from spark_throttle.testing.simulation.disk import CRASH_POINTS, CrashPoint, MemoryDirectory
 
+pytestmark = pytest.mark.slow
+
 NAMES = [f"t/n{number}" for number in range(9)]
 LIMITS = {
     "tenants": {"t": {"publish": {"messages_per_second": 20, "burst_seconds": 1}}},

@@ -37,6 +37,7 @@ def takes_all() -> Destination:
     return Destination(lambda *_: None)
 
 
+@pytest.mark.slow
 @given(seconds=st.sampled_from([1.0, 5.0, 30.0]), is_timed=st.booleans(), is_unavailable=st.booleans())
 def test_destination_is_not_called_before_by_this_batch_nor_by_later_ones(
     seconds: float, *, is_timed: bool, is_unavailable: bool
@@ -139,6 +140,7 @@ def refuses_one(now: float, key: IdempotencyKey) -> Backpressure | None:
     return Backpressure(problem="it answered 500") if (key.namespace, key.place) == ("d/a", 0) else None
 
 
+@pytest.mark.slow
 def test_row_that_is_never_taken_holds_only_its_namespace_back() -> None:
     destination = Destination(refuses_one)
     rows = {"d/a": 50, "d/b": 1_300, "d/c": 1_300}
@@ -153,6 +155,7 @@ def test_row_that_is_never_taken_holds_only_its_namespace_back() -> None:
     assert sum(map(len, later.taken.values())) > 0.9 * 200 * 6
 
 
+@pytest.mark.slow
 def test_namespace_whose_row_is_taken_at_last_follows_the_rate_of_its_destination_again() -> None:
     destination = Destination(lambda now, key: refuses_one(now, key) if now < 3 else None)
     how = {"d": Terms(20 * MS, WHOLE // 100, 30.0)}

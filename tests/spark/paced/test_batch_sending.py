@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def test_task_with_a_third_of_the_rows_sends_at_a_third_of_the_rate_and_may_rise
     assert terms.asks_once is False
 
 
+@pytest.mark.slow
 @given(sent=RATES, base=RATES, part=st.integers(1, 4 * WHOLE), quiet_ms=st.integers(0, 10**5))
 def test_what_was_said_before_a_batch_is_told_as_if_it_had_been_said_in_it(
     sent: int, base: int, part: int, quiet_ms: int

@@ -87,6 +87,7 @@ def test_destination_that_said_until_when_it_is_unavailable_is_not_asked_and_its
     assert (told["accepted"], told["refused"], told["unsent_messages"]) == (0, 0, 0)
 
 
+@pytest.mark.slow
 def test_row_that_is_never_taken_does_not_keep_an_unavailable_destination_from_being_found_again() -> None:
     """Each batch asks with the call of another namespace."""
     given_up = []

@@ -152,6 +152,7 @@ def ask(answer: Callable[[asyncio.StreamWriter], Awaitable[None]], **options: An
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 def test_answer_that_never_ends_ends_with_the_time_of_a_request() -> None:
     async def dribble(writer: asyncio.StreamWriter) -> None:
@@ -184,6 +185,7 @@ def test_body_of_an_answer_is_not_looked_at() -> None:
     ask(broken)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(20)
 def test_destination_that_does_not_answer_is_not_tried_again_after_the_time_of_a_request() -> None:
     asked = []

@@ -97,6 +97,7 @@ def test_call_that_is_on_its_way_ends_and_the_next_batch_gets_the_others(refuses
     assert kept.end() is None
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("answer", [None, Backpressure(0.1), DeliveryError("d", "key", "it answered 400", 1)])
 def test_call_that_does_not_end_keeps_no_batch_waiting_and_is_not_made_again(answer: Exception | None) -> None:
@@ -124,6 +125,7 @@ def test_call_that_does_not_end_keeps_no_batch_waiting_and_is_not_made_again(ans
     assert (found.unsent, dict(found.in_flight)) == ([], {})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_thread_that_waits_for_the_call_of_another_ends_with_its_batch() -> None:
     destination, kept, before = Destination(7, refuses=False), KeptSender(), threads()
@@ -152,6 +154,7 @@ def test_sending_that_ended_by_itself_is_told_to_the_batch_after_it_and_to_no_ot
     assert not kept.goes_on(3)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_sending_ends_with_its_query() -> None:
     destination, kept, before = Destination(7, refuses=True), KeptSender(), threads()

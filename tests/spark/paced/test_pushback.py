@@ -58,6 +58,7 @@ def test_destination_that_refuses_for_longer_than_the_patience_ends_the_batch() 
     assert 3 <= destination.clock.now_ns() / SECOND <= 7
 
 
+@pytest.mark.slow
 @given(
     outages=st.lists(st.tuples(st.integers(0, 3_000), st.integers(1, 2_000)), max_size=4),
     asked_ms=st.none() | st.integers(0, 1_500),
@@ -120,6 +121,7 @@ def test_unavailable_destination_that_takes_the_first_call_gets_the_others() -> 
     assert not sent.unsent
 
 
+@pytest.mark.slow
 @given(
     allowed=st.integers(5, 300),
     burst=st.integers(1, 50),
@@ -190,6 +192,7 @@ ANSWERS = st.sampled_from([None, None, Backpressure(), Backpressure(0.3), Backpr
 )
 
 
+@pytest.mark.slow
 @given(
     answers=st.lists(ANSWERS, min_size=1, max_size=40),
     then_refuses=st.booleans(),
@@ -223,6 +226,7 @@ def test_task_ends_with_each_row_taken_or_returned_whoever_refuses_in_whose_name
         assert destination.clock.now_ns() < 10 * SECOND
 
 
+@pytest.mark.slow
 def test_rate_follows_a_destination_that_changes_its_limit_within_one_batch() -> None:
     """It allows 100 rows a second, then a quarter, then 100 again, and saves up half a second's."""
     tokens, last = 50.0, 0.0

@@ -46,6 +46,7 @@ def test_date_of_an_answer_without_its_own_date_is_compared_with_the_clock() -> 
     assert retry_after_seconds({"retry-after": "Fri, 31 Dec 2999 00:00:00 GMT"}) == DAY
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_no_text_is_an_error(text: str) -> None:
     found = retry_after_seconds({"retry-after": text, "date": text})

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def costs(policy: CompiledPolicy, **admitted: tuple[int, int]) -> dict[str, RowC
     return row_costs(pa.array(list(names)), np.array(list(names.values())), policy)
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(COUNTS, min_size=5, max_size=5),
     job=RATES,
@@ -73,6 +75,7 @@ def test_namespaces_of_a_scope_together_are_no_faster_than_the_scope(
             assert sum(PS / found[name].byte_ps for name in sending) <= size_bytes * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @given(counts=st.lists(COUNTS, min_size=5, max_size=5), job=RATES, tenants=st.tuples(RATES, RATES), own=RATES)
 def test_costs_are_those_of_one_namespace_after_the_other(
     counts: list[tuple[int, int]], job: int | None, tenants: tuple[int | None, int | None], own: int | None

@@ -78,6 +78,7 @@ COSTS = st.lists(st.integers(1_000, 40 * MS), min_size=1, max_size=120)
 DELAYS = st.lists(st.integers(0, 150 * MS), min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(
     batches=st.lists(st.tuples(COSTS, st.sampled_from([0, 50 * MS, 2 * SECOND])), min_size=1, max_size=4),
     delays=DELAYS,
@@ -93,6 +94,7 @@ def test_in_any_100_ms_a_namespace_sends_what_its_rate_gives_in_116_ms_and_one_m
     check_limit(receiver.left)
 
 
+@pytest.mark.slow
 @given(
     counts=st.lists(st.integers(1, 60), min_size=2, max_size=5),
     delays=DELAYS,
@@ -110,6 +112,7 @@ def test_limit_holds_for_each_namespace_that_waits_for_a_place_among_others(
         assert receiver.ids(each.namespace) == list(range(count))
 
 
+@pytest.mark.slow
 @given(COSTS, DELAYS, st.booleans())
 def test_rows_of_a_namespace_leave_in_their_order(costs: list[int], delays: list[int], in_order: bool) -> None:
     receiver = Receiver(ManualClock(), delays)
@@ -134,6 +137,7 @@ def test_rows_leave_evenly_over_the_window() -> None:
     assert 9_890 <= times_ms[-1] <= 9_910
 
 
+@pytest.mark.slow
 def test_99_percent_of_a_minute_is_sent_though_nothing_is_while_a_batch_is_planned() -> None:
     rate, planning_ns, interval_ns = 200, 300 * MS, 5 * SECOND
     receiver, admitted = Receiver(ManualClock()), 0

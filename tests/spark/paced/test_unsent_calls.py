@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ FLOWS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(FLOWS)
 def test_kept_calls_come_back_with_the_same_keys_and_bytes_in_their_order(flows: Any) -> None:
     made = {

@@ -47,6 +47,7 @@ def test_history_of_many_extents_is_read_from_the_last_that_repeats_it(extents: 
     assert again(tmp_path).history(names[-1]) == [file(number) for number in range(103)]
 
 
+@pytest.mark.slow
 def test_history_that_is_asked_for_batch_by_batch_reads_each_extent_once(extents: Extents, tmp_path: Path) -> None:
     names = chain(extents, 205)
     asked = again(tmp_path)

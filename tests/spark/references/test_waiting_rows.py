@@ -99,6 +99,7 @@ def test_query_of_which_no_row_waits_writes_nothing(waiting: WaitingRows, tmp_pa
     assert waiting.before(1) == WaitingAccount(0)
 
 
+@pytest.mark.slow
 def test_rows_that_wait_for_long_do_not_keep_the_folders_of_their_batches(waiting: WaitingRows, tmp_path: Path) -> None:
     folders = [copy(tmp_path, batch) for batch in range(400)]
     for batch in range(400):
@@ -136,6 +137,7 @@ def test_account_of_the_first_format_is_read(waiting: WaitingRows, tmp_path: Pat
     assert owner.name == "waiting/batch=2"
 
 
+@pytest.mark.slow
 @given(st.data())
 @examples(25)
 def test_folder_of_a_file_has_all_its_waiting_rows_whatever_was_joined(data: st.DataObject) -> None:

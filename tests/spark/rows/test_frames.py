@@ -196,6 +196,7 @@ def test_rows_without_order_columns_are_decided_by_hash() -> None:
     assert ordered(pa.table({"id": [0, 1, 2], TIE: [5, -3, 4]})) == [1, 2, 0]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.one_of(st.none(), st.floats(), st.just(0.0)), st.integers(0, 3)), max_size=12), st.randoms()
 )
@@ -231,6 +232,7 @@ def test_tables_that_follow_on_one_another_are_not_copied(values: list[object]) 
     assert found.column(TIE).num_chunks == 3
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from([None, True, False]), st.integers(0, 3), st.integers(0, 9)), min_size=1),

@@ -78,6 +78,7 @@ def test_what_lies_below_a_null_does_not_matter() -> None:
     assert digests(numbers) == digests(pa.array([1, None]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=20), max_size=20), st.integers(1, 30))
 def test_texts_are_read_piece_by_piece_as_at_once(texts: list[bytes], piece_bytes: int) -> None:
     whole = digests(pa.array(texts, pa.binary()))

@@ -68,6 +68,7 @@ def ids_of(rows: list[Row], kind: FrameKind) -> list[int]:
     return [i for k, frame in rows if k == kind for i in decode(frame).column("id").to_pylist()]
 
 
+@pytest.mark.slow
 def test_output_and_state_are_the_same_bytes_for_any_order_and_pieces() -> None:
     state = None
     for step in range(5):

@@ -90,6 +90,7 @@ def group_of(rate: float) -> dict[str, Any]:
     return {"resource_groups": {"g": {"publish": quota}}, "defaults": {"resource_group": "g"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low", [0.001, 0.01, 1])
 def test_raised_quota_serves_all_alike_from_the_next_batches_on(tmp_path: Path, low: float) -> None:
     job = Job(tmp_path, group_of(low))
@@ -101,6 +102,7 @@ def test_raised_quota_serves_all_alike_from_the_next_batches_on(tmp_path: Path, 
     assert served.total() >= 9 * 50
 
 
+@pytest.mark.slow
 def test_tenants_that_move_to_a_faster_group_are_served_there_at_once(tmp_path: Path) -> None:
     def moved_to(group: str) -> dict[str, Any]:
         slow = {"messages_per_second": 0.01, "burst_seconds": 100}

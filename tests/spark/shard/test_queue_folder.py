@@ -95,6 +95,7 @@ def filled(directory: Directory, *, rows: int = 40, width: int = 9_000, inline_b
     return queue.moved(NO_FILES, 1, folder)[0]
 
 
+@pytest.mark.slow
 def test_frames_of_one_batch_go_to_one_file() -> None:
     directory = CountedDirectory()
     queue = filled(directory, rows=4_000)
@@ -200,6 +201,7 @@ def play(shard: Shard, directory: Directory, first: int, count: int, **given: in
     return column(shard.batch(rows).admitted, "id")
 
 
+@pytest.mark.slow
 def test_state_does_not_grow_with_the_payload_of_waiting_rows(tmp_path: Path) -> None:
     wide, narrow = Shard(POLICY), Shard(POLICY)
     rows = table(list(range(3_000)), width=2_000)
@@ -314,6 +316,7 @@ def test_frames_are_no_larger_than_usual() -> None:
     assert pa.concat_tables(queue.rows(everyone(queue), folder_of(directory))).num_rows == 1_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fast_rows", [1, 9])
 def test_rows_that_wait_for_long_do_not_keep_the_files_of_others(fast_rows: int) -> None:
     directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES

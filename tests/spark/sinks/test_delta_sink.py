@@ -275,6 +275,7 @@ def has(sink: Sink, query: str, batch: int, identity: str = "a") -> bool:
     return has_batch(opened(sink), str(sink.admitted), BatchMark(query, batch, identity))
 
 
+@pytest.mark.slow
 def test_commits_of_other_jobs_in_between_are_no_conflict(sink: Sink) -> None:
     table = opened(sink)
     for number in range(3):
@@ -310,6 +311,7 @@ def another(sink: Sink, number: int, ids: Sequence[int]) -> list[TaskOutput]:
     return [sink.task([*frames, (FrameKind.USAGE, pack_usage(usage))])]
 
 
+@pytest.mark.slow
 def test_another_batch_of_a_number_that_the_table_has_is_refused(sink: Sink) -> None:
     for number in range(3):
         sink.commit(number, sink.run(number, [number]))
@@ -342,6 +344,7 @@ def test_two_copies_of_a_checkpoint_that_meet_at_a_batch_do_not_both_count(sink:
     assert sink.ids == list(range(4))
 
 
+@pytest.mark.slow
 def test_identity_is_found_behind_commits_of_others(sink: Sink) -> None:
     append(sink, opened(sink), sink.query, 0, "a")
     for number in range(12):

@@ -159,6 +159,7 @@ def test_policy_that_changes_while_a_bounded_run_waits_acts_at_once(driver: Driv
     assert driver.rows(first, second)[0]["frame"] != driver.rows(driver.reader.initialOffset(), first)[0]["frame"]
 
 
+@pytest.mark.slow
 def test_policy_file_that_hangs_leaves_the_last_policies_in_force(driver: Driver, tmp_path: Path) -> None:
     path = tmp_path / "policies.yaml"
     path.write_text(POLICIES)

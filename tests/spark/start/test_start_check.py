@@ -30,6 +30,8 @@ from tests.spark.delta.delta_tables import make_table, rows_of
 from tests.spark.sinks.test_delta_sink import ROWS, USAGE, frames_of
 from tests.status.test_status import POLICY, report
 
+pytestmark = pytest.mark.slow
+
 BATCH_MS = 60_000
 START_MS = 1_760_000_000_000
 
