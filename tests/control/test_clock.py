@@ -90,12 +90,14 @@ def test_job_that_goes_on_on_another_machine_is_paid_what_the_wall_clock_shows_o
 
 @pytest.mark.slow
 def test_two_machines_whose_clocks_differ_pay_their_difference_once(job: WholeJob) -> None:
-    admitted, legs = len(job.admitted), 4
+    admitted, legs, seconds = len(job.admitted), 4, 10
     for leg in range(legs):
         job.machine, job.shift_ms = ("another", HOUR_MS) if leg % 2 == 0 else ("this", 0)
         job.restart()
-        passes(job, 30)
-    assert len(job.admitted) - admitted <= legs * 30 * RATE + BURST + 1
+        passes(job, seconds)
+    # The backlog has more than would leave if each change of the machine paid a burst.
+    assert job.waiting > 0
+    assert len(job.admitted) - admitted <= legs * seconds * RATE + BURST + 1
 
 
 @pytest.mark.slow
@@ -199,7 +201,7 @@ def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the
     job.trigger(MANY)
     while job.trigger(after_ms=0):
         pass
-    assert passes(job, 20) >= 20 * RATE - 1
+    assert passes(job, 5) >= 5 * RATE - 1
 
 
 # The control plane alone

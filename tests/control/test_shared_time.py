@@ -335,7 +335,7 @@ def test_jobs_together_never_use_more_than_one_bucket_whatever_happens(seed: int
 @pytest.mark.slow
 def test_job_whose_rows_take_no_time_leaves_the_time_to_those_whose_rows_do() -> None:
     world = World([10, 0], gold(50))
-    since(world, 20, {0: 100, 1: 600})
+    since(world, 15, {0: 100, 1: 300})
     floor = 500 * SETTINGS.floor_percent / 100 / 2
-    assert since(world, 15, {0: 100, 1: 600})[0] == pytest.approx(500 - floor, rel=0.05)
-    assert len(world.jobs[1].waiting) <= 600
+    assert since(world, 10, {0: 100, 1: 300})[0] == pytest.approx(500 - floor, rel=0.05)
+    assert len(world.jobs[1].waiting) <= 300

@@ -76,9 +76,10 @@ def admitted(batches: Sequence[SimulatedBatch], name: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "seconds"), list(zip(PLACES, (60, 20, 60, 20), strict=True)))
-def test_dear_tenant_gets_its_quota_within_5_percent(place: str, seconds: int) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_dear_tenant_gets_its_quota_within_5_percent(place: str) -> None:
     """60 rows a second of 10 ms each would take 0.6 cores; of half a core, 50 rows a second pass."""
+    seconds = 20
     job = SimulatedJob(PLACES[place], shards=2, cost_ns=TEN_TO_ONE)
     played(job, 10)
     batches = played(job, seconds)
@@ -98,15 +99,16 @@ def test_quota_is_reached_with_short_batches_and_with_rows_dearer_than_a_batch()
 
 @pytest.mark.slow
 def test_charged_time_stays_within_the_quota_a_burst_and_one_batchs_error() -> None:
+    seconds = 25
     for place in ("tenant", "namespace"):
         job = SimulatedJob(PLACES[place], shards=2, cost_ns=TEN_TO_ONE)
         played(job, 3)  # the price becomes known, and what that cost is paid
         used_ms, worst_ms = 0.0, 0.0
-        for second, batch in enumerate(played(job, 40), start=1):
+        for second, batch in enumerate(played(job, seconds), start=1):
             spent_ms = core_ms(job, [batch])
             used_ms, worst_ms = used_ms + spent_ms, max(worst_ms, spent_ms)
             assert used_ms <= 500 * second + 1_000 + worst_ms
-        assert used_ms >= 0.95 * 500 * 40 - 1_000
+        assert used_ms >= 0.95 * 500 * seconds - 1_000
 
 
 @pytest.mark.slow
@@ -131,7 +133,7 @@ def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: fl
     (first,) = played(job, 1, per_second=per_second)
     assert core_ms(job, [first]) <= (1_000 + 500) * max(1, factor) + 1_000
     played(job, 8, per_second=per_second)
-    assert core_ms(job, played(job, 30, per_second=per_second)) == pytest.approx(0.5 * 30_000, rel=0.05)
+    assert core_ms(job, played(job, 15, per_second=per_second)) == pytest.approx(0.5 * 15_000, rel=0.05)
 
 
 @pytest.mark.thorough

@@ -70,7 +70,7 @@ def test_verdict_is_deferred_once_where_the_quota_is_used_up() -> None:
 def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
     job = SimulatedJob(limited(1), shards=8)
     offer(job, 3 * QUOTA_PER_SECOND, 5, MANY)
-    for _ in range(20):
+    for _ in range(12):
         offer(job, 3 * QUOTA_PER_SECOND, 1, MANY)
         assert len(job.waiting) <= QUOTA_PER_SECOND // 20
 
@@ -119,13 +119,13 @@ def test_row_that_comes_while_its_group_owes_does_not_wait_until_the_debt_is_rep
     job = SimulatedJob(document, shards=shards)
     job.offer([("acme/large", 600 * 10_000)])
     job.trigger(after_ms=SECOND_MS)
-    for _ in range(4):
+    for _ in range(2):
         job.offer([("other/a", 100)])
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         job.trigger(after_ms=SECOND_MS)
         assert len(job.waiting) == 0
-    assert len(job.rejected) == 4
+    assert len(job.rejected) == 2
 
 
 @pytest.mark.parametrize(("shards", "pause_seconds"), crossed([1, 2, 8], [0, 1, 4], of=3))
@@ -135,7 +135,7 @@ def test_modest_namespace_is_not_rejected_because_another_overloads_its_group(sh
         name for name in MANY if shards == 1 or shard_of(name.encode(), shards) != shard_of(noisy.encode(), shards)
     )
     job = SimulatedJob(limited(1), shards=shards)
-    for second in range(40):
+    for second in range(24):
         job.offer([(noisy, 1)] * 3 * QUOTA_PER_SECOND)
         if second % (pause_seconds + 1) == 0:
             job.offer([(modest, 1)] * (QUOTA_PER_SECOND // 5))
@@ -145,8 +145,8 @@ def test_modest_namespace_is_not_rejected_because_another_overloads_its_group(sh
 
 def test_namespaces_that_take_turns_within_the_quota_are_not_rejected() -> None:
     job = SimulatedJob(limited(1), shards=8)
-    for second in range(60):
-        offer(job, QUOTA_PER_SECOND * 9 // 10, 1, [MANY[second % len(MANY)]])
+    for name in MANY:
+        offer(job, QUOTA_PER_SECOND * 9 // 10, 1, [name])
     assert len(job.rejected) == 0
 
 
@@ -175,8 +175,8 @@ def test_row_that_waited_for_its_verdict_waits_on_once_the_scope_delays() -> Non
     for _ in range(2):
         job.trigger(after_ms=SECOND_MS)
     job.set_policies(limited(4))
-    for _ in range(waiting // QUOTA_PER_SECOND + 2):
-        job.trigger(after_ms=SECOND_MS)
+    for _ in range(waiting // (2 * QUOTA_PER_SECOND) + 2):
+        job.trigger(after_ms=2 * SECOND_MS)
     assert (len(job.rejected), len(job.waiting)) == (rejected, 0)
 
 
@@ -196,10 +196,11 @@ def test_row_that_waits_for_its_verdict_puts_no_other_row_out_of_the_queue() -> 
     document = {"version": 1, "resource_groups": groups, "namespaces": members, "queue": {"messages": 1_000}}
     job = SimulatedJob(document, shards=8)
     job.offer([("patient/a", 1)] * 60)
-    for second in range(20):
+    for second in range(10):
         job.trigger(after_ms=SECOND_MS)
-        if second % 10 == 5:
-            job.offer([(f"strict/{second}-{i}", 1) for i in range(300) for _ in range(200)])
+        if second == 1:
+            assert len(job.waiting) > 30
+            job.offer([(f"strict/{i}", 1) for i in range(300) for _ in range(200)])
     assert "patient/a" not in {letter.row.namespace for letter in job.rejected}
 
 
@@ -207,11 +208,11 @@ def test_row_that_waits_for_its_verdict_puts_no_other_row_out_of_the_queue() -> 
 def test_slow_quota_lets_a_row_an_hour_pass(per_second: float, shards: int) -> None:
     limit = {"messages_per_second": per_second, "on_excess": "reject"}
     job = SimulatedJob({"version": 1, "tenants": {"acme": {"publish": limit}}}, shards=shards)
-    for _ in range(4):
+    for _ in range(3):
         job.offer([("acme/a", 1)])
         for pause_ms in (3_600 * SECOND_MS, SECOND_MS, SECOND_MS):
             job.trigger(after_ms=pause_ms)
-    assert (len(job.admitted), len(job.rejected)) == (4, 0)
+    assert (len(job.admitted), len(job.rejected)) == (3, 0)
 
 
 @pytest.mark.thorough
@@ -264,7 +265,7 @@ def test_job_that_shares_and_is_offered_less_than_its_quota_rejects_nothing(
 def test_limit_of_the_job_owes_the_time_for_which_rows_wait_for_a_shared_quota() -> None:
     limit = {"publish": {"messages_per_second": QUOTA_PER_SECOND, "burst_seconds": 1, "on_excess": "reject"}}
     job = SimulatedJob(limited(1) | {"job": limit}, shards=2, exchange=SimulatedExchange())
-    offer(job, QUOTA_PER_SECOND // 2, 60)
+    offer(job, QUOTA_PER_SECOND // 2, 30)
     assert (len(job.waiting), len(job.rejected)) == (0, 0)
 
 
@@ -274,7 +275,7 @@ def test_downtime_of_a_job_is_not_owed() -> None:
     job.stop()
     job.pass_time(36_000 * SECOND_MS)
     job.restart()
-    offer(job, 3 * QUOTA_PER_SECOND, 60, MANY)
+    offer(job, 3 * QUOTA_PER_SECOND, 30, MANY)
     assert len(job.waiting) <= QUOTA_PER_SECOND // 20
 
 

@@ -113,7 +113,7 @@ def test_what_follows_is_the_same_whether_the_control_directory_was_put_back_too
         job.set_policies(policy)
         run(job, 6, "green/a")
         restore(job, backup, with_control=with_control)
-        lives.append([(batch.number, batch.epoch, batch.digest) for batch in run(job, 20)])
+        lives.append([(batch.number, batch.epoch, batch.digest) for batch in run(job, 12)])
     assert lives[0] == lives[1]
 
 
@@ -177,7 +177,7 @@ def test_overdraft_of_a_shared_quota_is_kept_when_the_job_is_put_back() -> None:
 def test_control_directory_stays_bounded(batches_retained: int) -> None:
     job = SimulatedJob(POLICY, shards=1, batches_retained=batches_retained)
     most = 0
-    for _ in range(batches_retained + 320):
+    for _ in range(batches_retained + 230):
         job.offer([("acme/a", 10)])
         job.trigger(10)
         kept = [name.partition("/")[0] for name in job.checkpoint.control]
