@@ -240,8 +240,8 @@ def told(row: Row) -> dict[str, Any]:
     return {"id": row.id, "namespace": row.namespace, "size": row.size_bytes, "note": "", "part": ""}
 
 
-RAISED = ({"messages_per_second": 0.1, "burst_seconds": 10}, 8), ({"messages_per_second": 50}, 40)
-ENFORCED = ({"messages_per_second": 10, "on_excess": "observe"}, 60), ({"messages_per_second": 10}, 40)
+RAISED = ({"messages_per_second": 0.1, "burst_seconds": 10}, 8), ({"messages_per_second": 50}, 30)
+ENFORCED = ({"messages_per_second": 10, "on_excess": "observe"}, 25), ({"messages_per_second": 10}, 30)
 
 
 @pytest.mark.parametrize("policies", [RAISED, ENFORCED])

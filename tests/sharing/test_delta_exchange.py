@@ -174,12 +174,12 @@ def test_reader_that_is_behind_reads_on_while_others_clean(location: str) -> Non
 
 @pytest.mark.slow
 def test_log_is_cleaned_although_no_job_runs_for_long(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_A_CLEANING", 60)
-    for number in range(130):
+    monkeypatch.setattr(delta, "_COMMITS_A_CLEANING", 40)
+    for number in range(90):
         age(log_files(location)[:-1], minutes=11)
         DeltaExchange(location).write("a", str(number).encode())
-    assert len(log_files(location)) < 60
-    assert DeltaExchange(location).read("a") == b"129"
+    assert len(log_files(location)) < 40
+    assert DeltaExchange(location).read("a") == b"89"
 
 
 @pytest.mark.slow

@@ -71,18 +71,15 @@ def test_shares_are_right_a_cycle_after_the_batch_that_brought_a_demand_two_if_b
 
 
 @pytest.mark.slow
-def test_hurry_is_bounded_and_ends(tmp_path: Path) -> None:
+def test_hurry_is_bounded_and_ends_and_a_smaller_share_is_told_as_soon_as_the_epoch_that_holds_it_is_written(
+    tmp_path: Path,
+) -> None:
     found = wake(tmp_path, busy_batch_ms=300, waking_batch_ms=300, phase_ms=0)
     for job in (found.busy, found.waking):
         cycle = [at_ms for at_ms in job.visits_ms if 0 <= at_ms - found.woke_ms < CYCLE_MS]
         assert 4 <= len(cycle) <= 16
         late = [at_ms for at_ms in job.visits_ms if at_ms >= found.woke_ms + 2 * CYCLE_MS]
         assert len(late) <= 8
-
-
-@pytest.mark.slow
-def test_smaller_share_is_told_as_soon_as_the_epoch_that_holds_it_is_written(tmp_path: Path) -> None:
-    found = wake(tmp_path, busy_batch_ms=300, waking_batch_ms=300, phase_ms=0)
     shares = [(at_ms, share) for at_ms, share in found.busy.shares if at_ms > found.woke_ms]
     smaller_ms = next(at_ms for (at_ms, share), (_, before) in zip(shares[1:], shares, strict=False) if share < before)
     assert smaller_ms in found.busy.reports_ms

@@ -32,6 +32,7 @@ from spark_throttle.store.store import Author
 ANN = Author("ann")
 REVISIONS = 6
 RESTORE = "restore it from a backup of the store"
+LOCAL_LOG = open_table.local_log
 
 
 @pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
@@ -41,13 +42,28 @@ def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.M
     return tmp_path / "store"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Return where a store of six revisions is, made once on a disk and once as on an object store."""
+    places: dict[bool, Path] = {}
+
+    def place() -> Path:
+        has_local_log = open_table.local_log is LOCAL_LOG
+        if has_local_log not in places:
+            places[has_local_log] = tmp_path_factory.mktemp("made") / "store"
+            store = DeltaStore.create(str(places[has_local_log]))
+            for number in range(REVISIONS):
+                assert put(store, f"t{number}") == number + 1
+        return places[has_local_log]
+
+    return place
+
+
 @pytest.fixture
-def old(folder: Path) -> DeltaStore:
+def old(folder: Path, made: Callable[[], Path]) -> DeltaStore:
     """A store that has read everything, a long time ago."""
-    DeltaStore.create(str(folder))
+    shutil.copytree(made(), folder)
     store = DeltaStore(str(folder), clock_ns=lambda: 0)
-    for number in range(REVISIONS):
-        assert put(store, f"t{number}") == number + 1
     assert names(store) == [f"t{number}" for number in range(REVISIONS)]
     return store
 

@@ -120,11 +120,11 @@ def test_l3_flow_waits_for_a_message_of_its_shards_largest_and_no_longer_as_time
 
 @pytest.mark.slow
 def test_l3_mixture_of_two_scarce_resources_in_one_shard_costs_it_a_few_hundredths() -> None:
-    contest = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2, 50)
-    contest.run(300)
+    contest, batches = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2, 50), 200
+    contest.run(batches)
     for one in range(4):
         for other in range(one):
-            assert contest.gap(one, other) <= 3 * contest.message(2) + Fraction(300 * 5, 100)
+            assert contest.gap(one, other) <= 3 * contest.message(2) + Fraction(batches * 5, 100)
 
 
 @pytest.mark.thorough
@@ -139,7 +139,7 @@ def test_l3_a_message_of_100_seconds_is_repaid_by_its_shard_alone() -> None:
 @pytest.mark.slow
 def test_l3_at_one_message_an_epoch_shards_take_turns_by_weight() -> None:
     contest = Contest((10, 10, 10), (5, 1, 3), 3, messages_per_second=1)
-    contest.run(120)
+    contest.run(80)
     for one in range(3):
         for other in range(one):
             assert contest.gap(one, other) <= 2 * (contest.message(one) + contest.message(other))
