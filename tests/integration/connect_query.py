@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
@@ -32,6 +34,7 @@ from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
     files_without_processes,
+    forked_python,
     pin_interpreter,
     session_settings,
 )
@@ -49,12 +52,18 @@ POLICIES = {
 }
 
 
-def open_connect_session(scratch: Path) -> SparkSession:
-    """Start a Connect server on a port of its own, and return a client's session."""
-    pin_interpreter()
-    os.environ["SPARK_TESTING"] = "1"  # what makes PySpark choose a free port
+def open_connect_session(scratch: Path, python: Path) -> SparkSession:
+    """Start a Connect server on a port of its own, and return a client's session.
+
+    `python` is the address at which Spark's Python processes are forked.
+    """
+    pin_interpreter(python)
     settings = session_settings(scratch) | FOR_FEW_ROWS | dict([CHECKPOINTS_WITHOUT_PROCESSES])
     settings |= files_without_processes()
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
+    # What makes PySpark choose a free port. A JVM that sees it runs rules twice, and finds no class in the archive.
+    os.environ["SPARK_TESTING"] = "1"
     builder = SparkSession.builder.remote(settings.pop("spark.master"))
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -135,15 +144,16 @@ def told_by_client(root: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     place = Path(sys.argv[1])
-    session = open_connect_session(place / "session")
-    told: dict[str, Any]
-    match sys.argv[2:]:
-        case ["types"]:
-            told = every_type.run_all(session, str(place))
-        case ["wide"]:
-            told = wide_rows.run_all(session, str(place))
-        case _:
-            told = run(session, place)
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
-    os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
+    with forked_python(place / "session") as address:
+        session = open_connect_session(place / "session", address)
+        told: dict[str, Any]
+        match sys.argv[2:]:
+            case ["types"]:
+                told = every_type.run_all(session, str(place))
+            case ["wide"]:
+                told = wide_rows.run_all(session, str(place))
+            case _:
+                told = run(session, place)
+        sys.stdout.write(json.dumps(told) + "\n")
+        sys.stdout.flush()
+        os._exit(0)  # the server's JVM ends with this process; an orderly stop would wait for it
