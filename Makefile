@@ -47,8 +47,8 @@ shares: setup jars ## run three jobs that share two quotas, and kill one: tables
 admin-demo: setup jars ## demonstrate the control plane: change a quota by command line, API and page
 	@$(call spark_env,delta) $(PYTHON) demos/admin_demo.py $(ARGS)
 
-# In four processes: two of them often wait for Spark.
-in_four = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist load --maxschedchunk 8
+# In four processes: two of them often wait for Spark. A file's tests share what a module has set up: they go to one.
+in_four = $(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup jars tool-jars $(CLASS_ARCHIVE) ## run the tests that must pass before a change lands

@@ -55,8 +55,7 @@ MARKS = {"crash": "jvm", "integration": "jvm", "kafka": "kafka", "notebooks": "j
 FIRST = ("recovery", "notebooks", "crash")
 """Directories of the tests that take minutes each, most of them waiting for processes of their own.
 
-Those of `recovery` share one job that is killed. They are eight, and the first eight tests go to one process
-(``--maxschedchunk 8``), so that it is started once.
+A file's tests go to one process, and a file stands where the first of its tests stands.
 """
 
 
@@ -74,7 +73,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test by the directory that it stands in, so that `-m` can choose, and put the long ones first.
 
-    Where several processes share the tests, a long one at the end would leave the others without work.
+    Where several processes share the files, a long one at the end would leave the others without work.
     """
     for item in items:
         if TESTS in item.path.parents:
