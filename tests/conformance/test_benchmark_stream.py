@@ -111,6 +111,7 @@ def decide(
     return plan.state, (plan.decisions.verdict == Verdict.ADMIT).astype(np.uint8).tobytes()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -> None:
     # Position i of a folded batch is message i % 10 of its millisecond in segment i // 10.

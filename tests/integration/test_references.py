@@ -24,6 +24,7 @@ from spark_throttle.spark.references.row_condition import row_condition
 from spark_throttle.spark.sinks import payload_reader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
 from spark_throttle.spark.state_reader import read_queued
+from tests.effort import thorough_after
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def test_leftovers_of_copies_are_joined_and_their_rows_leave_once(lake: Lake, mo
     assert lake.admitted_ids == shut
 
 
-@pytest.mark.parametrize("harm", ["gone", "written again"])
+@pytest.mark.parametrize("harm", thorough_after(1, ["gone", "written again"]))
 def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_name(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, harm: str
 ) -> None:
@@ -345,7 +346,7 @@ def test_rows_that_a_condition_drops_are_not_decided_on_and_columns_that_are_sel
     assert sum(row["offered_messages"] for row in lake.usage("job")) == 71
 
 
-@pytest.mark.parametrize("decided", ["id >= 6", "id < 5", "id > 20"])
+@pytest.mark.parametrize("decided", thorough_after(1, ["id >= 6", "id < 5", "id > 20"]))
 def test_rows_that_spark_keeps_and_the_first_reading_drops_stop_the_query(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, decided: str
 ) -> None:
