@@ -51,6 +51,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 # Leads
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**62), RATES, WEIGHTS)
 def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weight: int) -> None:
     exact = max(0, virtual - 2)
@@ -129,7 +130,7 @@ def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_
 
 
 @pytest.mark.slow
-@examples(30, in_search=1_000)
+@examples(20, in_search=1_000)
 @given(st.data())
 def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: st.DataObject) -> None:
     """From a change on, service differs by the bound of fair queueing and one more message of each flow."""
@@ -406,6 +407,7 @@ def test_marks_end_a_burst_after_an_overload(engine: Engine) -> None:
     assert shard.plan.usage["a/x"].observed_messages == 0
 
 
+@pytest.mark.slow
 def test_marks_of_messages_larger_than_a_burst_are_those_that_would_be_held(engine: Engine) -> None:
     """10 bytes a second, messages of 100: one in ten seconds passes, in a dry run as under enforcement."""
     passed: dict[OnExcess, list[int]] = {}

@@ -16,7 +16,7 @@ from tests.effort import examples
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
 SEEDS = int(os.environ.get("SHARE_SEEDS", "2"))
-STEPS = int(os.environ.get("SHARE_STEPS", "700"))
+STEPS = int(os.environ.get("SHARE_STEPS", "500"))
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100
 
@@ -108,6 +108,7 @@ def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) ->
         assert world.used(scope) == pytest.approx([QUOTA / len(world.jobs)] * len(world.jobs), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_dividing_anew_only_what_changed_comes_to_what_dividing_everything_does(seed: int) -> None:
     for job in roam(seed, STEPS // 2).jobs:

@@ -228,7 +228,7 @@ def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path:
 
 
 @pytest.mark.slow
-@examples(15)
+@examples(10)
 @given(st.integers(0, 2**32))
 def test_checkpoint_that_is_put_back_finds_its_files(seed: int) -> None:
     draw, directory = random.Random(seed), CountedDirectory()
@@ -287,6 +287,7 @@ def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
     assert files.left == ()
 
 
+@pytest.mark.slow
 def test_operator_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
     operator = ShardOperator(KEYS, is_explained=False, queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
     state: tuple[int, bytes] | None = None
