@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
@@ -85,6 +87,17 @@ def stored_ids(lake: Lake) -> list[int]:
     return sorted(DeltaTable(lake.path("out")).to_pyarrow_table(columns=["id"]).column("id").to_pylist())
 
 
+def bounds(lake: Lake, name: str) -> dict[str, Any]:
+    """Return what the log says of each column over all files of a table: its least, its largest, and its nulls."""
+    files = pa.table(DeltaTable(lake.path(name)).get_add_actions(flatten=True)).to_pydict()
+    over_all: dict[str, Callable[[list[Any]], Any]] = {"min": min, "max": max, "null_count": sum}
+    return {
+        column: over_all[column.partition(".")[0]](values)
+        for column, values in files.items()
+        if column.partition(".")[0] in over_all and None not in values
+    }
+
+
 def taken(caplog: pytest.LogCaptureFixture) -> str:
     """Return what the log says of the writers that were taken, the last one."""
     return [record.getMessage() for record in caplog.records if "writer (" in record.getMessage()][-1]
@@ -118,9 +131,11 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(
         assert found.selectExpr(*columns).exceptAll(expected.selectExpr(*columns)).count() == 0
         assert found.count() == 8
         assert found.selectExpr(*asked).collect() == [counts]
-        # Each alone is answered by skipping files.
-        alone = [found.where(question).selectExpr(f"{at}", "count(*)") for at, question in enumerate(QUESTIONS)]
-        assert dict(map(tuple, reduce(DataFrame.unionAll, alone).collect())) == dict(enumerate(counts))
+    # Each alone is answered by skipping files, whose bounds are the same wherever they are written.
+    found = read(lake, "operator")
+    alone = [found.where(question).selectExpr(f"{at}", "count(*)") for at, question in enumerate(QUESTIONS)]
+    assert dict(map(tuple, reduce(DataFrame.unionAll, alone).collect())) == dict(enumerate(counts))
+    assert bounds(lake, "operator") == bounds(lake, "sink") != {}
 
 
 @pytest.mark.parametrize("place", OUTLETS)
