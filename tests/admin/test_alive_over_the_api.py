@@ -35,6 +35,7 @@ def test_dead_job_is_shown_as_silent(world: World) -> None:
     assert job["problem"] is None
 
 
+@pytest.mark.slow
 def test_explanation_and_status_agree_on_whether_the_job_lives(world: World) -> None:
     """The watch measures the age of a sign; another reading would date it by the clocks of this machine, years off."""
     path = "/admin/v2/explain/acme%2Fa?job=ingest"
@@ -44,6 +45,7 @@ def test_explanation_and_status_agree_on_whether_the_job_lives(world: World) -> 
     assert note == f"no job is listening: {world.status()['life']}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -65,6 +67,7 @@ def test_odd_file_does_not_end_the_watch_of_a_job(world: World, tmp_path: Path, 
     assert (job["state"], job["problem"], job["batch"]) == ("reporting", None, 5)
 
 
+@pytest.mark.slow
 def test_change_of_a_dead_job_is_answered_with_no_job_is_listening(world: World) -> None:
     world.wait(300)
     acting = world.change(30)
@@ -77,6 +80,7 @@ def test_change_of_a_dead_job_is_answered_with_no_job_is_listening(world: World)
     assert world.change(31)["state"] == "next_batch"
 
 
+@pytest.mark.slow
 def test_idle_job_that_runs_no_batch_is_listening(world: World) -> None:
     for _ in range(60):
         world.job.now_ms += 10_000
@@ -88,6 +92,7 @@ def test_idle_job_that_runs_no_batch_is_listening(world: World) -> None:
     assert world.change(30)["state"] == "next_batch"
 
 
+@pytest.mark.slow
 def test_job_that_hangs_is_not_listening_though_it_gives_signs(world: World) -> None:
     for _ in range(61):
         world.job.now_ms += 10_000
@@ -105,6 +110,7 @@ def test_job_that_ended_is_not_listening(world: World) -> None:
     assert "the query ended 1.0 s ago" in world.change(30)["detail"]
 
 
+@pytest.mark.slow
 def test_job_of_an_older_release_is_shown_with_the_age_of_its_last_batch(
     serve: Callable[..., ServedApp], tmp_path: Path, world: World
 ) -> None:
@@ -188,6 +194,7 @@ def test_watch_reads_a_sign_of_life_once_a_second(world: World, monkeypatch: pyt
     assert (read.count("alive.json"), read.count("run")) == (10, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "field", [("interval_ms", -5), ("interval_ms", 10**400), ("asked_ms", -(10**15)), ("wall_ms", 10**30),
               ("steady_ms", -(10**400)), ("has_ended", "false"), ("number", "seven")],

@@ -57,6 +57,7 @@ def test_line_of_a_change_has_the_entries_that_it_undoes(in_memory: ServedApp) -
     assert [change["path"] for change in in_memory.audited[-1]["changes"]] == ["defaults", "namespaces.acme/x"]
 
 
+@pytest.mark.slow
 def test_line_of_a_change_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_THROTTLE_AUDIT", str(tmp_path / "audit"))
     named = "\n".join(f"  t{number:04d}: {{publish: {{messages_per_second: 7}}}}" for number in range(500))

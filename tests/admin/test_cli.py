@@ -58,6 +58,7 @@ def gold() -> None:
     run("group", "create", "gold", "publish.messages_per_second=500", "publish.bytes_per_second=8MiB", "-m", "tier")
 
 
+@pytest.mark.slow
 def test_created_group_is_got_and_listed(gold: None) -> None:
     says = {"publish": {"messages_per_second": 500, "bytes_per_second": 8388608}}
     assert answer("group", "get", "gold") == {
@@ -89,6 +90,7 @@ def test_namespace_and_tenant_are_attached_and_detached(gold: None) -> None:
     assert answer("namespace", "list") == answer("tenant", "list") == []
 
 
+@pytest.mark.slow
 def test_moved_namespace_needs_the_flag(gold: None) -> None:
     run("group", "create", "iron")
     run("namespace", "attach", "acme/x", "gold")
@@ -120,6 +122,7 @@ def test_exemptions_are_listed() -> None:
     run("exempt", "delete", "infra/*")
 
 
+@pytest.mark.slow
 def test_list_goes_page_by_page_and_says_how_to_go_on() -> None:
     for name in ("a", "b", "c"):
         run("tenant", "create", name)
@@ -300,6 +303,7 @@ def test_deleted_store_is_an_error_of_every_command(gold: None, tmp_path: Path) 
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_explain_names_the_rule_that_won(gold: None) -> None:
     run("namespace", "create", "acme/*", "resource_group=gold")
     found = answer("explain", "acme/x")
@@ -309,6 +313,7 @@ def test_explain_names_the_rule_that_won(gold: None) -> None:
     assert "500" in text
 
 
+@pytest.mark.slow
 def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, tmp_path: Path) -> None:
     quota = ["publish.messages_per_second=40", "publish.burst_seconds=2.5", "publish.max_message_bytes=3KiB"]
     run("tenant", "create", "blue", *quota, "publish.weight=7")

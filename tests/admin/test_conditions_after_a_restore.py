@@ -53,6 +53,7 @@ def serve_lake(lake: Lake, tmp_path: Path) -> Callable[[], ServedApp]:
     return lambda: served_over(open_store(lake.location), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_same_server", [True, False])
 def test_tag_of_before_a_restore_matches_no_other_contents(
     lake: Lake, serve_lake: Callable[[], ServedApp], is_same_server: bool
@@ -78,6 +79,7 @@ def test_tag_of_before_a_restore_matches_no_other_contents(
     assert lake.service().store.revision() == 2
 
 
+@pytest.mark.slow
 def test_tag_of_what_a_restore_left_as_it_was_still_matches(lake: Lake, serve_lake: Callable[[], ServedApp]) -> None:
     lake.write(1)
     lake.back_up()
@@ -120,6 +122,7 @@ def test_tag_of_a_release_that_named_the_revision_alone_is_refused(in_memory: Se
     assert in_memory.store.revision() == before
 
 
+@pytest.mark.slow
 def test_number_of_a_revision_is_all_that_the_command_line_expects(lake: Lake) -> None:
     lake.write(1)
     lake.back_up()

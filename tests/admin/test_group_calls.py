@@ -95,6 +95,7 @@ def test_unknown_group_is_not_found_and_the_nearest_is_named(admin: TestClient) 
         assert "did you mean gold" in answer.json()["detail"]
 
 
+@pytest.mark.slow
 def test_group_in_use_is_not_deleted(admin: TestClient) -> None:
     admin.put(f"{GROUP}/gold", json={})
     admin.put("/admin/v2/tenants/acme/resourcegroup/gold")

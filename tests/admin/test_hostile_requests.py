@@ -212,6 +212,7 @@ def test_answers_forbid_what_the_page_does_not_need(in_memory: ServedApp) -> Non
         assert headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.slow
 def test_store_that_is_deleted_under_the_server_is_a_clear_error_and_comes_back(
     serve: Callable[..., ServedApp], tmp_path: Path
 ) -> None:

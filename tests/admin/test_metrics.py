@@ -72,6 +72,7 @@ def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
     assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
 
 
+@pytest.mark.slow
 def test_labels_of_metrics_are_bounded_however_many_namespaces_there_are(world: World) -> None:
     world.job.batch({f"tenant-{i}/ns": 1 for i in range(3 * TOP_NAMESPACES)} | {"acme/a": 100})
     world.watch.look()

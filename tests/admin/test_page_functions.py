@@ -110,6 +110,7 @@ def revisions(*numbers: int) -> list[dict[str, int]]:
     return [{"revision": number} for number in numbers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shown", "newest", "merged"),
     [

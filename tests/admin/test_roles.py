@@ -218,6 +218,7 @@ def written_over(served: ServedApp, **fields: object) -> None:
     served.token_file.path.write_text(json.dumps(kept))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tenant", [None, "acme"])
 def test_unknown_role_may_do_nothing(furnished: ServedApp, tenant: str | None) -> None:
     client = furnished.client("tenant_admin")

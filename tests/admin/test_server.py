@@ -144,6 +144,7 @@ def test_store_that_never_answers_does_not_keep_the_server_from_ending() -> None
             process.kill()
 
 
+@pytest.mark.slow
 def test_server_has_fewer_connections_than_the_process_may_open_files(
     in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_rate_of_a_destination_that_refuses_some_calls_is_shown(world: World) ->
     assert f"spark_throttle_destination_unsent_messages{{{LABELS}}} 4.0" in text
 
 
+@pytest.mark.slow
 def test_destination_that_is_unavailable_is_shown(world: World) -> None:
     say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
     status = StatusReader(str(world.job.control_path), clock=world.job.clock).read()

@@ -276,6 +276,7 @@ def test_key_that_the_provider_withdraws_is_believed_no_longer_than_keys_are_fre
     assert world.get(text).status_code == 401
 
 
+@pytest.mark.slow
 def test_made_up_keys_do_not_make_the_server_ask_all_the_time(world: World) -> None:
     assert world.get(world.token()).status_code == 200
     claims = world.provider.claims(START_MS)

@@ -132,6 +132,7 @@ def test_who_waited_longest_leaves_for_a_newcomer(in_memory: ServedApp) -> None:
         assert not select.select(socks[1:], [], [], 0.1)[0]
 
 
+@pytest.mark.slow
 def test_bound_on_all_connections_holds_as_that_of_a_peer(in_memory: ServedApp) -> None:
     with port_of(in_memory, connections=5) as port, ExitStack() as stack:
         (first, *_) = silent(stack, port, 9)
@@ -139,6 +140,7 @@ def test_bound_on_all_connections_holds_as_that_of_a_peer(in_memory: ServedApp) 
         assert answer(first) is None
 
 
+@pytest.mark.slow
 def test_who_has_begun_a_request_is_told_why_it_must_leave(in_memory: ServedApp) -> None:
     with port_of(in_memory, connections_per_peer=1) as port, connected(port) as first:
         first.sendall(b"GET / HTTP/1.1\r\n")
@@ -151,6 +153,7 @@ def test_who_has_begun_a_request_is_told_why_it_must_leave(in_memory: ServedApp)
         assert got.status == 503
 
 
+@pytest.mark.slow
 def test_connection_of_a_caller_outlasts_a_flood_of_strangers(in_memory: ServedApp) -> None:
     with port_of(in_memory, connections_per_peer=5) as port, connected(port) as sock, ExitStack() as stack:
         for _ in range(3):
@@ -186,6 +189,7 @@ PUT = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
 JSON = ("Content-Type: application/json", "Content-Length: 2")
 
 
+@pytest.mark.slow
 def test_connection_beyond_the_bound_is_refused_if_nobody_can_leave(serve: Any, gated: _Gated) -> None:
     served = serve(gated)
     with port_of(served, connections_per_peer=1) as port, connected(port) as working:
@@ -200,6 +204,7 @@ def test_connection_beyond_the_bound_is_refused_if_nobody_can_leave(serve: Any, 
         assert done.status == 200
 
 
+@pytest.mark.slow
 def test_requests_wait_for_a_turn_and_are_refused_only_when_the_queue_is_full(
     serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +246,7 @@ def test_request_that_waits_too_long_for_its_turn_is_told_so(
         gated.go.set()
 
 
+@pytest.mark.slow
 def test_change_whose_client_left_before_its_turn_is_not_made(
     serve: Any, gated: _Gated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +265,7 @@ def test_change_whose_client_left_before_its_turn_is_not_made(
     assert [entry.name for entry in served.store.changed(after=0, until=9)] == ["gold"]
 
 
+@pytest.mark.slow
 def test_slow_bodies_hold_no_turn(in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "AT_ONCE", 1)
     admin = in_memory.tokens["admin"]
@@ -279,6 +286,7 @@ def test_what_needs_no_token_is_limited_by_address_but_the_health_check(serve: A
     assert served.client("viewer").get("/admin/v2/caller").status_code == 200
 
 
+@pytest.mark.slow
 def test_fault_of_the_server_is_a_problem_too(in_memory: ServedApp) -> None:
     def fail() -> None:
         raise RuntimeError("a secret of the server")

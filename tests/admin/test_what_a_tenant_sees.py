@@ -39,6 +39,7 @@ def _changed(client: TestClient, rate: int) -> dict[str, Any]:
     return dict(made.json()["acting"][0])
 
 
+@pytest.mark.slow
 def test_problem_of_the_policies_names_nothing_of_others_to_a_tenant(world: World) -> None:
     admin, tenant = _told(world)
     write_next_policies(world.job.directory, NextPolicies("0123456789abcdef", 2, OTHERS))
@@ -54,6 +55,7 @@ def test_problem_of_the_policies_names_nothing_of_others_to_a_tenant(world: Worl
     assert "rival" not in explained.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alive.json", "followed.json", "manifest.json"])
 def test_damage_of_a_control_directory_names_no_path_to_a_tenant(world: World, tmp_path: Path, name: str) -> None:
     admin, tenant = _told(world)
@@ -119,6 +121,7 @@ def test_prediction_gives_a_tenant_no_backlog_of_its_group(
     assert note == "the group's or the job's quota holds it back: when it lets it go is not told"
 
 
+@pytest.mark.slow
 def test_prediction_of_its_own_quota_is_told_to_a_tenant(serve: Callable[..., ServedApp], tmp_path: Path) -> None:
     world = World(serve, tmp_path)
     own = {"resource_group": "gold", "publish": {"messages_per_second": 1, "burst_seconds": 1}}
@@ -139,6 +142,7 @@ def test_scope_that_holds_a_namespace_is_named_to_its_tenant_without_how_full_it
     assert (held["level"], held["scope"], held["used_ratio"]) == ("resource_group", "gold", None)
 
 
+@pytest.mark.slow
 def test_job_without_a_batch_is_named_to_a_tenant_without_its_path(world: World, tmp_path: Path) -> None:
     import shutil
 
@@ -150,6 +154,7 @@ def test_job_without_a_batch_is_named_to_a_tenant_without_its_path(world: World,
     assert "'ingest'" in tenant.get(path).json()["detail"]
 
 
+@pytest.mark.slow
 def test_store_that_cannot_be_read_is_described_to_a_tenant_in_general_words(
     serve: Callable[..., ServedApp], tmp_path: Path
 ) -> None:

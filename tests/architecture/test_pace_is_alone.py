@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 BLOCKED = ("delta", "deltalake", "numpy", "pandas", "py4j", "pyarrow", "pydantic", "pyspark", "yaml")
 
 PROGRAM = f"""
@@ -39,6 +41,7 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}} & {set(BLOCKED)}
 """
 
 
+@pytest.mark.slow
 def test_pacer_loads_and_works_where_nothing_else_is_installed() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == [

@@ -108,6 +108,7 @@ def test_machine_whose_clock_is_behind_pays_nothing_and_goes_on(job: WholeJob) -
     assert passes(job, 4) == 4 * RATE
 
 
+@pytest.mark.slow
 def test_jump_while_a_batch_is_planned_is_paid_once_and_no_more_than_the_lag_that_is_thought_possible(
     job: WholeJob,
 ) -> None:

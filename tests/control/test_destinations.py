@@ -109,6 +109,7 @@ def test_nothing_is_admitted_while_kept_calls_ask_and_the_rate_comes_back_with_t
     assert rate(query) == (CEILING, False, 0)
 
 
+@pytest.mark.slow
 def test_query_that_ends_when_drained_tries_once_and_does_not_wait_for_an_unavailable_destination(query: Query) -> None:
     batch(query, REFUSED, admitted=10)
     for _ in range(2):

@@ -164,6 +164,7 @@ def test_epochs_of_all_batches_that_spark_retains_are_kept(tmp_path: Path) -> No
     assert sorted(int(path.name[:12]) for path in epochs.iterdir()) == [100, 101]
 
 
+@pytest.mark.slow
 def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
     query.trigger()
     for number in range(5):

@@ -158,6 +158,7 @@ def test_damaged_sign_is_a_clear_error(run: Run, content: bytes, error: type[Exc
         read_sign_of_life(run.directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [None, b"damaged", b"another run's"])
 def test_sign_of_life_is_no_input_of_a_decision(tmp_path: Path, left: bytes | None) -> None:
     """The epochs are the same bytes whether signs are given, and whatever stands in the file."""

@@ -126,6 +126,7 @@ def test_new_share_fills_from_what_the_bucket_holds(query: SharingQuery) -> None
     assert query.tokens(GOLD) < 0.01
 
 
+@pytest.mark.slow
 def test_epoch_is_due_when_the_share_shrinks_though_nothing_waits(query: SharingQuery, other: SharingQuery) -> None:
     settle(query)
     query.quiet_batch()

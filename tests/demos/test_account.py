@@ -61,6 +61,7 @@ def books(tmp_path: Path) -> Books:
     return take_account(*made_up_run(tmp_path))
 
 
+@pytest.mark.slow
 def test_account_of_a_good_run_balances(books: Books) -> None:
     account = books.account
     assert account.offered == 3000 == account.admitted + account.rejected + account.queued
@@ -69,6 +70,7 @@ def test_account_of_a_good_run_balances(books: Books) -> None:
     assert account.fairness_ratio == 1.0
 
 
+@pytest.mark.slow
 def test_last_line_has_the_eight_numbers(books: Books) -> None:
     assert [*json.loads(books.account.to_json())] == [
         "offered",
@@ -82,18 +84,21 @@ def test_last_line_has_the_eight_numbers(books: Books) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_forgotten_queue_is_lost(tmp_path: Path) -> None:
     run, queued = made_up_run(tmp_path)
     account = take_account(run, queued.slice(7)).account
     assert (account.lost, account.doubled, account.keeps_the_laws) == (7, 0, False)
 
 
+@pytest.mark.slow
 def test_row_both_admitted_and_queued_is_doubled(tmp_path: Path) -> None:
     run, queued = made_up_run(tmp_path)
     account = take_account(run, pa.concat_tables([queued, queued.slice(0, 2)])).account
     assert (account.lost, account.doubled, account.keeps_the_laws) == (0, 2, False)
 
 
+@pytest.mark.slow
 def test_quota_passed_is_over_limit(tmp_path: Path) -> None:
     run, queued = made_up_run(tmp_path, greed=4)
     account = take_account(run, queued).account

@@ -41,6 +41,7 @@ def test_object_that_stays_is_read_by_two_requests(store: ObjectStore, heads: in
     assert store.counted() == {"HEAD": heads, "GET": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size_bytes", [10, 10_000])
 def test_read_that_the_store_refuses_for_the_moment_is_made_again(store: ObjectStore, size_bytes: int) -> None:
     store.objects["control/status"] = (

@@ -171,6 +171,7 @@ def test_one_of_another_group_that_starves_under_the_jobs_limit_is_seen() -> Non
     assert found <= 15  # (3 + 2) turns of a message of each, times a weight of 4, at 6 a batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("served", [(5, 1), (1, 5)])
 def test_shares_of_five_to_one_between_groups_are_no_starvation(served: tuple[int, int]) -> None:
     history = told(TIGHT, Starvation)

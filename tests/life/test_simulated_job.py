@@ -62,6 +62,7 @@ def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoi
     assert set(ids(restarted.written)) == set(ids(undisturbed.written))
 
 
+@pytest.mark.slow
 def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
     job = SimulatedJob(limited(), shards=3)
     job.offer(ROWS)
@@ -93,6 +94,7 @@ def test_a_batch_that_leaves_no_row_is_a_batch() -> None:
     assert not dropped.arrived
 
 
+@pytest.mark.slow
 def test_an_idle_job_runs_no_batch() -> None:
     job = SimulatedJob(limited(), shards=2)
     job.offer(ROWS)

@@ -142,6 +142,7 @@ def test_bucket_loses_no_charge_of_eight_threads() -> None:
     assert bucket.balance_tokens(is_consistent=True) == -3 * 2_000 * THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_thousand_tasks_of_which_any_are_cancelled_leave_no_trace(seed: int) -> None:
     clock = ManualClock()

@@ -226,6 +226,7 @@ def test_tasks_of_a_closed_loop_give_their_turns_to_others() -> None:
     lost._log_destroy_pending = False  # type: ignore[attr-defined] # what this test is about
 
 
+@pytest.mark.slow
 def test_task_that_is_collected_after_its_turn_gives_it_back() -> None:
     clock, _, producer = pacer_of(10)
     coroutine = producer.acquire()

@@ -147,6 +147,7 @@ def test_jobs_that_write_at_once_do_not_lose_each_others_reports(exchange: Excha
     assert [exchange.read(f"job{n}") for n in range(4)] == [b"4"] * 4
 
 
+@pytest.mark.slow
 def test_delta_exchange_keeps_its_objects_when_it_removes_old_files(tmp_path: Path) -> None:
     exchange = DeltaExchange(str(tmp_path / "table"))
     for number in range(5):
@@ -290,6 +291,7 @@ def test_register_that_cannot_be_opened_is_named_and_the_others_are_read() -> No
         ShareRegister(exchange, "a", lambda: 0, FORGET_MS).read(ids(1))
 
 
+@pytest.mark.slow
 def test_registers_are_read_several_at_a_time() -> None:
     exchange = MemoryExchange()
     for number in range(64):

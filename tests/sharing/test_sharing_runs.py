@@ -170,6 +170,7 @@ def test_what_the_one_before_claimed_is_left_alone_until_it_has_surely_looked() 
     assert world.used()[1] == pytest.approx(QUOTA - FLOOR / 2, rel=0.01)
 
 
+@pytest.mark.slow
 def test_follower_waits_two_margins_from_the_last_sign_of_the_one_before() -> None:
     world = world_of(5 * QUOTA)
     (before,) = world.jobs

@@ -107,6 +107,7 @@ def test_policies_without_a_quota_on_time_show_none(tmp_path: Path) -> None:
     assert {rows.column(name).null_count for name in (*TIME_COLUMNS, *JOB_TIME_COLUMNS)} == {len(rows)}
 
 
+@pytest.mark.slow
 def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_summed(job: MadeUpJob) -> None:
     """Batches in which nothing moves have the epoch of the one before, which settles nothing for them."""
     rows = []
@@ -125,6 +126,7 @@ def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_
     assert {row["exempt_time_ns"] for row in rows if row["level"] != "job"} == {None}
 
 
+@pytest.mark.slow
 def test_usage_table_takes_no_epoch_that_a_killed_run_left_under_another_policy(job: MadeUpJob, tmp_path: Path) -> None:
     store = MemoryStore()
     PolicyService(store, clock_ms=lambda: 0).put("tenant", "acme", {"publish": {"request_percentage": 7}}, ANN)

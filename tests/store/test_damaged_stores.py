@@ -96,6 +96,7 @@ def test_server_and_command_line_say_the_same_of_a_truncated_commit(
         assert content(old) == again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -118,6 +119,7 @@ def test_damaged_commit_is_damage_that_names_the_file_and_the_remedy(
         assert str(refused.value).endswith("; restore it from a backup of the store")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [2, 0])
 def test_commit_that_is_gone_is_damage_that_names_the_file(old: DeltaStore, folder: Path, place: int) -> None:
     victim = commits(folder)[place]
@@ -186,6 +188,7 @@ def test_damage_on_an_object_store_is_told_by_what_delta_says(
         store.revision()
 
 
+@pytest.mark.slow
 def test_lost_revision_in_the_middle_is_an_error_and_not_a_policy_with_a_hole(old: DeltaStore, folder: Path) -> None:
     commits(folder)[3].write_bytes(b"")
     for answer in (content(old), said(lambda: DeltaStore(str(folder)))):
@@ -194,6 +197,7 @@ def test_lost_revision_in_the_middle_is_an_error_and_not_a_policy_with_a_hole(ol
     assert "of its log is empty" in str(said(lambda: commit(old, "late")))
 
 
+@pytest.mark.slow
 def test_revision_that_is_cut_out_of_the_middle_is_damage(old: DeltaStore, folder: Path) -> None:
     victim = commits(folder)[3]
     victim.write_bytes(lines(1)(victim.read_bytes()))

@@ -100,6 +100,7 @@ def test_store_that_comes_back_is_followed_again(followed: FollowedStore, servic
     assert rate(followed) == 10
 
 
+@pytest.mark.slow
 def test_store_that_another_replaces_is_followed_after_it_was_missed(followed: FollowedStore, path: Path) -> None:
     shutil.rmtree(path)
     other = PolicyService(DeltaStore.create(str(path)), clock_ms=lambda: 0)
@@ -110,6 +111,7 @@ def test_store_that_another_replaces_is_followed_after_it_was_missed(followed: F
     assert rate(followed) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ['{"publish":{"weight":0}}', "{", '{"newer":1}', '{"resource_group":"gone"}'])
 def test_revision_that_cannot_be_applied_keeps_the_last_good_one(
     followed: FollowedStore, service: PolicyService, body: str
@@ -145,6 +147,7 @@ def test_table_that_is_no_store_is_an_error(tmp_path: Path) -> None:
         FollowedStore(f"delta:{tmp_path / 'other'}").current()
 
 
+@pytest.mark.slow
 def test_change_is_due_in_the_next_batch_and_the_job_says_what_it_follows(
     followed: FollowedStore, service: PolicyService, tmp_path: Path, path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_what_cannot_be_followed_is_refused(given_as: Any, said: str) -> None:
         PolicyLocation.parse(given_as)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20))
 def test_every_text_is_something_or_refused(text: str) -> None:
     try:

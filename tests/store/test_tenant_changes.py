@@ -190,6 +190,7 @@ def test_refusal_names_the_entry_that_gave_the_group(
         service.put("namespace", "acme/x", {"resource_group": "else"}, BOB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "delta"])
 def test_tenant_is_judged_by_the_rules_of_a_store_that_was_restored(tmp_path: Path, kind: str) -> None:
     place, backup = tmp_path / "store", tmp_path / "backup"

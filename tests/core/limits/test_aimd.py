@@ -37,6 +37,7 @@ def test_it_makes_no_difference_in_how_many_parts_the_quiet_time_is_told(aimd: A
     assert parts.rate(**bounds) == aimd.after_quiet(sum(times_ms)).rate(**bounds)
 
 
+@pytest.mark.slow
 @given(RATES, st.integers(0, 60_000), st.integers(0, 60_000))
 def test_rate_grows_with_the_quiet_time(base: int, one_ms: int, other_ms: int) -> None:
     early, late = (Aimd(base, ms).rate(floor=1, ceiling=2**60) for ms in sorted((one_ms, other_ms)))

@@ -131,6 +131,7 @@ def test_price_rises_at_once_and_falls_by_half_a_window() -> None:
     assert rates == [50_000, 50_000, 5_000, 5_000, 10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 500_000]
 
 
+@pytest.mark.slow
 def test_price_falls_by_no_more_in_many_short_batches_and_not_while_no_time_passes() -> None:
     policy = make_policy(job=HALF)
     dear = TimeLedger.opened(policy, now_ms=0).settled(charges(acme_x=1_000), [report(acme_x=10)], policy, at_ms=0)
@@ -326,6 +327,7 @@ def bucket_of(balance: int, rate: int, burst: int) -> MessageBuckets:
     return MessageBuckets(np.array([min(balance, burst) if rate else balance]), np.array([rate]), np.array([burst]))
 
 
+@pytest.mark.slow
 @given(buckets, buckets, st.sampled_from([0, 1, 7, 5_000, 10**7]))
 def test_stricter_of_two_buckets_never_holds_more_than_either(
     one: tuple[int, int, int], other: tuple[int, int, int], later_ms: int

@@ -75,6 +75,7 @@ def test_more_refusals_offer_no_more_rows_and_never_none(
     assert 1 <= fewer <= more <= rows
 
 
+@pytest.mark.slow
 @given(
     base=st.integers(1, 10**9),
     quiet_ms=st.integers(0, 20_000),

@@ -86,6 +86,7 @@ def test_call_that_was_held_and_is_taken_is_taken_by_its_destination() -> None:
     assert sent.told["d"].accepted == 20
 
 
+@pytest.mark.slow
 def test_answer_that_comes_late_closes_a_destination_that_has_opened_again() -> None:
     """The first call takes a second, and is told to wait for five."""
     clock, left = ManualClock(), list[float]()

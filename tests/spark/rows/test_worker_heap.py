@@ -22,6 +22,7 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"objects": [gc.get_freeze_count()]})
 
 
+@pytest.mark.slow
 def test_heap_of_another_process_is_left_alone() -> None:
     before = gc.get_freeze_count()
     set_loaded_aside()

@@ -87,6 +87,7 @@ def test_batch_run_again_from_the_old_state_gives_the_same_bytes() -> None:
     assert ids_of(first, FrameKind.ADMITTED)
 
 
+@pytest.mark.slow
 def test_all_rows_leave_once_and_the_report_comes_last() -> None:
     state, left = None, list[int]()
     for step in range(30):

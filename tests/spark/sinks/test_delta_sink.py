@@ -125,6 +125,7 @@ def test_batch_reaches_all_that_it_is_for(sink: Sink) -> None:
     assert (txn["appId"], txn["version"]) == (sink.query, 0)
 
 
+@pytest.mark.slow
 def test_batch_that_is_committed_again_changes_nothing(sink: Sink) -> None:
     first = sink.run(0, range(10), [100])
     sink.commit(0, first)
@@ -139,6 +140,7 @@ def test_batch_that_is_committed_again_changes_nothing(sink: Sink) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["admitted", "rejected", "usage", "feedback"])
 def test_crash_between_two_commits_loses_and_doubles_nothing(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, point: str
@@ -225,6 +227,7 @@ def test_control_directory_that_vanished_is_named(sink: Sink) -> None:
     assert sink.ids == []
 
 
+@pytest.mark.slow
 def test_table_that_changed_under_the_query_stops_it(sink: Sink) -> None:
     sink.commit(0, sink.run(0, range(4)))
     DeltaTable(sink.admitted).alter.add_constraint({"positive": "id >= 0"})
@@ -234,6 +237,7 @@ def test_table_that_changed_under_the_query_stops_it(sink: Sink) -> None:
     assert newest_batch(sink.directory) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [((), ("ns",)), (("ns",), ()), (("ns",), ("id",))])
 def test_table_that_was_replaced_with_other_partitions_stops_the_query(
     tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]

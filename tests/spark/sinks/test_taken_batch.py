@@ -59,6 +59,7 @@ def test_batch_is_found_in_the_next_entry_of_the_log(table: Path, opened: list[s
     assert opened == [str(table)]
 
 
+@pytest.mark.slow
 def test_batch_is_found_on_an_object_store_by_two_requests(monkeypatch: pytest.MonkeyPatch, table: Path) -> None:
     with object_store(monkeypatch) as store:
         first = f"{0:020}.json"

@@ -326,6 +326,7 @@ def test_commit_forgets_old_epochs_and_may_come_twice(driver: Driver) -> None:
     assert driver.reader.reportLatestOffset() is None
 
 
+@pytest.mark.slow
 def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path) -> None:
     where, control = tmp_path / "store", Directory(str(tmp_path / "control"))
     service = PolicyService(DeltaStore.create(str(where)), clock_ms=lambda: 0)
