@@ -381,41 +381,6 @@ def test_status_before_the_first_batch_says_so(tmp_path: Path) -> None:
     assert answer("status", "--control", str(tmp_path))["batch_age_ms"] is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "capacity", "share"),
-    [
-        (["--io-threads", "8", "--network-threads", "3", "--tenants", "120"], 1100, 9.1),
-        (["--cores", "32", "--tenants", "50"], 6400, 128),
-        (["--cores", "32", "--tenants", "100"], 6400, 64),
-        (["--cores", "32", "--tenants", "115"], 6400, 55.6),
-        (["--cores", "32", "--tenants", "52", "--fixed", "200", "--fixed", "1200%"], 6400, 100),
-        (["--cores", "1", "--tenants", "3000"], 200, 0.0666),
-        (["--cores", "32", "--tenants", "1", "--fixed", "200"], 6400, None),
-    ],
-)
-def test_capacity_is_divided_as_kip_124_has_it(arguments: list[str], capacity: int, share: float | None) -> None:
-    found = answer("capacity", *arguments)
-    assert (found["capacity_percent"], found["variable_percent"]) == (capacity, share)
-    assert found["promised_percent"] + found["unpromised_percent"] == capacity
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--cores", "1", "--tenants", "0"],
-        ["--cores", "0", "--tenants", "1"],
-        ["--cores", "1", "--tenants", "1", "--fixed", "50", "--fixed", "50"],
-        ["--cores", "1", "--tenants", "2", "--fixed", "201"],
-        ["--cores", "1", "--tenants", "2", "--fixed", "200"],
-        ["--cores", "1", "--tenants", "2", "--fixed", "x"],
-        ["--cores", "1", "--tenants", "2", "--fixed", "nan"],
-        ["--cores", "1", "--io-threads", "1", "--tenants", "2"],
-    ],
-)
-def test_capacity_that_cannot_be_divided_is_refused(arguments: list[str]) -> None:
-    failure("capacity", *arguments, code=Exit.INVALID)
-
-
 def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -> None:
     envs = '{"temp": {"replica.write_throttling": "2K*delay*100", "default_ttl": "86400"}}'
     result = run("import", "pegasus", "-", code=Exit.DIFFERENT, stdin=envs)
