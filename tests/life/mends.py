@@ -38,8 +38,11 @@ MENDS: Final = (
         (
             (
                 "core/lending/debts.py",
-                "return np.where(counts, ahead - of_seat[self.seat] * self.weight, 0), counts",
-                "return (account // sums(self.seat, self.weight, len(account)))[self.seat] * self.weight, counts",
+                (
+                    "        if not lag.any():\n            return ahead * counts, counts\n"
+                    "        return (ahead - lag[self.seat] * self.weight) * counts, counts"
+                ),
+                "        return (account // sums(self.seat, self.weight, seats))[self.seat] * self.weight, counts",
             ),
         ),
     ),
@@ -124,15 +127,15 @@ MENDS: Final = (
         (
             (
                 "core/lending/repaying_fill.py",
-                "(owed.time > time.of(filled, scope) + lost[scope])",
-                "by_row(np.logical_or, owed.tokens > filled)",
+                "owed.time[at] > self.stock.time.of(rows_of(filled, at), scope) + lost[scope]",
+                "by_row(np.logical_or, rows_of(owed.tokens, at) > rows_of(filled, at))",
             ),
         ),
     ),
     Mend(
         "set back in time",
         "where a group limits both resources, small messages owe the bytes for which others are set back",
-        (("core/lending/debts_in_time.py", "set_back[scope] * weight, 0)", "set_back[scope] * weight * 0, 0)"),),
+        (("core/lending/debts_in_time.py", "set_back[once(scope)] * weight)", "set_back[once(scope)] * weight * 0)"),),
     ),
     Mend(
         "accounts in time",
@@ -140,8 +143,8 @@ MENDS: Final = (
         (
             (
                 "core/lending/level_parts.py",
-                "rows = np.flatnonzero(is_both[self.scope])",
-                "rows = np.flatnonzero(is_both[self.scope] & False)",
+                "is_timed = is_both[once(self.scope)]",
+                "is_timed = is_both[once(self.scope)] & False",
             ),
         ),
     ),
@@ -170,7 +173,7 @@ MENDS: Final = (
     Mend(
         "somebody takes part",
         "where all owe more than is due to them, nobody takes part, and their debts are forgiven",
-        (("core/lending/repaying_fill.py", "            is_over &= stays[scope] | ~wants\n", ""),),
+        (("core/lending/repaying_fill.py", "                is_over &= stays_in[once(scope)] | ~wants\n", ""),),
     ),
     Mend(
         "loose scopes",
