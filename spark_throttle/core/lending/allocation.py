@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, bit_length, quotient, times
-from spark_throttle.core.arithmetic.segments import beside, by_row, in_order, once, rows_of, sums
+from spark_throttle.core.arithmetic.segments import beside, by_row, in_order, once, replaced, rows_of, sums
 from spark_throttle.core.quota import Bools, Int64s
 
 PLENTY = 1 << 52
@@ -157,12 +157,7 @@ class Filling:
 
     def _with(self, amounts: Int64s) -> Int64s:
         """Return the demand of all claims, with other amounts for those on scopes that run short."""
-        if self.rows is None:
-            return amounts
-        out = self.demand.copy("K")
-        for to, column in zip(out.T, amounts.T, strict=True):
-            to[self.rows] = column
-        return out
+        return amounts if self.rows is None else replaced(self.demand, self.rows, amounts)
 
 
 def _capped(demand: Int64s, whole: Int64s) -> Int64s:

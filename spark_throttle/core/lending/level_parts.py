@@ -14,7 +14,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
     shifted,
     times,
 )
-from spark_throttle.core.arithmetic.segments import by_row, largest, numbers, once, rows_of, smallest, sums
+from spark_throttle.core.arithmetic.segments import by_row, largest, numbers, once, replaced, rows_of, smallest, sums
 from spark_throttle.core.lending.allocation import PLENTY, Filling
 from spark_throttle.core.lending.debts import NOBODY, Contestants, Debts, ahead_bound
 from spark_throttle.core.lending.debts_in_time import DebtsInTime
@@ -134,8 +134,9 @@ class Level:
     def shortage(self) -> Shortage:
         """Return which scopes run short, and how their tokens are counted."""
         scopes = len(self.holding.tokens)
-        bits = self._bits(np.arange(len(self.advance_micro)) % scopes)
-        coarse_bits = self._coarse_bits(bits)
+        most = largest(self.scope, self.demand, scopes, least=0) >> FINE_BITS
+        bits = self._bits(np.arange(len(self.advance_micro)) % scopes, most)
+        coarse_bits = self._coarse_bits(bits, most)
         held = np.where(self.holding.is_limited, shifted(self.holding.tokens, bits), PLENTY)
         wanted = sums(self.scope, -(-self.demand >> coarse_bits), scopes)
         return Shortage(by_row(np.logical_or, wanted > held) & ~self.holding.is_shut, held, bits, coarse_bits)
@@ -165,10 +166,7 @@ class Level:
         if len(shortage.coarse_bits) > 1:
             shortage = replace(shortage, coarse_bits=rows_of(shortage.coarse_bits, rows))
         parts = short._divided_short(shortage, unchanged)
-        granted = granted.copy("K")
-        for to, column in zip(granted.T, parts.granted.T, strict=True):
-            to[rows] = column
-        return replace(parts, granted=granted)
+        return replace(parts, granted=replaced(granted, rows, parts.granted))
 
     def _divided_short(self, shortage: Shortage, unchanged: Int64s) -> LevelParts:
         """Return `divided` where all flows are in scopes that run short.
@@ -316,31 +314,32 @@ class Level:
         is_here = numbers(self.scope, len(self.holding.tokens)) > 0
         return (is_here & self.holding.is_shut)[seat_scope][:, None] & self.holding.is_limited.take(seat_scope, axis=0)
 
-    def _bits(self, seat_scope: Int64s) -> Int64s:
-        """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64."""
+    def _bits(self, seat_scope: Int64s, most: Int64s) -> Int64s:
+        """Return the binary places in which each scope counts tokens, shape (scopes, 2): so no sum leaves int64.
+
+        Parameters
+        ----------
+        most
+            Shape (scopes, 2): the largest claim on each scope, in whole tokens.
+        """
         scopes = len(self.holding.tokens)
         advance = sums(seat_scope, np.abs(self.advance_micro) // MICRO + 1, scopes)
-        most = self._most()
         top = np.where(self.holding.is_limited, self.holding.tokens + advance, most)
         flows = numbers(self.scope, scopes)
         return np.minimum(_SUM_BITS - bit_length(top) - bit_length(flows)[:, None], FINE_BITS)
 
-    def _coarse_bits(self, bits: Int64s) -> Int64s:
+    def _coarse_bits(self, bits: Int64s, most: Int64s) -> Int64s:
         """Return the number of bits that each claim drops when it is counted, shape (n, 2).
 
         A claim for far more than is available keeps its proportion, and is still for more than is available.
         """
         top = np.maximum(np.where(self.holding.is_limited, self.holding.tokens, 1 << MOST_TOKENS_BITS), 1)
         coarse = FINE_BITS - rows_of(bits, once(self.scope))
-        if (bit_length(self._most()) - bit_length(top) <= 1).all():
+        if (bit_length(most) - bit_length(top) <= 1).all():
             return coarse
         surplus = bit_length(self.demand >> FINE_BITS) - rows_of(bit_length(top), self.scope)
         surplus = by_row(np.maximum, surplus - 1)
         return coarse + np.maximum(surplus, 0)[:, None]
-
-    def _most(self) -> Int64s:
-        """Return the largest claim on each scope in whole tokens, shape (scopes, 2)."""
-        return largest(self.scope, self.demand, len(self.holding.tokens), least=0) >> FINE_BITS
 
 
 def _common_credit(account: Int64s, weights: Int64s, has_flow: Bools, seat_scope: Int64s) -> Int64s:

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import bit_length
-from spark_throttle.core.arithmetic.segments import beside, by_row, largest, numbers, once, rows_of, sums
+from spark_throttle.core.arithmetic.segments import beside, by_row, largest, numbers, once, replaced, rows_of, sums
 from spark_throttle.core.lending.debts import NOBODY
 from spark_throttle.core.lending.level_parts import FINE_BITS, MOST_TOKENS_BITS, Holding, Level, LevelParts
 from spark_throttle.core.limits.message_prices import MessagePrices
@@ -268,7 +268,7 @@ class _Pass:
                 passed = parts.granted
                 if (is_here & observes).any():
                     passed = np.where(observes[once(at.scope)][:, None], wanted, passed)
-                demand = passed if at.rows is None else _replaced(demand, at.rows, passed)
+                demand = passed if at.rows is None else replaced(demand, at.rows, passed)
         return cls(demand, levels, has_widest)
 
     def can_be_taken(self, demand: Int64s, policy: CompiledPolicy) -> Int64s | None:
@@ -289,7 +289,7 @@ class _Pass:
             if taken_up.any():
                 is_kept &= taken_up[at.scope]
                 kept = np.flatnonzero(is_kept) if at.rows is None else at.rows[is_kept]
-                out = _replaced(out, kept, np.minimum(rows_of(out, kept), rows_of(self.demand, kept)))
+                out = replaced(out, kept, np.minimum(rows_of(out, kept), rows_of(self.demand, kept)))
                 is_wanted = True
         return out if is_wanted else None
 
@@ -330,14 +330,6 @@ class _Pass:
             next_ahead.reshape(shape[:2]), is_light.reshape(shape[:2]),
             is_short.any() & ~by_row(np.logical_or, is_bound),
         )  # fmt: skip
-
-
-def _replaced(table: Int64s, rows: Int64s, values: Int64s) -> Int64s:
-    """Return a table with other values in some of its rows."""
-    out = table.copy("K")
-    for to, column in zip(out.T, values.T, strict=True):
-        to[rows] = column
-    return out
 
 
 def _scaled(weight: Int64s, scope: Int64s, scopes: int) -> Int64s:
