@@ -25,5 +25,6 @@ def test_far_claim_drops_as_many_bits_beside_a_near_one_as_alone() -> None:
     far = 1 << 40
     (alone,) = level([far]).shortage().coarse_bits[:, 0].tolist()
     beside = level([3, far]).shortage()
-    assert beside.coarse_bits[:, 0].tolist()[1] == alone
+    near, of_far = beside.coarse_bits[:, 0].tolist()
+    assert of_far == alone == near + far.bit_length() - (10).bit_length() - 1  # it is still for more than there is
     assert beside.is_short.tolist() == [False, True]
