@@ -376,11 +376,18 @@ class ControlPlane:
                 -(-elapsed_ms // 1000),
             )  # fmt: skip
 
+    def _check_fence_and_go_on(self) -> None:
+        """Refuse to go on if the directory is another run's; if it is this run's, so is its place in the exchange."""
+        yields = self._shared is not None and self._shared.may_go_on
+        self.epochs.check_fence()
+        if self._shared is not None and yields:
+            self._shared.go_on()
+
     def _make(
         self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment, handover: str = ""
     ) -> EpochName:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
-        self.epochs.check_fence()
+        self._check_fence_and_go_on()
         now_ms = moment.paid_ms
         reports = self._settling.last_under(policy)
         shares, share, time_share, in_force = None, None, None, policy

@@ -69,10 +69,23 @@ class SharedQuotas:
         by rows that may come.
         """
         rate = self.rates(policy, now_ms=now_ms)
-        if (rate < pinned).any():
+        if self.may_go_on or (rate < pinned).any():
             return True
         least = np.where(is_waiting, 0, np.maximum(quotas_by_scope(policy) // _NOTABLE_PART, 0))
         return bool((rate - pinned > least).any())
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another run of this job took its place in the exchange, wrongly if this run owns the checkpoint."""
+        return self._keeper.may_go_on
+
+    def go_on(self) -> None:
+        """Take the job's place in the exchange back.
+
+        Only the owner of the checkpoint may do so: check the fence after reading `may_go_on`. A run takes over the
+        checkpoint before others can see it. So if the other run is a later one, the fence is already its own.
+        """
+        self._keeper.go_on()
 
     def begin_epoch(self, policy: CompiledPolicy, prices: TimeAccounts | None, *, now_ms: int) -> Int64s:
         """Return the rates to pin in an epoch, as `rates` does; from now on the job counts as using them.

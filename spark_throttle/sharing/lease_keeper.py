@@ -128,6 +128,19 @@ class LeaseKeeper:
         self._has_pinned.set()
         self._has_moved.set()
 
+    @property
+    def may_go_on(self) -> bool:
+        """Whether this run yielded to another run of its job, and may begin anew if it owns the job's checkpoint."""
+        return self._sharing.may_go_on
+
+    def go_on(self) -> None:
+        """Begin anew after this run yielded, because it owns the job's checkpoint."""
+        with self._lock:
+            self._sharing.go_on()
+        logger.warning("exchange: this run owns the checkpoint, so it goes beyond the other process and on")
+        self._last_visit_ms = self._clocks.steady_ms() - self.settings.interval_ms  # the next is due
+        self._has_moved.set()
+
     # ------------------------------------------------------------------------------------------------- for the thread
 
     def start(self) -> None:
@@ -146,6 +159,8 @@ class LeaseKeeper:
 
     def act(self) -> int:
         """Do what is due, and return for how many ms nothing will be unless the plane calls; 0 to ask again at once."""
+        if self._sharing.is_superseded:
+            return self.settings.interval_ms
         wait_ms = self.next_visit_ms() - self._clocks.steady_ms()
         if wait_ms <= 0:
             self.visit()
@@ -211,7 +226,7 @@ class LeaseKeeper:
             mark = self._sharing.mark
         self._note_concerns(concerns, now_ms - started_ms)
         if is_superseded:
-            self._end()
+            self._say_superseded()
             return True
         has_told = self._tell()
         if is_established:
@@ -239,12 +254,11 @@ class LeaseKeeper:
             logger.warning("exchange: %s", concern)
         self._concern = concern
 
-    def _end(self) -> None:
-        """Stop visiting, because another run of this job goes on."""
-        self._ends.set()
+    def _say_superseded(self) -> None:
+        """Say that this run yielded to another one, and so visits no more until it goes on."""
         problem = (
-            f"another process runs this job (member {self._sharing.member}) and began later; this one may no longer "
-            f"use any of the shared quotas: stop one of the two, or give it a checkpoint of its own"
+            f"another process runs this job (member {self._sharing.member}) and goes before this one, which may use "
+            f"nothing of the shared quotas: stop one of the two, or give it a checkpoint of its own"
         )
         if problem != self.problem:
             logger.error("exchange: %s", problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode
@@ -35,6 +36,7 @@ class OtherRuns:
 
     _last: dict[int, Mark] = field(default_factory=dict)
     _passed: set[int] = field(default_factory=set)
+    _yields: Counter[int] = field(default_factory=Counter)
 
     def __bool__(self) -> bool:
         return bool(self._last)
@@ -52,3 +54,12 @@ class OtherRuns:
     def has_passed(self, mark: Mark) -> bool:
         """Return whether this run once went beyond the run of `mark`."""
         return mark.run in self._passed
+
+    def forget_passed(self) -> None:
+        """Forget which runs this run went beyond, so that it may do so again."""
+        self._passed.clear()
+
+    def note_yielded(self, mark: Mark) -> int:
+        """Remember that this run yields to the run of `mark`, and return how often it did by now."""
+        self._yields[mark.run] += 1
+        return self._yields[mark.run]

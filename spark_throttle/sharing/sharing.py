@@ -41,6 +41,9 @@ _LEASED: Final = ("max_min", "static")
 _FALLS = (1 << 20) - 1
 """The bits of an incarnation that count how often the job fell to its floor; those above count its starts."""
 
+_MOST_RETURNS: Final = 8
+"""How often a run goes on that yielded to another: both may own a checkpoint, if one is a copy that cannot tell."""
+
 
 class Sharing:
     """The state of one job's leases; no I/O and no clock. Times are by one steady clock of this process, in ms.
@@ -102,11 +105,20 @@ class Sharing:
         self._is_asked = False
         self._falls_ms: list[int] = []
         self.is_superseded = False
+        """Whether this run yielded to another run of its job: it may use nothing, and publishes nothing."""
+
+        self._yields = 0
+        """How often this run has yielded to the run that superseded it."""
 
     @property
     def mark(self) -> Mark:
         """The mark of the last report."""
         return Mark(self._incarnation, self.run, self._number)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether this run yielded to another run, and not too often, so that `go_on` lets it begin anew."""
+        return self.is_superseded and self._yields <= _MOST_RETURNS
 
     @property
     def _is_fallen(self) -> bool:
@@ -212,6 +224,8 @@ class Sharing:
     def take_in(self, found: Visit, *, started_ms: int, now_ms: int) -> None:
         """Take in what was found by a visit that began reading at `started_ms`."""
         self._fall_if_due(now_ms)
+        if self.is_superseded:
+            return
         # In the order of their marks, so that of two runs of a job the later one is seen last.
         reports = sorted(found.reports.values(), key=lambda report: report.mark)
         shown = NO_MARK
@@ -220,8 +234,8 @@ class Sharing:
                 shown = mark
             else:
                 self._meet(mark, now_ms, is_there=True)
-        if self.is_superseded:
-            return
+                if self.is_superseded:
+                    return
         others = [report for report in reports if report.member != self.member]
         for report in others:
             self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
@@ -254,13 +268,26 @@ class Sharing:
             self._shown_ms = None
         if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
             return
-        self.is_superseded |= is_there and (self.is_established or self._other_runs.has_passed(mark))
+        if is_there and (self.is_established or self._other_runs.has_passed(mark)):
+            self.is_superseded, self._yields = True, self._other_runs.note_yielded(mark)
         if not self._is_fallen:
             self._falls_ms.append(now_ms)
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right_micro_per_ms = self._floor_micro_per_ms = np.zeros_like(self._right_micro_per_ms)
         self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
+
+    def go_on(self) -> None:
+        """Begin anew though this run yielded, because it, and not the other run, owns the job's checkpoint.
+
+        It goes beyond the other run at its next visit. That run then yields, though perhaps not at once: what either
+        reads of the other may be out of date.
+        """
+        if self.is_superseded:
+            self._other_runs.forget_passed()
+            self.is_superseded = self.is_established = False
+            self._begin_anew(self._incarnation + 1)
+            self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _note(self, news: News) -> None:
         """Take in news of another job."""

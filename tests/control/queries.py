@@ -12,6 +12,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch, pack_usage
 from spark_throttle.core.names.matching import match
@@ -71,6 +72,9 @@ class Query:
     name: EpochName = NO_EPOCH
     next_batch: int = 0
     batches_retained: int = 100
+    is_fenced: bool = False
+    """Whether each of its runs takes the control directory over."""
+
     plane: ControlPlane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,11 +96,14 @@ class Query:
             Clock(lambda: self.now_ms + self.shift_ms, lambda: self.now_ms),
             shared,
             batches_retained=self.batches_retained,
+            fence=RunFence(self.directory) if self.is_fenced else None,
         )
 
-    def open_sharing(self, settings: ShareSettings, exchange: Exchange, incarnation: int = 1) -> LeaseKeeper:
+    def open_sharing(
+        self, settings: ShareSettings, exchange: Exchange, incarnation: int = 1, run: int = 0
+    ) -> LeaseKeeper:
         """Open a plane that shares its quotas, and return the keeper of its lease."""
-        sharing = Sharing(self.path.name, self.path.name, incarnation, settings)
+        sharing = Sharing(self.path.name, self.path.name, incarnation, settings, run)
         keeper = LeaseKeeper(sharing, exchange, Clocks(lambda: self.now_ms, lambda: self.now_ms))
         self.open_plane(SharedQuotas(keeper, "publish"))
         return keeper

@@ -8,27 +8,18 @@ import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.next_policies import read_next_policies
-from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory
-from tests.control.queries import SHARDS, Query, per_second
-
-
-class FencedQuery(Query):
-    """A query whose runs take their control directory over."""
-
-    def restart(self) -> None:
-        fence = RunFence(self.directory)
-        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, fence=fence)
+from tests.control.queries import Query, per_second
 
 
 @pytest.fixture
-def query(tmp_path: Path) -> FencedQuery:
-    return FencedQuery(tmp_path / "control")
+def query(tmp_path: Path) -> Query:
+    return Query(tmp_path / "control", is_fenced=True)
 
 
-def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) -> None:
+def test_run_that_was_taken_over_writes_no_epoch_any_more(query: Query) -> None:
     """Whether the other run is of this query or of another one that was given the same directory."""
     query.trigger()
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
@@ -44,7 +35,7 @@ def test_run_that_was_taken_over_writes_no_epoch_any_more(query: FencedQuery) ->
     assert query.trigger().number == 2
 
 
-def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_one_that_ends(query: FencedQuery) -> None:
+def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_one_that_ends(query: Query) -> None:
     query.trigger()
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
     query.restart()
@@ -59,7 +50,7 @@ def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_on
     assert query.trigger().number == of_early.number + 2
 
 
-def test_run_that_was_taken_over_notes_no_policies_any_more(query: FencedQuery) -> None:
+def test_run_that_was_taken_over_notes_no_policies_any_more(query: Query) -> None:
     query.trigger()
     zombie = query.plane
     query.restart()
@@ -73,7 +64,7 @@ def test_run_that_was_taken_over_notes_no_policies_any_more(query: FencedQuery) 
     assert read_next_policies(query.directory) != noted
 
 
-def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) -> None:
+def test_run_that_was_taken_over_deletes_no_file_any_more(query: Query) -> None:
     query.trigger()
     zombie = query.plane
     query.restart()
@@ -83,7 +74,7 @@ def test_run_that_was_taken_over_deletes_no_file_any_more(query: FencedQuery) ->
     assert query.directory.names("epochs") == [query.name.file]
 
 
-def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: FencedQuery) -> None:
+def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: Query) -> None:
     """To a run that knows no later epoch, a report of one looks as if the checkpoint had been put back."""
     query.trigger()
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
@@ -97,15 +88,15 @@ def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: Fence
     assert query.directory.names("feedback") == reports
 
 
-def test_query_that_is_refused_at_its_start_leaves_the_run_alone_that_has_the_directory(query: FencedQuery) -> None:
+def test_query_that_is_refused_at_its_start_leaves_the_run_alone_that_has_the_directory(query: Query) -> None:
     query.trigger()
     query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
     with pytest.raises(ConfigurationError, match="has run batch 0"):
-        FencedQuery(query.path).trigger()
+        Query(query.path, is_fenced=True).trigger()
     assert query.trigger().number == 2
 
 
-def test_what_others_see_of_a_run_begins_when_the_directory_is_its_own(query: FencedQuery) -> None:
+def test_what_others_see_of_a_run_begins_when_the_directory_is_its_own(query: Query) -> None:
     begun = list[str]()
     fence = RunFence(query.directory, lambda: begun.append("lease"))
     assert not begun
@@ -114,15 +105,15 @@ def test_what_others_see_of_a_run_begins_when_the_directory_is_its_own(query: Fe
     assert begun == ["lease"]
 
 
-def test_second_query_in_a_control_directory_is_refused_at_its_start(query: FencedQuery) -> None:
+def test_second_query_in_a_control_directory_is_refused_at_its_start(query: Query) -> None:
     query.trigger()
     query.quiet_batch()
-    other = FencedQuery(query.path)
+    other = Query(query.path, is_fenced=True)
     with pytest.raises(ConfigurationError, match=r"has run batch 0.* if that query runs, give this one"):
         other.trigger()
 
 
-def test_query_that_began_anew_after_its_first_batch_is_refused(query: FencedQuery) -> None:
+def test_query_that_began_anew_after_its_first_batch_is_refused(query: Query) -> None:
     query.trigger()
     query.quiet_batch()
     query.restart()
@@ -131,14 +122,14 @@ def test_query_that_began_anew_after_its_first_batch_is_refused(query: FencedQue
         query.trigger()
 
 
-def test_first_epoch_that_was_made_and_not_logged_is_made_again(query: FencedQuery) -> None:
+def test_first_epoch_that_was_made_and_not_logged_is_made_again(query: Query) -> None:
     first = query.trigger()
     query.name = NO_EPOCH
     query.restart()
     assert query.trigger(0) == first
 
 
-def test_directory_without_a_mark_is_nobody_elses(query: FencedQuery) -> None:
+def test_directory_without_a_mark_is_nobody_elses(query: Query) -> None:
     fence = RunFence(Directory(str(query.path)))
     fence.begin()
     fence.check()

@@ -12,6 +12,7 @@ import pytest
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.core.codec import pack_epoch
 from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.errors import TakenOverError
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query, per_second
@@ -36,7 +37,7 @@ class SharingQuery(Query):
             super().restart()
         else:
             self.starts += 1
-            self.keeper = self.open_sharing(SETTINGS, self.exchange, self.starts)
+            self.keeper = self.open_sharing(SETTINGS, self.exchange, self.starts, self.starts if self.is_fenced else 0)
 
     def visit(self, after_ms: int = 400) -> None:
         assert self.keeper is not None
@@ -204,6 +205,50 @@ def test_changed_quota_is_divided_anew(query: SharingQuery, other: SharingQuery)
     settle(query, other)
     assert query.share() + other.share() <= 10
     assert query.share() == pytest.approx(5, rel=0.02)
+
+
+def two_runs(path: Path, exchange: MemoryExchange) -> tuple[SharingQuery, SharingQuery]:
+    """Return a run and the one that took its control directory over; the first went beyond the second."""
+    first = SharingQuery(path, exchange=exchange, is_fenced=True, starts=8)
+    first.trigger()
+    second = SharingQuery(path, exchange=exchange, is_fenced=True, now_ms=first.now_ms, name=first.name)
+    second.trigger()
+    for run in (first, second, first, second):
+        run.now_ms = max(first.now_ms, second.now_ms)
+        run.visit(10)
+    return first, second
+
+
+def test_idle_run_that_owns_the_checkpoint_goes_on_when_another_run_has_taken_its_place(
+    tmp_path: Path, exchange: MemoryExchange
+) -> None:
+    _, second = two_runs(tmp_path / "job", exchange)
+    second.quiet_batch()
+    before = second.name
+    assert second.keeper is not None
+    assert second.keeper.may_go_on
+    assert second.trigger(0).number == before.number + 1
+    assert not second.keeper.may_go_on
+    for _ in range(6):
+        second.visit(1_000)
+    second.trigger(0)
+    assert second.share() == pytest.approx(RATE, rel=1e-6)
+
+
+def test_idle_run_whose_checkpoint_was_taken_over_ends_and_does_not_go_on(
+    tmp_path: Path, exchange: MemoryExchange
+) -> None:
+    first, second = two_runs(tmp_path / "job", exchange)
+    second.quiet_batch()
+    second.trigger(0)
+    first.now_ms = second.now_ms
+    second.visit(10)
+    first.visit(20)
+    assert first.keeper is not None
+    assert first.keeper.may_go_on
+    with pytest.raises(TakenOverError):
+        first.trigger(0)
+    assert first.keeper.may_go_on
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_throttle.errors import TakenOverError
+from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 
 pytestmark = pytest.mark.slow
@@ -52,3 +54,37 @@ def test_run_that_was_taken_over_before_its_first_epoch_brings_no_report_back() 
     with pytest.raises(TakenOverError):
         first.trigger(1_000)
     assert first.checkpoint.control == before
+
+
+def test_run_that_took_over_has_its_share_though_the_one_before_was_held_up_as_it_began() -> None:
+    # A copy that cannot tell leaves a greater mark. The first run goes beyond it, and so beyond the second, as well.
+    group = {"publish": {"messages_per_second": 50, "burst_seconds": 1}}
+    policy = {"version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"}}
+    exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
+    first = SimulatedJob(policy, shards=2, exchange=exchange)
+    copy = first.clone(with_sinks=True, is_elsewhere=False)
+    copy.restart()
+
+    def run(job: SimulatedJob, after_ms: int = 1_000) -> None:
+        job.offer([("acme/a", 1)] * 100)
+        job.trigger(after_ms)
+
+    for _ in range(4):
+        run(copy, 0)
+        run(first)
+    copy.stop()
+    first.restart()
+    second = first.twin()
+
+    def take_over() -> None:
+        second.restart(1_000)
+        for _ in range(2):
+            run(second)
+
+    first.hold_up("before commit", take_over)
+    run(first)
+    with pytest.raises(TakenOverError):
+        run(first)
+    for _ in range(12):
+        run(second)
+    assert second.leased()["resource_group", "gold"][0] == 50_000

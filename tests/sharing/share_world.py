@@ -156,7 +156,15 @@ class World:
     gives_out_more: bool = False
     """Whether the policy may pass the quota at times, as PIP-82's may."""
 
+    owners: dict[str, SimulatedJob] = field(default_factory=dict)
+    """The process that owns each member's checkpoint: only it goes on after it yielded."""
+
     _began_ms: int = 0
+
+    def let_owners_go_on(self) -> None:
+        for job in self.owners.values():
+            if job.sharing.may_go_on:
+                job.sharing.go_on()
 
     def check(self, quota: int = 1_000_000) -> None:
         for scope in (GOLD, SILVER):
@@ -181,6 +189,7 @@ class World:
                     job.trigger(self.now_ms)
                 if (number % 4 == slot % _SLOTS or job.sharing.must_tell) and not job.sharing.is_superseded:
                     self.store.write(self.now_ms, job.report(self.now_ms).report)
+                self.let_owners_go_on()
                 self.check()
         self._began_ms = self.now_ms
 
@@ -317,14 +326,16 @@ def put_back(world: World, job: SimulatedJob, rng: random.Random) -> None:
 def cloned(seed: int, steps: int, jobs: int = 3) -> World:
     """Return a world of jobs that are restarted, put back and cloned, and whose registers are deleted.
 
-    All reach the exchange: they look once in a margin at least. Each register is out of date by itself, by a margin at
-    most, and a report may take as long to be written.
+    All reach the exchange: they look once in a margin at least, or are held up before they have used anything. Each
+    register is out of date by itself, by a margin at most, and a report may take as long to be written. Of two
+    processes of a job, the one that began last owns the checkpoint.
     """
     rng = random.Random(seed)
     margin_ms = SETTINGS.margin_ms
     world = World([SimulatedJob(f"job{n}", rng.choice(CLOCKS_MS) + rng.randint(-5_000, 5_000)) for n in range(jobs)])
     for job in world.jobs:
         job.demands = {GOLD: 5_000_000}
+        world.owners[job.member] = job
     for _ in range(steps):
         world.now_ms += rng.choice([1, 10, 20, 50])
         what, one = rng.random(), rng.choice(world.jobs)
@@ -332,19 +343,23 @@ def cloned(seed: int, steps: int, jobs: int = 3) -> World:
             if rng.random() < 0.5:
                 put_back(world, one, rng)
             one.start()
+            world.owners[one.member] = one
         elif what < 0.012 and sum(job.member == one.member for job in world.jobs) == 1:
             world.jobs.append(clone_of(one, rng))
+            world.owners[one.member] = world.jobs[-1]
         elif what < 0.014:
             world.store.delete(world.now_ms, rng.choice([None, one.member]))
         elif what < 0.02:
             one.demands = {GOLD: rng.choice([0, 1_000, 200_000, 5_000_000])}
         for job in [job for job in world.jobs if job.next_visit_ms <= world.now_ms]:
-            job.next_visit_ms = world.now_ms + rng.choice([50, 300, margin_ms - 50])
             _look(world, job, rng)
             world.check()
+            is_held_up = not job.sharing.is_established and rng.random() < 0.1
+            job.next_visit_ms = world.now_ms + (5 * margin_ms if is_held_up else rng.choice([50, 300, margin_ms - 50]))
         if rng.random() < 0.3:
             one.trigger(world.now_ms)
         world.check()
+        world.let_owners_go_on()
         world.jobs = [job for job in world.jobs if not job.sharing.is_superseded]
     return world
 

@@ -401,7 +401,7 @@ def test_clone_that_begins_goes_on_and_the_one_before_says_so_and_uses_nothing(
         for each in (clone, job, other):
             each.visit()
     assert job.plan() == 0
-    assert "another process runs this job (member job) and began later" in job.told[-1].problem
+    assert "another process runs this job (member job) and goes before this one" in job.told[-1].problem
     assert not job.told[-1].is_leased
     assert job.told[-1].share[0, 0] == 0
     (said,) = warnings(caplog)
@@ -410,6 +410,39 @@ def test_clone_that_begins_goes_on_and_the_one_before_says_so_and_uses_nothing(
     assert clone.told[-1].problem == ""
     assert exchange.names() == ["job.4d.head", "other.head"]
     assert [(peer.member, peer.state) for peer in other.told[-1].peers] == [("job", "live")]
+
+
+def test_run_that_yielded_reads_and_writes_nothing_until_it_goes_on_and_then_looks_at_once(
+    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    clone = Job(exchange, time, run=77)
+    for _ in range(3):
+        clone.visit()
+        job.visit()
+    assert job.keeper.may_go_on
+    objects, calls, names = dict(exchange.objects), [], exchange.names
+
+    def counted() -> list[str]:
+        calls.append("names")
+        return names()
+
+    exchange.names = counted  # type: ignore[method-assign]
+    for _ in range(10):
+        time.now_ms += SETTINGS.interval_ms
+        assert job.keeper.act() == SETTINGS.interval_ms
+    assert (calls, exchange.objects) == ([], objects)
+    job.keeper.go_on()
+    assert job.keeper.act() == 0
+    assert calls == ["names"]
+    assert not job.keeper.may_go_on
+    for _ in range(10):
+        job.visit()
+        clone.visit()
+        if job.keeper.may_go_on:  # the clone went beyond it once more
+            job.keeper.go_on()
+    assert [job.plan(), clone.plan()] == [pytest.approx(QUOTA, rel=1e-6), 0]
+    assert job.told[-1].problem == ""
+    assert "this run owns the checkpoint" in warnings(caplog)[1]
 
 
 def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_throttle.sharing.sharing import _MOST_RETURNS
 from spark_throttle.sharing.status import Observation
 from tests.effort import crossed
 from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
@@ -222,6 +223,64 @@ def test_run_that_yielded_stays_so_and_others_do_not_hear_it() -> None:
         go_on(world, 2)
     assert [before.sharing.is_superseded, clone.sharing.is_superseded] == [True, False]
     assert world.used() == pytest.approx([0, QUOTA / 2, QUOTA / 2], rel=0.01)
+
+
+def held_up_world() -> tuple[World, SimulatedJob, SimulatedJob]:
+    """Return a world in which a run that has used nothing yet went beyond a later one, which has yielded."""
+    world = world_of(5 * QUOTA)
+    early, late = (
+        SimulatedJob("cloned", n, incarnation=incarnation, demands={GOLD: 5 * QUOTA})
+        for n, incarnation in enumerate((9, 3))
+    )
+    world.jobs += [early, late]
+    for run in (early, late, early, late):
+        run.trigger(world.now_ms)
+        visit(world, run, 10)
+    assert [early.sharing.is_superseded, late.sharing.is_superseded] == [False, True]
+    return world, early, late
+
+
+@pytest.mark.slow
+def test_owner_of_the_checkpoint_that_yielded_to_a_run_held_up_before_it_goes_on() -> None:
+    world, early, late = held_up_world()
+    world.owners["cloned"] = late
+    go_on(world, 8)
+    assert [early.sharing.is_superseded, late.sharing.is_superseded] == [True, False]
+    assert world.used() == pytest.approx([QUOTA / 2, 0, QUOTA / 2], rel=0.01)
+
+
+@pytest.mark.slow
+def test_owner_that_goes_on_uses_nothing_until_the_other_run_has_surely_looked() -> None:
+    world, early, late = held_up_world()
+    go_on(world, 8)
+    assert world.used() == pytest.approx([QUOTA / 2, QUOTA / 2, 0], rel=0.01)
+    late.sharing.go_on()
+    for _ in range(3):
+        visit(world, late, 10)
+    shown_ms = late.sharing._shown_ms
+    assert shown_ms is not None
+    while late.clock(world.now_ms) < shown_ms + 2 * MARGIN_MS - 100:
+        visit(world, world.jobs[0], 50)
+        visit(world, late, 50)
+        assert world.used() == [pytest.approx(QUOTA / 2, rel=0.01), pytest.approx(QUOTA / 2, rel=0.01), 0]
+    visit(world, early)
+    go_on(world, 3)
+    assert world.used() == pytest.approx([QUOTA / 2, 0, QUOTA / 2], rel=0.01)
+
+
+@pytest.mark.slow
+def test_of_two_runs_that_both_own_a_checkpoint_one_goes_on_in_the_end() -> None:
+    world, early, late = held_up_world()
+    for _ in range(2 * _MOST_RETURNS + 2):
+        go_on(world, 1)
+        for run in (early, late):
+            if run.sharing.may_go_on:
+                run.sharing.go_on()
+    goes_on = [not run.sharing.is_superseded for run in (early, late)]
+    assert sum(goes_on) == 1
+    go_on(world, 4)
+    assert world.used()[1 + goes_on.index(True)] == pytest.approx(QUOTA / 2, rel=0.01)
+    assert sum(world.used()) <= QUOTA
 
 
 # Policies
