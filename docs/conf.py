@@ -27,6 +27,7 @@ extensions = [
     "autoapi.extension",
     "sphinx_copybutton",
     "sphinx_design",
+    "attributes",
     "diagrams",
     "references",
 ]

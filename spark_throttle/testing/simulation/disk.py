@@ -21,6 +21,7 @@ CrashPoint: TypeAlias = Literal[
 """Where a batch can die: before or after each of its writes, in the order in which a query makes them."""
 
 CRASH_POINTS: Final[tuple[CrashPoint, ...]] = get_args(CrashPoint)
+"""Every `CrashPoint`."""
 
 
 class SimulatedCrash(BaseException):
