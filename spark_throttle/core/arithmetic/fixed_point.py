@@ -26,8 +26,11 @@ _LEADING_BITS = 31
 """The bits of a factor from which `proportional` computes: a product of two fits in int64."""
 
 _PRODUCT_BITS = 62
+"""The bits of a product of two factors, and of what is divided."""
 
 _NO_BITS = np.zeros(1, dtype=np.int64)
+_NO_BITS.flags.writeable = False
+"""The bits that follow the leading ones where no value has any; they go with values of every shape."""
 
 _DIGIT = 10
 """The number of bits of a quotient that are computed at a time: a divisor may have 52."""
@@ -36,7 +39,7 @@ _DIGIT = 10
 def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = False) -> Int64s:
     """Return ``amount / divisor``, which is at most 1, to `bits` binary places; 0 where the amount is 0."""
     divisor = np.maximum(divisor, 1)
-    if _fits(amount, 62 - bits):
+    if _fits(amount, _PRODUCT_BITS - bits):
         whole = amount << bits
         return (whole + (divisor - 1) if round_up else whole) // divisor
     quotient, rest = np.divmod(amount, divisor)
@@ -48,7 +51,7 @@ def quotient(amount: Int64s, divisor: Int64s, bits: int, *, round_up: bool = Fal
 
 def times(amount: Int64s, factor: Int64s) -> Int64s:
     """Return `amount` times a factor, which is in 2**-30ths and at most 1."""
-    if _fits(amount, 62 - FACTOR_BITS):
+    if _fits(amount, _PRODUCT_BITS - FACTOR_BITS):
         return amount * factor >> FACTOR_BITS
     high, low = amount >> FACTOR_BITS, amount & (WHOLE - 1)
     return high * factor + (low * factor >> FACTOR_BITS)

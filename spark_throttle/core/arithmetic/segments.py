@@ -1,7 +1,8 @@
 """Sums, ranks and prefixes within runs of equal keys: the only index arithmetic of the core.
 
-The core takes rows of a table of two columns by ``take(rows, axis=0)`` or ``compress(is_taken, axis=0)``. NumPy's
-``table[rows]`` returns the same, and takes four to fifteen times as long, for few rows as for many.
+The core takes rows of a table of two columns by ``take(rows, axis=0)`` or ``compress(is_taken, axis=0)``, and by
+`rows_of` where it computes with the columns of many rows. NumPy's ``table[rows]`` returns the same, and takes four to
+fifteen times as long, for few rows as for many.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _FEW, _SAMPLE, _MOST_RUNS = 256, 1024, 8
 """Keys are combined run by run if there are enough of them, and no more runs in a sample than its eighth."""
 
 _ORDER_BITS = 63
+"""The bits that a value and its position may take together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ from spark_throttle.core.arithmetic.fixed_point import (
     PROPORTION_BITS,
     WHOLE,
     bit_length,
+    leading,
     proportional,
     quotient,
     shifted,
@@ -79,3 +80,9 @@ def test_quotients_and_products_of_short_and_of_long_numbers_are_those_of_python
     assert times(amount, factor).tolist() == [
         a * f >> 30 for a, f in zip(amount.tolist(), factor.tolist(), strict=True)
     ]
+
+
+def test_number_of_bits_that_follow_short_values_cannot_be_changed_for_the_next_ones() -> None:
+    _, followed_by = leading(np.array([5, 7]))
+    with pytest.raises(ValueError, match="read-only"):
+        followed_by += 1
