@@ -116,7 +116,7 @@ SOURCE ?= frames
 QUOTAS ?= messages
 
 .PHONY: crash
-crash: setup jars $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE to SINK; recount; one line of JSON
+crash: setup jars $(if $(filter kafka,$(SOURCE)),kafka-jars) $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE (frames, references, kafka) to SINK; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
 CLUSTER_VENV := build/cluster-venv
@@ -289,7 +289,7 @@ jars: $(JARS)/delta.stamp ## fetch the Delta jars into build/jars
 tool-jars: $(JARS)/pulsar-admin.stamp $(JARS)/kafka-broker.stamp ## fetch pulsar-admin, and kafka-configs with a broker, for tests
 
 .PHONY: kafka-jars
-kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars for `make kafka-test`
+kafka-jars: jars $(JARS)/kafka-connector.stamp $(JARS)/kafka-broker.stamp ## fetch the jars for `make kafka-test` and `make crash SOURCE=kafka`
 
 .PHONY: s3a-jars
 s3a-jars: jars $(JARS)/s3a.stamp ## fetch the jars for `make cluster-test`

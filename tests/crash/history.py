@@ -14,6 +14,7 @@ import pandas as pd
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy, revision_of
+from tests.crash.topic import TOPIC
 from tests.ledger import BATCH
 from tests.life.contract import Contracts, Key
 from tests.paying_times import read_epoch, read_epoch_file, read_offsets, read_paying_times_ms
@@ -32,8 +33,8 @@ class Batch:
     """Its paying time."""
 
     revision: str
-    files: int
-    """How many files of the source were read up to its end."""
+    read: Mapping[int, int]
+    """How much of the source was read up to its end: so many files, or so many records of each partition of a topic."""
 
     has_news: bool
     """Whether its epoch is its own, and was made when all was known that the batch before had used."""
@@ -60,11 +61,15 @@ class Flows:
     def of(
         cls, batches: Sequence[Batch], offered: pd.DataFrame, admitted: pd.DataFrame, rejected: pd.DataFrame
     ) -> Flows:
-        """Count the rows of tables; `offered` says in which file a row came, the others in which batch they left."""
+        """Count the rows of tables; `offered` says at which place a row came, the others in which batch they left."""
         names = sorted(set(offered["namespace"]))
-        # The first batch that has read a file's number of files, and one more, has read the file.
-        read = np.searchsorted([batch.files for batch in batches], offered["file"].to_numpy(), side="right")
-        came = _count(batches, names, offered.assign(**{BATCH: read}))
+        came_in = np.empty(len(offered), dtype=np.int64)
+        for partition in offered["partition"].unique():
+            is_in_it = (offered["partition"] == partition).to_numpy()
+            # The first batch that has read as much as was before a place, and one more, has read it.
+            read = [batch.read.get(partition, 0) for batch in batches]
+            came_in[is_in_it] = np.searchsorted(read, offered["place"].to_numpy()[is_in_it], side="right")
+        came = _count(batches, names, offered.assign(**{BATCH: came_in}))
         passed = _count(batches, names, admitted)
         passed_bytes = _count(batches, names, admitted, admitted["size"].to_numpy())
         waiting = np.cumsum(came - passed - _count(batches, names, rejected), axis=0)
@@ -97,22 +102,39 @@ def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
     """Return all batches, in order; a batch's offset names its epoch, and the epoch its revision."""
     checkpoint = root / "checkpoint"
     found: list[Batch] = []
-    files, before = 0, ""
+    read, before = dict[int, int](), ""
     for number, paid_ms in read_paying_times_ms(checkpoint).items():
-        # Spark counts the batches of its file source from 0, and an extent is counted from 1: a file each.
-        offsets = read_offsets(checkpoint, number)
-        ends = [int(offset["logOffset"]) + 1 for offset in offsets if "logOffset" in offset]
-        ends += [int(offset["extent"]) for offset in offsets if "extent" in offset]
-        files = next(iter(ends), files)
+        read = read_so_far(read_offsets(checkpoint, number), read)
         named = read_epoch_file(checkpoint, number)
         epoch = read_epoch(checkpoint, named)
         has_news = named != before and epoch.settled_batch == number - 1
         shares = None
         if epoch.share_micro_per_ms is not None:
             shares = _shares(policies[epoch.revision], epoch.share_micro_per_ms)
-        found.append(Batch(number, paid_ms, epoch.revision, files, has_news, shares))
+        found.append(Batch(number, paid_ms, epoch.revision, read, has_news, shares))
         before = named
     return found
+
+
+def read_so_far(offsets: Sequence[Mapping[str, Any]], before: dict[int, int]) -> dict[int, int]:
+    """Return how much of the source is read at a batch's end; of a source that had nothing yet, as much as before.
+
+    Examples
+    --------
+    >>> read_so_far([{"epoch": 3, "file": "3"}, {"offered": {"0": 500, "1": 420}}], {})
+    {0: 500, 1: 420}
+    >>> read_so_far([{"logOffset": 6}], {0: 6})
+    {0: 7}
+    """
+    for offset in offsets:
+        # Spark counts the batches of its file source from 0, and an extent is counted from 1: a file each.
+        if "logOffset" in offset:
+            return {0: int(offset["logOffset"]) + 1}
+        if "extent" in offset:
+            return {0: int(offset["extent"])}
+        if TOPIC in offset:
+            return {int(partition): int(end) for partition, end in offset[TOPIC].items()}
+    return before
 
 
 def _shares(text: str, share_micro_per_ms: npt.NDArray[np.int64]) -> Shares:

@@ -1,4 +1,4 @@
-"""The job that the crash program kills: Parquet files through a throttle into a sink.
+"""The job that the crash program kills: Parquet files, or records of Kafka, through a throttle into a sink.
 
 Run as ``python -m tests.crash.job DIRECTORY SINK [OPTION …]``, with options that `main` names.
 It ends when everything that was there at its start has been admitted or rejected, so to run it again after a kill is to
@@ -23,6 +23,7 @@ from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED
 from tests.crash.peer import exchange_of
+from tests.crash.topic import KAFKA, read_topic
 from tests.sessions import (
     FOR_FEW_ROWS,
     SHORT_LIVED,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SHARDS: Final = 3
 REFERENCES: Final = "references"
+SOURCES: Final = ("frames", REFERENCES, KAFKA)
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
@@ -171,7 +173,10 @@ def start(
     if source == REFERENCES:
         reader = throttle.read_stream(spark).schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return SINKS[sink](throttle, reader.parquet(str(root / "source")), root, "spark")
-    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
+    if source == KAFKA:
+        events = read_topic(spark, root)
+    else:
+        events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
     if quotas == TIME and sink == FUNCTION:
         return start_metered(throttle, events, root)
     return SINKS[sink](throttle, events, root, writer)
@@ -196,7 +201,7 @@ def main() -> None:
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
-    parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
+    parser.add_argument("--source", choices=SOURCES, default="frames")
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--brief", action="store_true", help="costs less CPU time for some rows")
@@ -204,7 +209,7 @@ def main() -> None:
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
     scratch = asked.root / f"spark-{os.getpid()}"
     settings = (
-        session_settings(scratch)
+        session_settings(scratch, uses=("delta", "kafka-connector") if asked.source == KAFKA else ("delta",))
         | OF_QUERIES
         | (FOR_FEW_ROWS | files_without_processes() if asked.brief else {})
         | {

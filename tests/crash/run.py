@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.destination import DRAINING, PACED, Destination, with_destination
-from tests.crash.job import MESSAGES, REFERENCES, SINKS, TIME, drain
+from tests.crash.job import MESSAGES, REFERENCES, SINKS, SOURCES, TIME, drain
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
@@ -35,6 +35,7 @@ from tests.crash.points import (
 )
 from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
+from tests.crash.topic import KAFKA, Topic
 from tests.crash.workload import add_files
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ROOT
@@ -70,6 +71,7 @@ class Lives:
         self.source = source
         self._session = session
         self._destination = Destination(root, seed) if sink == PACED else None
+        self._topic = Topic(root) if source == KAFKA else None
         # A job whose quotas follow what a destination says does not share them.
         self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
         self._dice = random.Random(seed)
@@ -117,6 +119,8 @@ class Lives:
             )
         else:
             self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
+        if self._topic is not None:
+            self._topic.keep()
         if self._destination is not None:
             _say(f"the destination refused {self._destination.refused} calls")
             self._destination.keep(self.root)
@@ -128,6 +132,8 @@ class Lives:
             self._peer.stop()
         if self._destination is not None:
             self._destination.stop()
+        if self._topic is not None:
+            self._topic.stop()
 
     def _change(self, policies: str, peer_percent: int) -> None:
         """Put policies in force, in one step, for the job may be reading them; the account is told."""
@@ -210,7 +216,11 @@ class Lives:
         for mark in ("arm", "reached"):
             (self.root / mark).unlink(missing_ok=True)
         if batches:
-            add_files(self.root, newest_planned(self.root) + 1 + batches + _FILES_AHEAD)
+            upto = newest_planned(self.root) + 1 + batches + _FILES_AHEAD
+            if self._topic is None:
+                add_files(self.root, upto)
+            else:
+                self._topic.add_files(upto)
         arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
         arguments += ["--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
@@ -275,7 +285,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default="delta")
-    parser.add_argument("--source", choices=("frames", REFERENCES), default="frames")
+    parser.add_argument("--source", choices=SOURCES, default="frames")
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     asked = parser.parse_args()

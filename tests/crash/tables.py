@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.crash.topic import RECORDS
 from tests.crash.workload import COLUMNS
 from tests.ledger import BATCH
 
@@ -40,9 +41,12 @@ class WrittenFile:
 
 
 def read_offered(root: Path) -> pd.DataFrame:
-    """Return the rows of the source with the number of their file."""
+    """Return the rows of the source with their partition and place in it: the number of their file, or their offset."""
+    if (root / RECORDS).exists():
+        records = pq.read_table(root / RECORDS)
+        return _frame(records).assign(partition=records["partition"].to_numpy(), place=records["offset"].to_numpy())
     pieces = [
-        _frame(pq.read_table(path, columns=COLUMNS)).assign(file=number)
+        _frame(pq.read_table(path, columns=COLUMNS)).assign(partition=0, place=number)
         for number, path in enumerate(sorted((root / "source").glob("*.parquet")))
     ]
     return pd.concat(pieces, ignore_index=True)

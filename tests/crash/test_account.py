@@ -60,13 +60,13 @@ def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, 
             if batch < BATCHES:
                 for _ in range(TURNS):
                     row = {"id": len(offered), "namespace": name, "size": 1, "note": "x", "part": "p"}
-                    offered.append(row | {"file": batch})
+                    offered.append(row | {"partition": 0, "place": batch})
                     rows[name].append(row)
             end = left[name] + share if batch < BATCHES else len(rows[name])
             admitted += [row | {BATCH: batch} for row in rows[name][left[name] : end]]
             left[name] = end
     batches = [
-        Batch(number, number * PERIOD_MS, "ample" if number == BATCHES else "one", number + 1, has_news=True)
+        Batch(number, number * PERIOD_MS, "ample" if number == BATCHES else "one", {0: number + 1}, has_news=True)
         for number in range(BATCHES + 1)
     ]
     ample = contracts(messages_per_second=100_000)
@@ -227,10 +227,10 @@ def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
         job.set_policies(document)
         for _ in range(count):
             for row in job.offer([(name, 1) for name in TOGETHER for _ in range(TURNS)]):
-                offered.append(told(row) | {"file": len(batches)})
+                offered.append(told(row) | {"partition": 0, "place": len(batches)})
             batch = job.trigger(after_ms=1_000)
             assert batch is not None
-            batches.append(Batch(batch.number, batch.now_ms, batch.revision, len(batches) + 1, has_news=True))
+            batches.append(Batch(batch.number, batch.now_ms, batch.revision, {0: len(batches) + 1}, has_news=True))
             admitted += [told(row) | {BATCH: batch.number} for row in batch.admitted]
     contracts = {revision: Contracts(document, DIRECTION) for revision, document in job.documents.items()}
     return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, contracts, is_partitioned=False)

@@ -50,7 +50,7 @@ def test_every_fault_of_a_row_is_offered_in_every_file(tmp_path: Path) -> None:
     add_files(tmp_path, 2)
     offered = read_offered(tmp_path)
     assert offered["id"].tolist() == list(range(2 * ROWS_A_FILE))
-    for _, rows_of_file in offered.groupby("file"):
+    for _, rows_of_file in offered.groupby("place"):
         faults = {
             fault_of(None if name == MISSING else name, None if size == NO_SIZE else size)
             for name, size in zip(rows_of_file["namespace"], rows_of_file["size"], strict=True)

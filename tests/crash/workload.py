@@ -59,11 +59,11 @@ def rows(first: int, end: int) -> pa.Table:
         notes.append(_NOTES.get(place, b"row %d" % number))
         parts.append(_PARTS.get(place, b"a/b:c%" if (names[-1] or b"").startswith(b"open") else b"east"))
     return pa.table({
-        "id": pa.array(range(first, end), pa.int64()), "namespace": _texts(names), "size": pa.array(sizes, pa.int64()),
-        "note": _texts(notes), "part": _texts(parts),
+        "id": pa.array(range(first, end), pa.int64()), "namespace": texts(names), "size": pa.array(sizes, pa.int64()),
+        "note": texts(notes), "part": texts(parts),
     })  # fmt: skip
 
 
-def _texts(values: list[bytes] | list[bytes | None]) -> pa.StringArray:
+def texts(values: list[bytes] | list[bytes | None]) -> pa.StringArray:
     """Return texts, which may be no UTF-8."""
     return pa.array(values, pa.binary()).view(pa.string())

@@ -1,0 +1,65 @@
+"""What the crash program offers in a topic: all rows of the files, once, and each namespace in its order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.crash.history import Batch, Flows
+from tests.crash.tables import read_offered
+from tests.crash.topic import PARTITIONS, RECORDS, records_of, rows_of
+from tests.crash.workload import COLUMNS, ROWS_A_FILE, add_files, rows
+from tests.kafka.records import Record, pack, unpack
+from tests.ledger import BATCH
+
+SOME = [Record(None, b""), Record(b"", None), Record(b"k\xe9", b"x" * 70_000), Record(b"k", b"\0")]
+
+
+def test_records_are_read_from_batches_as_they_were_packed() -> None:
+    assert list(unpack(pack(SOME))) == list(enumerate(SOME))
+    assert list(unpack(pack(SOME[:2]) + pack(SOME[2:])[:-1])) == list(enumerate(SOME[:2]))
+
+
+def test_damaged_batch_is_not_read() -> None:
+    packed = bytearray(pack(SOME))
+    packed[-1] ^= 1
+    with pytest.raises(ValueError, match="at offset 0 is of format 2, not 2, or damaged"):
+        list(unpack(bytes(packed)))
+
+
+def test_rows_come_back_from_their_records_as_they_were() -> None:
+    offered = rows(0, ROWS_A_FILE)
+    back = rows_of(records_of(offered)).sort_by("id").select(COLUMNS)
+    assert [in_bytes(back, name) for name in COLUMNS] == [in_bytes(offered, name) for name in COLUMNS]
+
+
+def in_bytes(table: pa.Table, name: str) -> list[object]:
+    column = table.column(name).combine_chunks()
+    return column.view(pa.binary()).to_pylist() if pa.types.is_string(column.type) else column.to_pylist()
+
+
+def test_namespace_stands_in_one_partition_in_its_order(tmp_path: Path) -> None:
+    add_files(tmp_path, 2)
+    from_files = read_offered(tmp_path)
+    files = [records_of(pq.read_table(path)) for path in sorted((tmp_path / "source").iterdir())]
+    pq.write_table(rows_of(map(list.__add__, *files)), tmp_path / RECORDS)
+    offered = read_offered(tmp_path)
+    assert offered.groupby("partition").size().gt(ROWS_A_FILE // 10).sum() == PARTITIONS
+    assert len(offered[["namespace", "partition"]].drop_duplicates()) == len(offered["namespace"].unique())
+    for _, of_partition in offered.groupby("partition"):
+        assert of_partition["place"].tolist() == list(range(len(of_partition)))
+        assert of_partition["id"].is_monotonic_increasing
+    pd.testing.assert_frame_equal(offered.sort_values("id", ignore_index=True)[COLUMNS], from_files[COLUMNS])
+
+
+def test_row_comes_in_the_first_batch_that_has_read_its_partition_beyond_it() -> None:
+    offered = pd.DataFrame({"namespace": ["a", "a", "b"], "partition": [0, 0, 1], "place": [0, 1, 0]})
+    empty = pd.DataFrame({"namespace": [], "size": [], BATCH: []})
+    first = Batch(0, 0, "one", {}, has_news=True)
+    batches = [first, *(replace(first, number=at, read=read) for at, read in ((1, {0: 1, 1: 0}), (2, {0: 2, 1: 1})))]
+    assert Flows.of(batches, offered, empty, empty).arrived.tolist() == [[0, 0], [1, 0], [1, 1]]
