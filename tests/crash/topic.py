@@ -80,12 +80,12 @@ class Topic:
     def stop(self) -> None:
         """Stop the broker."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(2 * STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with self._process:
+            self._process.stdin.close()
+            try:
+                self._process.wait(2 * STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
 
 def read_topic(spark: SparkSession, root: Path) -> DataFrame:
