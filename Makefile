@@ -104,7 +104,7 @@ wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of
 	@$(PYTHON) -m pytest -m wide --timeout 1800 tests/integration/test_wide_rows.py $(ARGS)
 
 .PHONY: kafka-test
-kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback
+kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback, and kill one
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
 # ------------------------------------------------------------------------------------------------ long runs
@@ -116,7 +116,7 @@ SOURCE ?= frames
 QUOTAS ?= messages
 
 .PHONY: crash
-crash: setup jars $(if $(filter kafka,$(SOURCE)),kafka-jars) $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE (frames, references, kafka) to SINK; recount; one line of JSON
+crash: setup jars $(if $(filter kafka,$(SOURCE)),kafka-jars) $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE (frames, kafka, references, references-delta) to SINK; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
 CLUSTER_VENV := build/cluster-venv

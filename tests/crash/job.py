@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 SHARDS: Final = 3
 REFERENCES: Final = "references"
-SOURCES: Final = ("frames", REFERENCES, KAFKA)
+REFERENCES_DELTA: Final = "references-delta"
+BY_REFERENCES: Final = (REFERENCES, REFERENCES_DELTA)
+SOURCES: Final = ("frames", KAFKA, *BY_REFERENCES)
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
@@ -170,9 +172,10 @@ def start(
         policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS,
         exchange=exchange_of(root) if is_shared else None,
     )  # fmt: skip
-    if source == REFERENCES:
-        reader = throttle.read_stream(spark).schema(SCHEMA).option("maxFilesPerTrigger", 1)
-        return SINKS[sink](throttle, reader.parquet(str(root / "source")), root, "spark")
+    if source in BY_REFERENCES:
+        reader = throttle.read_stream(spark).option("maxFilesPerTrigger", 1)
+        reader = reader.schema(SCHEMA).format("parquet") if source == REFERENCES else reader.format("delta")
+        return SINKS[sink](throttle, reader.load(str(root / "source")), root, "spark")
     if source == KAFKA:
         events = read_topic(spark, root)
     else:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.destination import DRAINING, PACED, Destination, with_destination
-from tests.crash.job import MESSAGES, REFERENCES, SINKS, SOURCES, TIME, drain
+from tests.crash.job import BY_REFERENCES, MESSAGES, REFERENCES_DELTA, SINKS, SOURCES, TIME, drain
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
@@ -36,7 +36,7 @@ from tests.crash.points import (
 from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
 from tests.crash.topic import KAFKA, Topic
-from tests.crash.workload import add_files
+from tests.crash.workload import add_commits, add_files
 from tests.recovery.processes import Job, kill_process
 from tests.sessions import ROOT
 
@@ -217,10 +217,12 @@ class Lives:
             (self.root / mark).unlink(missing_ok=True)
         if batches:
             upto = newest_planned(self.root) + 1 + batches + _FILES_AHEAD
-            if self._topic is None:
-                add_files(self.root, upto)
-            else:
+            if self._topic is not None:
                 self._topic.add_files(upto)
+            elif self.source == REFERENCES_DELTA:
+                add_commits(self.root, upto)
+            else:
+                add_files(self.root, upto)
         arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
         arguments += ["--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
@@ -236,7 +238,7 @@ class Lives:
 
 def points_of(sink: str, source: str) -> tuple[str, ...]:
     """Return the points that a job comes by."""
-    if source == REFERENCES:
+    if source in BY_REFERENCES:
         return (*(point for point in POINTS[sink] if point not in OF_THE_NATIVE_WRITER), EXTENT_HALF_WRITTEN)
     return POINTS[sink]
 

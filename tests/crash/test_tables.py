@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.crash.plan import PutBack
 from tests.crash.put_back import Copy, restore
 from tests.crash.tables import MISSING, NO_SIZE, newest_batch, read_offered, read_table
-from tests.crash.workload import ROWS_A_FILE, add_files, rows
+from tests.crash.workload import ROWS_A_FILE, add_commits, add_files, rows
 from tests.ledger import BATCH
 from tests.life.contract import fault_of
 
@@ -60,6 +60,15 @@ def test_every_fault_of_a_row_is_offered_in_every_file(tmp_path: Path) -> None:
         }  # fmt: skip
         assert {"gold/\udce9", ""} < set(rows_of_file["namespace"])
         assert "a\0b" in set(rows_of_file["part"])
+
+
+def test_table_that_is_offered_has_a_file_a_commit(tmp_path: Path) -> None:
+    for upto in (0, 2, 2, 3):
+        add_commits(tmp_path, upto)
+    table = DeltaTable(tmp_path / "source")
+    assert table.version() == 3
+    assert [Path(uri).name for uri in table.file_uris()] == ["00002.parquet", "00001.parquet", "00000.parquet"]
+    assert read_offered(tmp_path)["id"].tolist() == list(range(3 * ROWS_A_FILE))
 
 
 def make_checkpoint(root: Path, batches: int) -> None:

@@ -8,6 +8,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.transaction import AddAction
 
 ROWS_A_FILE: Final = 1_500
 LARGEST_BYTES: Final = 200
@@ -39,6 +41,18 @@ def add_files(root: Path, upto: int) -> None:
         pq.write_table(rows(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE), written)
         os.utime(written, (_MTIME + number, _MTIME + number))
         written.rename(path)
+
+
+def add_commits(root: Path, upto: int) -> None:
+    """Offer files until there are `upto`, each in a commit of its own: the folder of the files is a Delta table."""
+    add_files(root, upto)
+    source = root / "source"
+    table = DeltaTable.create(source, rows(0, 0).schema, mode="ignore")
+    for number in range(table.version(), upto):  # version 0 has no file
+        file = source / f"{number:05}.parquet"
+        added = AddAction(file.name, file.stat().st_size, {}, (_MTIME + number) * 1_000, data_change=True, stats="{}")
+        table.create_write_transaction([added], "append", table.schema())
+        table.update_incremental()
 
 
 def rows(first: int, end: int) -> pa.Table:
