@@ -8,28 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from tests.crash.history import Batch, Flows
 from tests.crash.tables import read_offered
 from tests.crash.topic import PARTITIONS, RECORDS, records_of, rows_of
 from tests.crash.workload import COLUMNS, ROWS_A_FILE, add_files, rows
-from tests.kafka.records import Record, pack, unpack
 from tests.ledger import BATCH
-
-SOME = [Record(None, b""), Record(b"", None), Record(b"k\xe9", b"x" * 70_000), Record(b"k", b"\0")]
-
-
-def test_records_are_read_from_batches_as_they_were_packed() -> None:
-    assert list(unpack(pack(SOME))) == list(enumerate(SOME))
-    assert list(unpack(pack(SOME[:2]) + pack(SOME[2:])[:-1])) == list(enumerate(SOME[:2]))
-
-
-def test_damaged_batch_is_not_read() -> None:
-    packed = bytearray(pack(SOME))
-    packed[-1] ^= 1
-    with pytest.raises(ValueError, match="at offset 0 is of format 2, not 2, or damaged"):
-        list(unpack(bytes(packed)))
 
 
 def test_rows_come_back_from_their_records_as_they_were() -> None:

@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.crash.workload import ROWS_A_FILE, add_files, texts
-from tests.kafka.broker import STOP_SECONDS, Broker
-from tests.kafka.records import Record
+from tests.kafka.broker import STOP_SECONDS, Broker, Record
 from tests.sessions import ROOT
 
 if TYPE_CHECKING:
