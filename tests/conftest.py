@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
     FOR_FEW_ROWS,
+    WITHOUT_CALL_SITES,
     files_without_processes,
     forked_python,
     open_session,
@@ -110,7 +111,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Yield the shared session: local[2], UTC, Delta, everything written below a temporary directory."""
     scratch = tmp_path_factory.mktemp("spark")
     with forked_python(scratch) as python:
-        session = open_session(scratch, python=python, settings=files_without_processes())
+        session = open_session(scratch, python=python, settings=WITHOUT_CALL_SITES | files_without_processes())
         for setting in (CHECKPOINTS_WITHOUT_PROCESSES, *FOR_FEW_ROWS.items()):
             session.conf.set(*setting)
         yield session
