@@ -17,7 +17,7 @@ from tests.recovery.paced_job import POLICIES, PUSHED_BACK
 from tests.recovery.processes import Job
 from tests.recovery.throttled_job import Place, write_source
 
-FILES = 4
+FILES = 3
 ROWS_A_FILE = 5_000
 REJECTS = """\
 resource_groups:
@@ -25,7 +25,7 @@ resource_groups:
 tenants:
   gold: {resource_group: shared}
   silver: {publish: {messages_per_second: 800, burst_seconds: 1}}
-queue: {messages: 1800}
+queue: {messages: 900}
 """
 """gold is rejected at its quota, silver waits until the queue is full, open passes; some rows are unusable."""
 
