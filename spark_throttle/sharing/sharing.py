@@ -217,7 +217,7 @@ class Sharing:
         """
         self._fall_if_due(now_ms)
         self._falls_ms = [each for each in self._falls_ms if each > since_ms]
-        return min(self._falls_ms, default=now_ms)
+        return min([now_ms, *self._falls_ms])
 
     # ------------------------------------------------------------------------------------------ what a visit found
 
@@ -270,8 +270,8 @@ class Sharing:
             return
         if is_there and (self.is_established or self._other_runs.has_passed(mark)):
             self.is_superseded, self._yields = True, self._other_runs.note_yielded(mark)
-        if not self._is_fallen:
-            self._falls_ms.append(now_ms)
+        # The floor is lost too; and an epoch that was pinned within this millisecond is paid for no more than that.
+        self._falls_ms.append(now_ms + 1)
         self._other_runs.note_passed(mark)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
         self._right_micro_per_ms = self._floor_micro_per_ms = np.zeros_like(self._right_micro_per_ms)

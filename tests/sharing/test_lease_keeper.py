@@ -371,6 +371,40 @@ def test_time_between_two_leases_is_not_paid_though_both_began_after_the_epoch(j
     assert job.keeper.paid_ms(since_ms) == paid_ms <= SETTINGS.hold_ms
 
 
+def test_time_in_which_another_run_has_this_jobs_place_is_not_paid_though_the_epoch_pins_only_a_floor(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    time.now_ms += SETTINGS.lease_ms
+    assert 0 < job.plan() < QUOTA / 10
+    job.keeper.visit()
+    since_ms = time.now_ms
+    assert 0 < job.plan() < QUOTA / 10
+    clone = Job(exchange, time, run=77)
+    for _ in range(2):
+        clone.visit()
+    job.keeper.visit()
+    assert job.keeper.may_go_on
+    yielded_ms = time.now_ms
+    time.now_ms += SETTINGS.lease_ms
+    assert job.keeper.paid_ms(since_ms) <= yielded_ms - since_ms + 1
+    job.keeper.go_on()
+    assert job.keeper.paid_ms(since_ms) <= yielded_ms - since_ms + 1
+
+
+def test_time_is_not_paid_after_a_run_yielded_in_the_millisecond_in_which_an_epoch_was_made(
+    job: Job, exchange: MemoryExchange, time: Time
+) -> None:
+    clone = Job(exchange, time, run=77)
+    for _ in range(2):
+        clone.visit()
+    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
+    since_ms = time.now_ms
+    job.keeper.visit()
+    assert job.keeper.may_go_on
+    time.now_ms += SETTINGS.hold_ms
+    assert job.keeper.paid_ms(since_ms) <= 1
+
+
 def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryExchange, time: Time) -> None:
     other = Job(exchange, time, "other")
     for _ in range(6):
