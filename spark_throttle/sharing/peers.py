@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class Peers:
         if report.mark > peer.report.mark:
             is_new_run = report.mark.run != peer.report.mark.run
             if is_new_run:
-                peer.before.append(left_by(peer, now_ms + 2 * self._settings.margin_ms))
+                peer.before.append(left_by(peer, now_ms + 2 * self._settings_with(peer).margin_ms))
             begins = peer.is_dead or is_new_run or report.mark.incarnation != peer.report.mark.incarnation
             if begins:
                 peer.since = since
@@ -170,10 +170,7 @@ class Peers:
 
     def _settings_with(self, peer: Peer) -> ShareSettings:
         """Return the settings by which a peer's silence is judged: of the two leases, the longer counts."""
-        terms = peer.report.terms
-        if terms is None or terms.lease_ms <= self._settings.lease_ms:
-            return self._settings
-        return replace(self._settings, lease_ms=terms.lease_ms)
+        return self._settings.lasting(peer.report.terms)
 
     @property
     def on_other_terms(self) -> list[ShareReport]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
 from spark_throttle.errors import ConfigurationError
@@ -72,6 +72,12 @@ class ShareSettings:
     def terms(self) -> ShareTerms:
         """What the other jobs rely on."""
         return ShareTerms(self.lease_ms, self.floor_percent, SHARE_POLICIES.index(self.policy))
+
+    def lasting(self, terms: ShareTerms | None) -> ShareSettings:
+        """Return these settings with the longer of the two leases: a job of other terms may take as long to notice."""
+        if terms is None or terms.lease_ms <= self.lease_ms:
+            return self
+        return replace(self, lease_ms=terms.lease_ms)
 
     @property
     def hold_ms(self) -> int:

@@ -99,6 +99,9 @@ class Sharing:
 
         self._floor_until_ms = 0
         self._other_runs = OtherRuns()
+        self._look_ms = settings.margin_ms
+        """How seldom another run of this job may look: it may have begun with a longer lease."""
+
         self.is_established = False
         """Whether this run has ever been able to use anything."""
 
@@ -229,11 +232,12 @@ class Sharing:
         # In the order of their marks, so that of two runs of a job the later one is seen last.
         reports = sorted(found.reports.values(), key=lambda report: report.mark)
         shown = NO_MARK
-        for mark in [report.mark for report in reports if report.member == self.member]:
-            if mark.run == self.run and mark.incarnation <= self._incarnation:
-                shown = mark
+        for report in [report for report in reports if report.member == self.member]:
+            if report.mark.run == self.run and report.mark.incarnation <= self._incarnation:
+                shown = report.mark
             else:
-                self._meet(mark, now_ms, is_there=True)
+                self._look_ms = max(self._look_ms, self.settings.lasting(report.terms).margin_ms)
+                self._meet(report.mark, now_ms, is_there=True)
                 if self.is_superseded:
                     return
         others = [report for report in reports if report.member != self.member]
@@ -251,7 +255,7 @@ class Sharing:
         self._divide(seats)
         if is_shown and self._shown_ms is None:
             self._shown_ms = now_ms
-        waits_ms = self.settings.margin_ms * (2 if self._other_runs else 1)
+        waits_ms = 2 * self._look_ms if self._other_runs else self.settings.margin_ms
         is_ripe = self._shown_ms is not None and started_ms >= self._shown_ms + waits_ms
         is_prompt = now_ms - started_ms <= self.settings.margin_ms
         if is_shown and is_ripe and is_prompt and not self._is_fallen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import _MOST_RETURNS
 from spark_throttle.sharing.status import Observation
 from tests.effort import crossed
@@ -12,6 +13,7 @@ from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100
 MARGIN_MS = SETTINGS.margin_ms
+SHORTER = ShareSettings(interval_ms=500, lease_ms=5_000, report_every=10)
 
 
 def world_of(*demands: int, began: int = 7) -> World:
@@ -169,6 +171,41 @@ def test_what_the_one_before_claimed_is_left_alone_until_it_has_surely_looked() 
     assert before.sharing.is_superseded
     go_on(world, 3)
     assert world.used()[1] == pytest.approx(QUOTA - FLOOR / 2, rel=0.01)
+
+
+@pytest.mark.slow
+def test_what_the_one_before_claimed_is_left_alone_as_long_by_a_job_whose_lease_is_shorter() -> None:
+    world = World([SimulatedJob("job0", 0, incarnation=7), SimulatedJob("job1", 100, settings=SHORTER)])
+    before, other = world.jobs
+    before.demands = other.demands = {GOLD: 5 * QUOTA}
+    world.cycle(6)
+    assert world.used() == pytest.approx([QUOTA / 2] * 2, rel=0.01)
+    clone = clone_of(world, before, 0, demand=0)
+    clone.trigger(world.now_ms)
+    visit(world, clone, 10)
+    clone_ms = world.now_ms
+    while world.now_ms < clone_ms + 2 * MARGIN_MS - 100:
+        visit(world, other, 50)  # checks
+        visit(world, clone, 50)
+    visit(world, before)
+    go_on(world, 3)
+    assert world.used()[1] == pytest.approx(QUOTA - FLOOR / 2, rel=0.01)
+
+
+@pytest.mark.slow
+def test_follower_whose_lease_is_shorter_waits_for_the_margins_of_the_one_before() -> None:
+    world = world_of(5 * QUOTA)
+    (before,) = world.jobs
+    clone = SimulatedJob("job0", 33, incarnation=7, settings=SHORTER, demands={GOLD: 5 * QUOTA})
+    world.jobs.append(clone)
+    clone.trigger(world.now_ms)
+    visit(world, clone, 10)
+    clone_ms = world.now_ms
+    while world.now_ms < clone_ms + 2 * MARGIN_MS - 100:
+        visit(world, clone, 50)  # checks
+    visit(world, before)
+    go_on(world, 3)
+    assert world.used() == [0, pytest.approx(QUOTA, rel=0.01)]
 
 
 @pytest.mark.slow
