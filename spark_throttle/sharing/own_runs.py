@@ -47,6 +47,10 @@ class OtherRuns:
         self._last[mark.run] = max(first, mark)
         return mark > first
 
+    def have_written(self, mark: Mark) -> bool:
+        """Return whether a report of the run of `mark`, perhaps an earlier one, was found."""
+        return mark.run in self._last
+
     def note_passed(self, mark: Mark) -> None:
         """Remember that this run goes beyond a mark of another run."""
         self._passed.add(mark.run)

@@ -243,6 +243,8 @@ class Sharing:
         others = [report for report in reports if report.member != self.member]
         for report in others:
             self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
+            if self.is_superseded:
+                return
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
@@ -266,13 +268,14 @@ class Sharing:
 
         The run that began last goes on. A run that has used nothing yet takes a greater mark to be an earlier run's,
         whatever its own checkpoint says, and goes beyond it, once: if the other run then goes beyond this one, it is
-        alive and does not yield.
+        alive and does not yield. Whose report was once found is not gone: so another job's word for its mark will do.
         """
         if is_there and self._other_runs.wrote(mark):
             self._shown_ms = None
         if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
             return
-        if is_there and (self.is_established or self._other_runs.has_passed(mark)):
+        is_found = is_there or self._other_runs.have_written(mark)
+        if is_found and (self.is_established or self._other_runs.has_passed(mark)):
             self.is_superseded, self._yields = True, self._other_runs.note_yielded(mark)
         # The floor is lost too; and an epoch that was pinned within this millisecond is paid for no more than that.
         self._falls_ms.append(now_ms + 1)

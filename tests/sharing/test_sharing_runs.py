@@ -320,6 +320,28 @@ def test_of_two_runs_that_both_own_a_checkpoint_one_goes_on_in_the_end() -> None
     assert sum(world.used()) <= QUOTA
 
 
+@pytest.mark.slow
+def test_run_that_yielded_once_yields_also_when_it_hears_of_the_owner_from_another_job_before_it_finds_its_report() -> (
+    None
+):
+    world, early, late = held_up_world()
+    for _ in range(2 * _MOST_RETURNS):
+        if late.sharing.may_go_on:
+            late.sharing.go_on()
+        stale = world.store.read(world.now_ms)
+        visit(world, late, 10)
+        visit(world, world.jobs[0], 10)
+        fresh = world.store.read(world.now_ms)
+        old = [each for each in stale.values() if each.mark.run == late.sharing.run]
+        found = {name: each for name, each in fresh.items() if each.mark.run != late.sharing.run}
+        early.visit(found | {f"late {each.mark.run}": each for each in old}, world.now_ms, world.now_ms)
+        if not early.sharing.is_superseded:
+            world.store.write(world.now_ms, early.report(world.now_ms).report)
+        visit(world, late, 10)
+    assert early.sharing.is_superseded
+    assert not late.sharing.is_superseded
+
+
 # Policies
 
 
