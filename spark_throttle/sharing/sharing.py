@@ -238,13 +238,11 @@ class Sharing:
             else:
                 self._look_ms = max(self._look_ms, self.settings.lasting(report.terms).margin_ms)
                 self._meet(report.mark, now_ms, is_there=True)
-                if self.is_superseded:
-                    return
         others = [report for report in reports if report.member != self.member]
         for report in others:
             self._meet(report.seen.get(self.member, NO_MARK), now_ms, is_there=False)
-            if self.is_superseded:
-                return
+        if self.is_superseded:
+            return
         is_shown = shown == self.mark and self._born_ms is not None
         for report in others:
             self._note(self._peers.see(report, now_ms, since=self._first_to_go_by()))
@@ -272,7 +270,7 @@ class Sharing:
         """
         if is_there and self._other_runs.wrote(mark):
             self._shown_ms = None
-        if (mark.incarnation, mark.run) <= (self._incarnation, self.run):
+        if self.is_superseded or (mark.incarnation, mark.run) <= (self._incarnation, self.run):
             return
         is_found = is_there or self._other_runs.have_written(mark)
         if is_found and (self.is_established or self._other_runs.has_passed(mark)):
