@@ -137,6 +137,7 @@ class LeaseKeeper:
         """Begin anew after this run yielded, because it owns the job's checkpoint."""
         with self._lock:
             self._sharing.go_on()
+        self._warned_of = ""  # whoever has yielded has no floor: only a new lease is news
         logger.warning("exchange: this run owns the checkpoint, so it goes beyond the other process and on")
         self._last_visit_ms = self._clocks.steady_ms() - self.settings.interval_ms  # the next is due
         self._has_moved.set()
@@ -256,12 +257,19 @@ class LeaseKeeper:
 
     def _say_superseded(self) -> None:
         """Say that this run yielded to another one, and so visits no more until it goes on."""
+        may_go_on = self._sharing.may_go_on
+        remedy = (
+            "until its next epoch, in which it goes on if it owns the checkpoint, and else ends: do nothing, unless "
+            "this is said again and again"
+            if may_go_on
+            else "any more: stop one of the two, or give it a checkpoint of its own, and then start this one again"
+        )
         problem = (
             f"another process runs this job (member {self._sharing.member}) and goes before this one, which may use "
-            f"nothing of the shared quotas: stop one of the two, or give it a checkpoint of its own"
+            f"nothing of the shared quotas {remedy}"
         )
         if problem != self.problem:
-            logger.error("exchange: %s", problem)
+            logger.log(logging.WARNING if may_go_on else logging.ERROR, "exchange: %s", problem)
         self.problem = problem
 
     def _tell(self) -> bool:

@@ -466,6 +466,8 @@ def test_run_that_yielded_reads_and_writes_nothing_until_it_goes_on_and_then_loo
         assert job.keeper.act() == SETTINGS.interval_ms
     assert (calls, exchange.objects) == ([], objects)
     job.keeper.go_on()
+    assert job.plan() == 0
+    assert "this run owns the checkpoint" in warnings(caplog)[-1], "and that it falls to its floor is not true"
     assert job.keeper.act() == 0
     assert calls == ["names"]
     assert not job.keeper.may_go_on
@@ -477,6 +479,24 @@ def test_run_that_yielded_reads_and_writes_nothing_until_it_goes_on_and_then_loo
     assert [job.plan(), clone.plan()] == [pytest.approx(QUOTA, rel=1e-6), 0]
     assert job.told[-1].problem == ""
     assert "this run owns the checkpoint" in warnings(caplog)[1]
+
+
+def test_run_that_yielded_too_often_to_go_on_is_said_to_need_a_start(
+    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    clone = Job(exchange, time, run=77)
+    while not job.keeper._sharing.is_superseded or job.keeper.may_go_on:
+        for each in (clone, job):
+            if each.keeper.may_go_on:  # both own the checkpoint: one is a copy that cannot tell
+                assert "in which it goes on if it owns the checkpoint" in each.told[-1].problem
+                each.keeper.go_on()
+            each.visit()
+    assert job.told[-1].problem.endswith(
+        "may use nothing of the shared quotas any more: stop one of the two, or give it a checkpoint of its own, and "
+        "then start this one again"
+    )
+    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert errors == [f"exchange: {job.told[-1].problem}"]
 
 
 def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> None:
