@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -13,76 +11,9 @@ from spark_throttle.sharing.lease_keeper import HURRYING_SCOPES, Clocks, LeaseKe
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.sharing.status import Observation
+from tests.sharing.kept_job import QUOTA, SETTINGS, Job, Time, warnings
 from tests.sharing.share_world import GOLD, measured
 from tests.sharing.test_register import MemoryExchange
-
-SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000)
-QUOTA = 1_000_000
-
-
-@dataclass
-class Time:
-    now_ms: int = 5_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
-@dataclass
-class Job:
-    """A keeper whose visits are made by hand."""
-
-    exchange: MemoryExchange
-    time: Time
-    member: str = "job"
-    run: int = 0
-    settings: ShareSettings = SETTINGS
-    told: list[Observation] = field(default_factory=list)
-    keeper: LeaseKeeper = field(init=False)
-
-    def __post_init__(self) -> None:
-        sharing = Sharing(self.member, f"{self.member}'s name", 1, self.settings, self.run)
-        self.keeper = LeaseKeeper(sharing, self.exchange, Clocks(self.time, self.time), on_visit=self.told.append)
-        self.keeper.measure(measured({GOLD: 5 * QUOTA}))
-
-    def rate(self) -> int:
-        share = self.keeper.share()
-        return int(share.rate_micro_per_ms[0, 0])
-
-    def plan(self) -> int:
-        self.keeper.share()
-        share, _ = self.keeper.begin_pin()
-        self.keeper.end_pin(share)
-        return int(share.rate_micro_per_ms[0, 0])
-
-    def visit(self) -> None:
-        self.time.now_ms += 500
-        self.keeper.visit()
-        self.plan()
-        self.keeper.tell()
-
-
-@pytest.fixture
-def time() -> Time:
-    return Time()
-
-
-@pytest.fixture
-def exchange() -> MemoryExchange:
-    return MemoryExchange()
-
-
-@pytest.fixture
-def job(exchange: MemoryExchange, time: Time) -> Job:
-    job = Job(exchange, time)
-    for _ in range(6):
-        job.visit()
-    assert job.rate() == pytest.approx(QUOTA, rel=1e-6)
-    return job
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("failure", [OSError("unreachable"), OSError(28, "No space left on device"), ValueError("odd")])
@@ -371,40 +302,6 @@ def test_time_between_two_leases_is_not_paid_though_both_began_after_the_epoch(j
     assert job.keeper.paid_ms(since_ms) == paid_ms <= SETTINGS.hold_ms
 
 
-def test_time_in_which_another_run_has_this_jobs_place_is_not_paid_though_the_epoch_pins_only_a_floor(
-    job: Job, exchange: MemoryExchange, time: Time
-) -> None:
-    time.now_ms += SETTINGS.lease_ms
-    assert 0 < job.plan() < QUOTA / 10
-    job.keeper.visit()
-    since_ms = time.now_ms
-    assert 0 < job.plan() < QUOTA / 10
-    clone = Job(exchange, time, run=77)
-    for _ in range(2):
-        clone.visit()
-    job.keeper.visit()
-    assert job.keeper.may_go_on
-    yielded_ms = time.now_ms
-    time.now_ms += SETTINGS.lease_ms
-    assert job.keeper.paid_ms(since_ms) <= yielded_ms - since_ms + 1
-    job.keeper.go_on()
-    assert job.keeper.paid_ms(since_ms) <= yielded_ms - since_ms + 1
-
-
-def test_time_is_not_paid_after_a_run_yielded_in_the_millisecond_in_which_an_epoch_was_made(
-    job: Job, exchange: MemoryExchange, time: Time
-) -> None:
-    clone = Job(exchange, time, run=77)
-    for _ in range(2):
-        clone.visit()
-    assert job.plan() == pytest.approx(QUOTA, rel=1e-6)
-    since_ms = time.now_ms
-    job.keeper.visit()
-    assert job.keeper.may_go_on
-    time.now_ms += SETTINGS.hold_ms
-    assert job.keeper.paid_ms(since_ms) <= 1
-
-
 def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryExchange, time: Time) -> None:
     other = Job(exchange, time, "other")
     for _ in range(6):
@@ -420,83 +317,6 @@ def test_observation_has_every_scope_and_every_peer(job: Job, exchange: MemoryEx
     assert 0 <= seen.lease_age_ms < SETTINGS.hold_ms
     assert seen.lease_left_ms + seen.lease_age_ms == SETTINGS.hold_ms
     assert np.array_equal(seen.peer_scope, [0])
-
-
-@pytest.mark.slow
-def test_clone_that_begins_goes_on_and_the_one_before_says_so_and_uses_nothing(
-    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = Job(exchange, time, "other")
-    for _ in range(6):
-        other.visit()
-        job.visit()
-    clone = Job(exchange, time, run=77)
-    for _ in range(8):
-        for each in (clone, job, other):
-            each.visit()
-    assert job.plan() == 0
-    assert "another process runs this job (member job) and goes before this one" in job.told[-1].problem
-    assert not job.told[-1].is_leased
-    assert job.told[-1].share[0, 0] == 0
-    (said,) = warnings(caplog)
-    assert "another process runs this job" in said
-    assert clone.plan() == pytest.approx(QUOTA / 2, rel=0.01)
-    assert clone.told[-1].problem == ""
-    assert exchange.names() == ["job.4d.head", "other.head"]
-    assert [(peer.member, peer.state) for peer in other.told[-1].peers] == [("job", "live")]
-
-
-def test_run_that_yielded_reads_and_writes_nothing_until_it_goes_on_and_then_looks_at_once(
-    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    clone = Job(exchange, time, run=77)
-    for _ in range(3):
-        clone.visit()
-        job.visit()
-    assert job.keeper.may_go_on
-    objects, calls, names = dict(exchange.objects), [], exchange.names
-
-    def counted() -> list[str]:
-        calls.append("names")
-        return names()
-
-    exchange.names = counted  # type: ignore[method-assign]
-    for _ in range(10):
-        time.now_ms += SETTINGS.interval_ms
-        assert job.keeper.act() == SETTINGS.interval_ms
-    assert (calls, exchange.objects) == ([], objects)
-    job.keeper.go_on()
-    assert job.plan() == 0
-    assert "this run owns the checkpoint" in warnings(caplog)[-1], "and that it falls to its floor is not true"
-    assert job.keeper.act() == 0
-    assert calls == ["names"]
-    assert not job.keeper.may_go_on
-    for _ in range(10):
-        job.visit()
-        clone.visit()
-        if job.keeper.may_go_on:  # the clone went beyond it once more
-            job.keeper.go_on()
-    assert [job.plan(), clone.plan()] == [pytest.approx(QUOTA, rel=1e-6), 0]
-    assert job.told[-1].problem == ""
-    assert "this run owns the checkpoint" in warnings(caplog)[1]
-
-
-def test_run_that_yielded_too_often_to_go_on_is_said_to_need_a_start(
-    job: Job, exchange: MemoryExchange, time: Time, caplog: pytest.LogCaptureFixture
-) -> None:
-    clone = Job(exchange, time, run=77)
-    while not job.keeper._sharing.is_superseded or job.keeper.may_go_on:
-        for each in (clone, job):
-            if each.keeper.may_go_on:  # both own the checkpoint: one is a copy that cannot tell
-                assert "in which it goes on if it owns the checkpoint" in each.told[-1].problem
-                each.keeper.go_on()
-            each.visit()
-    assert job.told[-1].problem.endswith(
-        "may use nothing of the shared quotas any more: stop one of the two, or give it a checkpoint of its own, and "
-        "then start this one again"
-    )
-    errors = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
-    assert errors == [f"exchange: {job.told[-1].problem}"]
 
 
 def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> None:
