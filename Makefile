@@ -61,7 +61,7 @@ test-all: setup jars tool-jars $(CLASS_ARCHIVE) ## run also those marked `thorou
 # ------------------------------------------------------------------------------------------------ tests in parts
 
 .PHONY: unit
-unit: setup ## run the quick tests that need no JVM, and the doctests (one to three minutes)
+unit: setup ## run the quick tests that need neither a JVM nor a browser, and the doctests (a minute)
 	@$(ONE_THREAD) $(PYTHON) -m pytest --randomly-seed=1 --numprocesses 2 --dist worksteal \
 		-m "not jvm and not kafka and not slow and not thorough" $(ARGS)
 

@@ -72,7 +72,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test by the directory that it stands in, so that `-m` can choose, and put the long ones first.
+    """Mark each test by where it stands and by what it drives, so that `-m` can choose, and put the long ones first.
 
     Where several processes share the files, a long one at the end would leave the others without work.
     """
@@ -81,6 +81,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             mark = MARKS.get(item.path.relative_to(TESTS).parts[0])
             if mark:
                 item.add_marker(mark)
+            if "driver" in getattr(item, "fixturenames", ()):
+                item.add_marker("slow")  # it drives a browser
     items.sort(key=_place)
 
 
