@@ -278,9 +278,8 @@ class Sharing:
         # The floor is lost too; and an epoch that was pinned within this millisecond is paid for no more than that.
         self._falls_ms.append(now_ms + 1)
         self._other_runs.note_passed(mark)
+        self._floor_micro_per_ms = np.zeros_like(self._floor_micro_per_ms)
         self._begin_anew(self._incarnation if self.is_superseded else (mark.incarnation | _FALLS) + 1)
-        self._right_micro_per_ms = self._floor_micro_per_ms = np.zeros_like(self._right_micro_per_ms)
-        self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def go_on(self) -> None:
         """Begin anew though this run yielded, because it, and not the other run, owns the job's checkpoint.
@@ -292,7 +291,6 @@ class Sharing:
             self._other_runs.forget_passed()
             self.is_superseded = self.is_established = False
             self._begin_anew(self._incarnation + 1)
-            self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _note(self, news: News) -> None:
         """Take in news of another job."""
@@ -332,15 +330,15 @@ class Sharing:
             self._falls_ms.append(self._held_until_ms)
             self._floor_until_ms = self._held_until_ms - self.settings.hold_ms + self.settings.forget_ms
             self._begin_anew(self._incarnation + 1)
-            self._right_micro_per_ms = self._floor_micro_per_ms
-            self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _begin_anew(self, incarnation: int) -> None:
-        """Go on as a newcomer, whose reports all must see again."""
+        """Go on with the floor alone, as a newcomer, whose reports all must see again."""
         self._held_until_ms = self._born_ms = self._shown_ms = None
         self._incarnation = incarnation
         self._published_ms.clear()
         self._peers.begin_anew()
+        self._right_micro_per_ms = self._floor_micro_per_ms
+        self._window = [PublishedClaim(self._number, encode(self._floor_micro_per_ms), None)]
 
     def _grow(self, shown_number: int, others: OtherSeats, now_ms: int) -> None:
         """Raise what this job may use to what all have seen it claim and no other job claims."""
