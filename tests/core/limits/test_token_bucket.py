@@ -45,6 +45,13 @@ def test_refill_in_two_steps_is_refill_in_one(
     assert twice == refilled(balance, rate, burst, first_ms + second_ms)
 
 
+@pytest.mark.parametrize("balance", [0, 5 * MICRO])
+def test_bucket_whose_rate_became_0_lets_nothing_pass_whatever_it_held(balance: int) -> None:
+    left = refilled(balance, 0, 10 * MICRO, 1_000)
+    assert left == -1
+    assert admissible_messages(np.array([left])).tolist() == [0]
+
+
 def test_clock_that_went_back_pays_nothing() -> None:
     assert refilled(-5, 100, 1_000, -3_600_000) == -5
 
