@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import pytest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -60,21 +62,47 @@ class ShownPage:
     def sign_in(self, role: str = "admin") -> None:
         self.driver.get(self.address)
         self.driver.find_element("id", "token").send_keys(self.served.tokens[role])
-        self.driver.find_element("css selector", "#sign-in button").click()
+        self.click("#sign-in button")
 
     def wait_for(self, selector: str, *, text: str = "") -> Any:
-        from selenium.common.exceptions import StaleElementReferenceException
+        """Wait until an element that a selector matches has a text; return the element, which may be replaced since.
+
+        A line's end in the element's text counts as a space.
+        """
+        return self._wait(lambda element: element, selector, text)
+
+    def text(self, selector: str, *, text: str = "") -> str:
+        """Return the whole text of the element that is waited for, as it was when it was found."""
+        whole: str = self._wait(lambda element: element.text, selector, text)
+        return whole
+
+    def click(self, selector: str, *, text: str = "") -> None:
+        self._wait(lambda element: element.click() or True, selector, text)
+
+    def texts(self, selector: str) -> list[str]:
+        """Return the texts of the elements that a selector matches and that are shown, all of one moment."""
+        script = """
+            const elements = [...document.querySelectorAll(arguments[0])];
+            return elements.filter((element) => element.checkVisibility()).map((element) => element.innerText);
+        """
+        texts: list[str] = self.driver.execute_script(script, selector)
+        return texts
+
+    def _wait(self, use: Callable[[Any], Any], selector: str, text: str) -> Any:
+        from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
         from selenium.webdriver.support.wait import WebDriverWait
 
-        # A table may be shown anew between finding a row and reading it.
+        def used(driver: Any) -> Any:
+            elements = driver.find_elements("css selector", selector)
+            found = next((e for e in elements if text in " ".join(e.text.split())), None)
+            return None if found is None else use(found)
+
+        # A table may be shown anew between finding a row and using it.
         stale = [StaleElementReferenceException]
-
-        def found(driver: Any) -> Any:
-            return next((e for e in driver.find_elements("css selector", selector) if text in e.text), None)
-
-        return WebDriverWait(self.driver, PATIENCE_SECONDS, ignored_exceptions=stale).until(
-            found, f"{selector} with {text!r}"
-        )
+        try:
+            return WebDriverWait(self.driver, PATIENCE_SECONDS, ignored_exceptions=stale).until(used)
+        except TimeoutException:
+            pytest.fail(f"no {selector} with {text!r}, but {self.texts(selector)}")
 
     def wait_until_empty(self, selector: str) -> None:
         from selenium.webdriver.support.wait import WebDriverWait
@@ -85,16 +113,16 @@ class ShownPage:
         WebDriverWait(self.driver, PATIENCE_SECONDS).until(is_empty, f"{selector} without text")
 
     def edit(self, field: str, text: str) -> None:
-        self.wait_for("[data-group=gold] .quotas button").click()
+        self.click("[data-group=gold] .quotas button")
         box = self.driver.find_element("name", field)
         box.clear()
         box.send_keys(text)
         self.driver.find_element("name", "why").send_keys("tried by a test")
-        self.driver.find_element("css selector", "form.edit button[type=submit]").click()
+        self.click("form.edit button[type=submit]")
 
     def edit_entry(self, section: str, name: str, fields: dict[str, str]) -> None:
         """Open the form of an entry, and type into its fields."""
-        self.wait_for(f"[data-entries={section}] [aria-label$=' {name}']").click()
+        self.click(f"[data-entries={section}] [aria-label$=' {name}']")
         self.type_into(fields)
 
     def type_into(self, fields: dict[str, str]) -> None:
@@ -109,7 +137,7 @@ class ShownPage:
                 box.send_keys(text)
 
     def save(self) -> None:
-        self.wait_for("#editor[open] button[type=submit]").click()
+        self.click("#editor[open] button[type=submit]")
 
     def resize(self, width: int) -> None:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}

@@ -43,7 +43,7 @@ def test_every_setting_of_a_tenant_is_edited(shown: ShownPage) -> None:
     shown.wait_for(
         "#confirmation[open] .losses li", text="tenants.acme: publish.messages_per_second of resource_groups"
     )
-    shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
+    shown.click("#confirmation button[value=yes]")
     shown.wait_for(
         "[data-entries=tenants] .acted", text="Revision 4 is committed; the next batch of ingest will have it."
     )
@@ -70,12 +70,12 @@ def test_tenant_is_added_only_if_it_is_new(shown: ShownPage) -> None:
         ("acme", "There is an entry of that name already"),
         ("b/c", "a tenant is the part of a namespace"),
     ):
-        shown.wait_for("[data-entries=tenants] .find button[type=button]").click()
+        shown.click("[data-entries=tenants] .find button[type=button]")
         shown.type_into({"name": name, "publish.messages_per_second": "5"})
         shown.save()
         shown.wait_for("#editor .problem", text=said)
-        shown.wait_for("#editor .buttons button[type=button]").click()
-    shown.wait_for("[data-entries=tenants] .find button[type=button]").click()
+        shown.click("#editor .buttons button[type=button]")
+    shown.click("[data-entries=tenants] .find button[type=button]")
     shown.type_into({"name": "blue", "publish.messages_per_second": "5"})
     shown.save()
     shown.wait_for("[data-entries=tenants] tbody tr", text="blue")
@@ -97,15 +97,11 @@ def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: ShownPage) -> No
 
 def test_viewer_sees_entries_and_cannot_edit_them(shown: ShownPage) -> None:
     shown.sign_in("viewer")
-    row = shown.wait_for("[data-entries=tenants] tbody tr", text="acme")
-    assert "gold" in row.text
-    buttons = shown.driver.find_elements("css selector", "[data-entries] button:not([type])")
-    assert [button.text for button in buttons if button.is_displayed()] == ["Find", "Find"]
-    edits = shown.driver.find_elements(
-        "css selector", "[data-entries] tbody button, [data-entries] .find [type=button]"
-    )
-    assert edits
-    assert not any(button.is_displayed() for button in edits)
+    assert "gold" in shown.text("[data-entries=tenants] tbody tr", text="acme")
+    assert shown.texts("[data-entries] button:not([type])") == ["Find", "Find"]
+    edits = "[data-entries] tbody button, [data-entries] .find [type=button]"
+    assert shown.driver.find_elements("css selector", edits)
+    assert shown.texts(edits) == []
 
 
 def test_edit_of_an_entry_that_another_overtook_is_refused(shown: ShownPage) -> None:
@@ -183,7 +179,7 @@ def test_large_numbers_of_a_group_have_room(shown: ShownPage, width: int) -> Non
 def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons_are_seen(shown: ShownPage) -> None:
     shown.resize(400)
     shown.sign_in()
-    shown.wait_for("#throttled tbody tr button.name", text="acme/a").click()
+    shown.click("#throttled tbody tr button.name", text="acme/a")
     shown.wait_for("#explanation[open] li")
     top, scrolled, height, bottom = shown.driver.execute_script("""
         const dialog = document.getElementById("explanation");
@@ -206,7 +202,7 @@ def test_quota_of_zero_under_delay_says_what_it_does(shown: ShownPage) -> None:
     shown.wait_for(
         "#confirmation[open] .losses li", text="under delay, rows wait until a bound of the queue is reached"
     )
-    shown.driver.find_element("css selector", "#confirmation button[value=yes]").click()
+    shown.click("#confirmation button[value=yes]")
     shown.wait_for("[data-entries=tenants] .notes li", text="on_excess: reject rejects them at once")
     shown.wait_for("[data-entries=tenants] tbody tr", text="0 admits nothing: rows wait until a bound")
 
@@ -304,10 +300,9 @@ def test_page_of_many_and_of_no_namespaces(
         shown.wait_for("#no-history" if not namespaces else "#history tbody tr")
         if namespaces == 10_000:
             shown.wait_for("[data-entries=namespaces] input").send_keys("acme/n0999")
-            shown.wait_for("[data-entries=namespaces] .find button").click()
+            shown.click("[data-entries=namespaces] .find button")
             shown.wait_for("[data-entries=namespaces] .quiet", text="10 entries, by name.")
-            heads = driver.find_elements("css selector", "[data-entries=namespaces] tbody th .long")
-            assert [head.text for head in heads] == names[-10:]
+            assert shown.texts("[data-entries=namespaces] tbody th .long") == names[-10:]
         assert shown.complaints() == []
         driver.execute_script("sessionStorage.clear()")
         driver.get("about:blank")

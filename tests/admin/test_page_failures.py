@@ -90,7 +90,7 @@ def test_change_that_must_be_confirmed_and_still_is_not_taken_says_so(shown: Sho
     shown.edit_entry("tenants", "acme", {"publish.weight": "2"})
     shown.faults.answers["PUT"] = problem(428, "no")
     shown.save()
-    shown.wait_for("#confirmation[open] button[value=yes]").click()
+    shown.click("#confirmation[open] button[value=yes]")
     shown.wait_for("#editor .problem", text="No. Nothing was changed. It must be confirmed.")
 
 
@@ -139,7 +139,7 @@ def test_answers_that_come_after_signing_out_are_not_shown(shown: ShownPage) -> 
     shown.wait_for("[data-group=gold] canvas")
     shown.faults.goes_on.clear()
     shown.wait_for("#alerts", text="The server is slow")
-    shown.driver.find_element("id", "sign-out").click()
+    shown.click("#sign-out")
     shown.faults.goes_on.set()
     # A call that began later is answered: so are those that waited.
     script = "const done = arguments[0]; fetch('/admin/v2/status').then(() => setTimeout(done, 0))"
