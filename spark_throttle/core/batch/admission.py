@@ -31,6 +31,7 @@ from spark_throttle.core.batch.arrivals import Arrivals, enter
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
 from spark_throttle.core.batch.flow_time import FlowTime
+from spark_throttle.core.batch.leaving_pace import leaving_pace
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes
@@ -56,6 +57,9 @@ class AdmissionPlan:
     decisions: Decisions
     state: ShardState
     usage: UsageReport
+    pace_micro_per_ms: Int64s
+    """Shape (namespaces of `state`,): how many messages are likely to leave of each namespace of which rows joined the
+    queue, in micro-messages per ms; 0 for the others. Nothing that is decided depends on it."""
 
 
 def plan_admission(
@@ -129,7 +133,11 @@ def plan_admission(
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, entrance.closed, entrance.oversized, marked)
     usage = account.report(moved, decided, plan, batch)
-    return AdmissionPlan(decided, ShardState(now_ms, kept, queue, plan.grants), usage)
+    pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
+    joined = still.flow[still.queued :]
+    if len(joined):
+        pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
+    return AdmissionPlan(decided, ShardState(now_ms, kept, queue, plan.grants), usage, pace_micro_per_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from pyarrow import parquet as pq
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Int64s
 from spark_throttle.spark.delta.file_stats import IndexedColumns, described_columns, stats_json
+from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.partition_names import folder, partition_values
 
 FILE_BYTES: Final = 128 << 20
@@ -180,7 +181,7 @@ def by_partition(
     table = table.combine_chunks()
     named = {column: _named(table.column(column)) for column in columns}
     layout, first = _partitions([values.indices.to_numpy() for values in named.values()])
-    rows = table.drop_columns(list(columns)).take(pa.array(layout.order))
+    rows = gathered(table.drop_columns(list(columns)), layout.order)
     texts = [values.take(pa.array(first)).to_pylist() for values in named.values()]
     found = []
     for at, values in enumerate(zip(*texts, strict=True)):

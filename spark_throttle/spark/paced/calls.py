@@ -20,6 +20,7 @@ import pyarrow as pa
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Int64s
 from spark_throttle.spark.rows.frames import NAMESPACE
+from spark_throttle.spark.rows.gathering import gathered
 
 CALL_NS: Final = 3_000_000
 """The cost of a call's rows, its first not counted, is at most this."""
@@ -44,7 +45,7 @@ def sorted_by_namespace(table: pa.Table) -> tuple[pa.Table, list[tuple[str, int,
     codes = coded.indices.to_numpy(zero_copy_only=False)
     ends = np.cumsum(np.bincount(codes, minlength=len(coded.dictionary))).tolist()
     names = shown(coded.dictionary).to_pylist()
-    return table.take(pa.array(np.argsort(codes, kind="stable"))), list(zip(names, [0, *ends], ends, strict=False))
+    return gathered(table, np.argsort(codes, kind="stable")), list(zip(names, [0, *ends], ends, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -243,7 +244,7 @@ def arranged(tables: list[pa.Table]) -> pa.Table:
     together = pa.concat_tables([tables[at] for at in in_order(heads)])
     if _is_in_order(together):
         return together
-    return together.combine_chunks().take(pa.array(in_order(together)))
+    return gathered(together.combine_chunks(), in_order(together))
 
 
 def in_order(table: pa.Table) -> Int64s:
@@ -255,7 +256,7 @@ def in_order(table: pa.Table) -> Int64s:
         return order
     # Rows with the same hash are adjacent if they have the same place in the order.
     places = np.flatnonzero(np.append(False, is_same) | np.append(is_same, False))
-    tied = table.take(pa.array(order[places]))
+    tied = gathered(table, order[places])
     digested = tied.select(keys).append_column(_DIGEST, pa.array(row_digests(tied)))
     order[places] = order[places[_sorted(digested, [*keys, _DIGEST])]]
     return order

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
+from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _GATHERED_BYTES = 16 << 20
@@ -127,6 +128,6 @@ class FramePacker:
             return
         shard = shard_of(table.column(self.derived.same.get(NAMESPACE, NAMESPACE)), len(self.shard_keys))
         layout = Segments.by_key(shard, len(self.shard_keys))
-        table = table.take(pa.array(layout.order))
+        table = gathered(table, layout.order)
         for at in np.flatnonzero(layout.counts):
             yield self.shard_keys[at], table.slice(layout.starts[at], layout.counts[at])

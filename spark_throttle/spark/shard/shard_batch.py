@@ -36,10 +36,11 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import Grants, ShardState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
+from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.pack_frames import arrivals_of
 from spark_throttle.spark.rows.partition_names import has_folder
 from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_queue import ShardQueue
+from spark_throttle.spark.shard.shard_queue import ShardQueue, likely_order
 
 THROTTLE = "throttle"
 VERDICT_TYPE = pa.struct([
@@ -121,13 +122,25 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
     waits = plan.decisions.verdict == Verdict.DELAY
     queued = len(stored.state.queue)
-    joining = rows.filter(pa.array(waits[queued:])) if rows is not None and waits[queued:].any() else None
-    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, plan.state.grants.epoch, folder)
+    joining, left = _joining(rows, np.flatnonzero(waits[queued:]), plan)
+    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, left.grants.epoch, folder)
     after_batch = StoredShard(
-        plan.state, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
+        left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, files.deletable)
+
+
+def _joining(rows: pa.Table | None, at: Int64s, plan: AdmissionPlan) -> tuple[pa.Table | None, ShardState]:
+    """Return the arrivals that join the queue, and the state with them: in the order in which they are likely to leave.
+
+    The core queues them as they arrived. But rows that leave together should lie in the same frames.
+    """
+    state = plan.state
+    if rows is None or not len(at):
+        return None, state
+    order = likely_order(state.queue.flow, len(state.queue) - len(at), plan.pace_micro_per_ms)
+    return gathered(rows, at[order]), replace(state, queue=state.queue.with_end_in(order))
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:

@@ -15,14 +15,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.queue_files import QueueFiles
-from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.quota import NEVER_MS, Bools, Int64s
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
 from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder, is_place
+
+_DUE_SCALE: Final = 1 << 30
+"""A row is due in units so small that a pace of some millions of messages per second is told from a larger one."""
 
 _Part = tuple[bytes, Int64s]
 """A frame, and the positions of its rows that wait."""
@@ -108,6 +114,31 @@ class ShardQueue:
             return self
         opened = dict(zip(sparse, folder.open(sparse), strict=True))
         return replace(self, frames=[opened.get(frame, frame) for frame in self.frames])
+
+
+def likely_order(flow: Int64s, first: int, pace_micro_per_ms: Int64s) -> Int64s:
+    """Return the order in which the rows of a queue from `first` on are likely to leave, as positions behind `first`.
+
+    A row leaves when the rows of its namespace before it have left.
+
+    Parameters
+    ----------
+    flow
+        The number of each row's namespace.
+    pace_micro_per_ms
+        How fast the rows of each namespace leave.
+
+    Examples
+    --------
+    >>> likely_order(np.array([0, 0, 0, 1, 1, 1]), 1, np.array([2_000, 1_000])).tolist()
+    [2, 0, 3, 1, 4]
+    """
+    flows = len(pace_micro_per_ms)
+    layout = Segments.by_key(flow[first:], flows)
+    rank = layout.rank + np.repeat(np.bincount(flow[:first], minlength=flows), layout.counts)
+    pace = np.repeat(pace_micro_per_ms, layout.counts)
+    due = np.where(pace > 0, proportional(rank, np.full_like(rank, _DUE_SCALE), pace), NEVER_MS)
+    return layout.order[np.lexsort((rank, due))]
 
 
 def _rewritten(frame: bytes, alive: Int64s, folder: QueueFolder) -> _Part:

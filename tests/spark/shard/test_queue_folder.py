@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.codec import unpack_shard
 from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
@@ -216,6 +217,34 @@ def test_state_does_not_grow_with_the_payload_of_waiting_rows(tmp_path: Path) ->
     assert unpack_shard(narrow.state, "it").state.queue.size_bytes.tolist() == (
         unpack_shard(wide.state, "it").state.queue.size_bytes.tolist()
     )
+
+
+GROUP = make_policy(
+    groups={"gold": limit(messages_per_second=50)},
+    namespaces={f"a/{number}": Namespace(limit(weight=1 + number % 3), "gold") for number in range(50)},
+)
+OWN = make_policy(
+    namespaces={f"a/{number}": Namespace(limit(messages_per_second=1 + number % 3)) for number in range(50)},
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [GROUP, OWN], ids=["group", "namespaces"])
+def test_batch_reads_little_of_a_long_queue_though_rows_of_every_namespace_leave(policy: CompiledPolicy) -> None:
+    rows = table(list(range(10_000)), width=1_000)
+    names = [f"a/{number * 7 % 50}" for number in range(10_000)]
+    shard, directory = Shard(policy), CountedDirectory()
+    shard.folder = folder_of(directory, 1 << 16)
+    tokens = [(150, 10**9)] * len(policy.shared)
+    shard.batch(with_helpers(rows, names, [1_000] * 10_000), tokens=tokens)
+    file_bytes = sum(map(len, directory.files.values()))
+    for _ in range(5):
+        directory.parts.clear()
+        shard.folder = folder_of(directory, 1 << 16)
+        left = column(shard.batch(tokens=tokens).admitted, "id")
+        assert 90 <= len(left) <= 200
+        assert len({names[row] for row in left}) == 50  # type: ignore[call-overload]
+        assert 0 < sum(size for _, _, size in directory.parts) <= file_bytes * 3 // 10
 
 
 def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_throttle.spark.rows.frames import FRAME_BYTES, decode, encode_whole
 from spark_throttle.spark.shard import shard_queue
 from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_queue import ShardQueue
+from spark_throttle.spark.shard.shard_queue import ShardQueue, likely_order
 
 IN_STATE = QueueFolder(None, 0)
 
@@ -127,3 +127,26 @@ def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyP
     after = queue.after(stays, None, IN_STATE)
     assert len(opened) == 1  # half of the second is left: it is looked into, and kept as it is
     assert len(after.frames) == 19
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=40),
+    st.lists(st.sampled_from([0, 1, 1_000, 1_500, 2**50]), min_size=5, max_size=5),
+    st.integers(0, 40),
+)
+def test_likely_order_keeps_the_order_of_every_namespace(flow: list[int], pace: list[int], first: int) -> None:
+    first = min(first, len(flow))
+    order = likely_order(np.array(flow, dtype=np.int64), first, np.array(pace)).tolist()
+    assert sorted(order) == list(range(len(flow) - first))
+    joined = [(flow[first + at], at) for at in order]
+    for namespace in set(flow):
+        own = [at for of, at in joined if of == namespace]
+        assert own == sorted(own)
+
+
+def test_rows_are_likely_to_leave_as_fast_as_their_namespace_does_and_behind_what_waits_of_it() -> None:
+    # Three rows of 0 and one of 1 wait. Of 0 two leave a second, of 1 one, of 2 none.
+    flow = np.array([0, 0, 0, 1, 2, 0, 0, 0, 1, 1])
+    order = likely_order(flow, 4, np.array([2_000, 1_000, 0]))
+    # They are due after 1.5, 2 and 2.5 s, 1 and 2 s; at 2 s that one goes first which has fewer rows before it.
+    assert (order + 4).tolist() == [8, 5, 9, 6, 7, 4]

@@ -1,0 +1,55 @@
+"""Rows of a table in another order, however large the table is.
+
+pyarrow's own `take` first joins the chunks of a column. A column of text or bytes may then have no more than 2 GiB, or
+it fails. Here a larger table is gathered from its chunks part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import Int64s
+
+_JOINED_BYTES: Final = 1 << 30
+"""Chunks that have no more bytes together may be joined."""
+
+
+def gathered(table: pa.Table, at: Int64s, *, joined_bytes: int = _JOINED_BYTES) -> pa.Table:
+    """Return the rows at `at`, in that order.
+
+    Examples
+    --------
+    >>> table = pa.concat_tables([pa.table({"n": [0, 1]}), pa.table({"n": [2]})])
+    >>> gathered(table, np.array([2, 0])).column("n").to_pylist()
+    [2, 0]
+    """
+    if table.nbytes <= joined_bytes:
+        return table.take(pa.array(at))
+    batches = table.to_batches()
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches[:-1])])
+    return pa.concat_tables([table.schema.empty_table(), *_parts(batches, starts, at, joined_bytes)])
+
+
+def _parts(batches: list[pa.RecordBatch], starts: Int64s, at: Int64s, joined_bytes: int) -> Iterator[pa.Table]:
+    """Yield tables of the rows at `at`, none with more bytes than may be joined, unless it is of one row."""
+    if not len(at):
+        return
+    batch_of_row = np.searchsorted(starts, at, side="right") - 1
+    order = np.argsort(batch_of_row, kind="stable")
+    found = np.unique(batch_of_row)
+    bounds = np.searchsorted(batch_of_row[order], found)
+    rows = [
+        batches[batch].take(pa.array(positions - starts[batch]))
+        for batch, positions in zip(found.tolist(), np.split(at[order], bounds[1:]), strict=True)
+    ]
+    if len(at) > 1 and sum(part.nbytes for part in rows) > joined_bytes:
+        for half in np.array_split(at, 2):
+            yield from _parts(batches, starts, half, joined_bytes)
+        return
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    yield pa.Table.from_batches(rows).take(pa.array(place))

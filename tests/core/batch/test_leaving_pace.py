@@ -1,0 +1,73 @@
+"""How fast the rows that joined a queue are likely to leave, in numbers that can be checked by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
+from spark_throttle.core.batch.leaving_pace import FREE_MICRO_PER_MS
+from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.state import ShardState
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Window, granted, limit, make_arrivals, make_policy
+
+MICRO_PER_MS = 1_000
+"""The pace of one message per second."""
+
+
+def planned(policy: CompiledPolicy, rows: Sequence[tuple[str, int]], *, shards: int = 1) -> AdmissionPlan:
+    """Return the plan of a first batch in which no shared scope has any tokens."""
+    state = granted(ShardState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
+    return plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=shards)
+
+
+def per_second(plan: AdmissionPlan) -> dict[str, float]:
+    """Return the pace of every remembered namespace, in messages per second."""
+    names, pace = plan.state.flows.names.to_pylist(), plan.pace_micro_per_ms
+    return dict(zip(names, (pace / MICRO_PER_MS).tolist(), strict=True))
+
+
+def test_namespace_leaves_at_its_own_rate() -> None:
+    policy = make_policy(
+        namespaces={
+            "a/fast": Namespace(limit(messages_per_second=50)),
+            "a/slow": Namespace(limit(messages_per_second=2)),
+            "a/shut": Namespace(limit(messages_per_second=0)),
+        }
+    )
+    plan = planned(policy, [("a/fast", 1)] * 60 + [("a/slow", 1)] * 9 + [("a/shut", 1)])
+    assert per_second(plan) == {"a/fast": 50, "a/slow": 2, "a/shut": 0}
+
+
+@pytest.mark.parametrize(("shards", "group"), [(1, 8), (4, 2)])
+def test_namespaces_of_a_group_divide_its_rate_by_weight(shards: int, group: int) -> None:
+    light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
+    policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
+    plan = planned(policy, [("a/x", 1), ("a/y", 1)] * 5, shards=shards)
+    assert per_second(plan) == {"a/x": group / 4, "a/y": group * 3 / 4}
+
+
+def test_rate_of_bytes_counts_by_the_sizes_of_the_rows_that_wait() -> None:
+    policy = make_policy(default=Namespace(limit(bytes_per_second=100)))
+    plan = planned(policy, [("a/x", 101)] + [("a/x", 10), ("a/x", 40)] * 3)
+    assert per_second(plan) == {"a/x": 4}
+
+
+def test_rows_that_only_a_release_time_holds_leave_before_all_others() -> None:
+    held = Namespace(by_count=Window(delay_units=1, delay_ms=100))
+    plan = planned(make_policy(namespaces={"a/x": held}), [("a/x", 1)] * 3)
+    assert plan.pace_micro_per_ms.tolist() == [FREE_MICRO_PER_MS]
+
+
+def test_pace_is_that_of_the_namespaces_of_which_rows_joined() -> None:
+    policy = make_policy(default=Namespace(limit(messages_per_second=1)))
+    first = planned(policy, [("a/x", 1)] * 4)
+    second = plan_admission(first.state, make_arrivals([("a/y", 1)] * 4), policy, now_ms=1_001, shards=1)
+    assert per_second(first) == {"a/x": 1}
+    assert per_second(second) == {"a/x": 0, "a/y": 1}
+
+
+def test_batch_of_which_no_row_joins_the_queue_has_no_pace() -> None:
+    found: Int64s = planned(make_policy(), [("a/x", 1)]).pace_micro_per_ms
+    assert not found.any()
