@@ -5,6 +5,9 @@ are queued, and dropped when its last row has left. If rows leave a frame, and t
 its rows or less than a third of its bytes, it is rewritten with them. So a long backlog costs Python the frames that a
 batch touches, not all waiting rows.
 
+A batch takes the first rows of every namespace, and there may be thousands of them. In the order of arrival these rows
+would lie in all frames. So rows join the queue in the order in which they are likely to leave (`likely_order`).
+
 Small frames lie in the shard's state. If they become many, they go to a file together, neighbours joined to frames of
 the usual size (`queue_folder`). What a rewritten frame leaves small is joined with its neighbours that way too.
 """
@@ -20,15 +23,20 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.queue_files import QueueFiles
-from spark_throttle.core.quota import NEVER_MS, Bools, Int64s
+from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
 from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder, is_place
 
-_DUE_SCALE: Final = 1 << 30
-"""A row is due in units so small that a pace of some millions of messages per second is told from a larger one."""
+_FASTEST_MICRO_PER_MS: Final = 1 << 32
+"""Of faster paces it does not matter how fast they are."""
+
+_DROPPED_BITS: Final = 42
+"""A float of 64 bits keeps its sign, its exponent and ten more bits."""
+
+_LEAST_CODE: Final = int(np.float64(1 / _FASTEST_MICRO_PER_MS).view(np.int64)) >> _DROPPED_BITS
+_MOST_CODE: Final = (1 << 16) - 1
 
 _Part = tuple[bytes, Int64s]
 """A frame, and the positions of its rows that wait."""
@@ -119,7 +127,8 @@ class ShardQueue:
 def likely_order(flow: Int64s, first: int, pace_micro_per_ms: Int64s) -> Int64s:
     """Return the order in which the rows of a queue from `first` on are likely to leave, as positions behind `first`.
 
-    A row leaves when the rows of its namespace before it have left.
+    A row leaves when the rows of its namespace before it have left. Times that differ by less than a thousandth count
+    as equal: rows of one namespace then stand together.
 
     Parameters
     ----------
@@ -130,15 +139,19 @@ def likely_order(flow: Int64s, first: int, pace_micro_per_ms: Int64s) -> Int64s:
 
     Examples
     --------
-    >>> likely_order(np.array([0, 0, 0, 1, 1, 1]), 1, np.array([2_000, 1_000])).tolist()
-    [2, 0, 3, 1, 4]
+    >>> likely_order(np.array([0, 0, 0, 1, 1, 1]), 1, np.array([2_500, 1_000])).tolist()
+    [0, 2, 1, 3, 4]
     """
     flows = len(pace_micro_per_ms)
     layout = Segments.by_key(flow[first:], flows)
-    rank = layout.rank + np.repeat(np.bincount(flow[:first], minlength=flows), layout.counts)
-    pace = np.repeat(pace_micro_per_ms, layout.counts)
-    due = np.where(pace > 0, proportional(rank, np.full_like(rank, _DUE_SCALE), pace), NEVER_MS)
-    return layout.order[np.lexsort((rank, due))]
+    nth = layout.rank + np.repeat(np.bincount(flow[:first], minlength=flows) + 1, layout.counts)
+    pace = np.repeat(np.minimum(pace_micro_per_ms, _FASTEST_MICRO_PER_MS), layout.counts)
+    # This decides where a row lies and not whether it leaves, so floats will do. They are the same on every machine.
+    with np.errstate(divide="ignore"):
+        due = nth / pace
+    # The leading bits of a positive float, exponent first, ascend with it. NumPy sorts 16 bits in linear time.
+    code = (due.view(np.int64) >> _DROPPED_BITS) - _LEAST_CODE
+    return layout.order[np.argsort(np.clip(code, 0, _MOST_CODE).astype(np.uint16), kind="stable")]
 
 
 def _rewritten(frame: bytes, alive: Int64s, folder: QueueFolder) -> _Part:

@@ -131,7 +131,7 @@ def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyP
 
 @given(
     st.lists(st.integers(0, 4), max_size=40),
-    st.lists(st.sampled_from([0, 1, 1_000, 1_500, 2**50]), min_size=5, max_size=5),
+    st.lists(st.sampled_from([0, 1, 1_000, 1_500, 2**32, 2**50]), min_size=5, max_size=5),
     st.integers(0, 40),
 )
 def test_likely_order_keeps_the_order_of_every_namespace(flow: list[int], pace: list[int], first: int) -> None:
@@ -148,5 +148,5 @@ def test_rows_are_likely_to_leave_as_fast_as_their_namespace_does_and_behind_wha
     # Three rows of 0 and one of 1 wait. Of 0 two leave a second, of 1 one, of 2 none.
     flow = np.array([0, 0, 0, 1, 2, 0, 0, 0, 1, 1])
     order = likely_order(flow, 4, np.array([2_000, 1_000, 0]))
-    # They are due after 1.5, 2 and 2.5 s, 1 and 2 s; at 2 s that one goes first which has fewer rows before it.
-    assert (order + 4).tolist() == [8, 5, 9, 6, 7, 4]
+    # They have left after 2, 2.5 and 3 s, 2 and 3 s.
+    assert (order + 4).tolist() == [5, 8, 6, 7, 9, 4]
