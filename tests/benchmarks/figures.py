@@ -249,19 +249,20 @@ def _kafka(part: Mapping[str, Any]) -> list[Figure]:
 
 
 def _overload(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    def of(waiting: int, unit: str) -> list[float]:
-        return [one[unit] for one in part if one["waiting"] == waiting]
+    def of(way: str, waiting: int, unit: str) -> list[float]:
+        return [one[unit] for one in part if (one["way"], one["waiting"]) == (way, waiting)]
 
-    def growth(waiting: int, unit: str) -> tuple[float, ...]:
-        return tuple(more / bare for more, bare in zip(of(waiting, unit), of(0, unit), strict=True))
+    def growth(way: str, waiting: int, unit: str) -> tuple[float, ...]:
+        return tuple(more / bare for more, bare in zip(of(way, waiting, unit), of(way, 0, unit), strict=True))
 
     return [
         Figure(
-            "overload_cost", f"{waiting:,} rows waiting", growth(waiting, "cpu_ms"), bound, is_least=False,
-            wall_values=growth(waiting, "batch_ms"),
+            "overload_cost", f"{way}, {waiting:,} rows waiting", growth(way, waiting, "cpu_ms"), bound, is_least=False,
+            wall_values=growth(way, waiting, "batch_ms"),
         )
+        for way in ("frames", "references")
         for waiting, bound in ((100_000, 1.2), (1_000_000, 1.5), (5_000_000, 2))
-        if of(waiting, "cpu_ms")
+        if of(way, waiting, "cpu_ms")
     ]  # fmt: skip
 
 

@@ -86,11 +86,12 @@ def _remembered(axes: Axes, kernel: Mapping[str, Any]) -> None:
 
 def _waiting(axes: Axes, overload: Sequence[Mapping[str, Any]]) -> None:
     """Draw a batch behind waiting rows, over their number."""
-    counts = sorted({each["waiting"] for each in overload})
-    for what, label, colour in (("cpu_ms", "CPU time", "#1f5fa8"), ("batch_ms", "duration", "#8a8f98")):
-        values = [median(each[what] for each in overload if each["waiting"] == count) for count in counts]
-        axes.plot(counts, values, marker="o", color=colour, label=label)
-    axes.set(xlabel="waiting rows", ylabel="ms a batch", ylim=(0, None))
+    for way, colour in (("frames", "#1f5fa8"), ("references", "#8a8f98")):
+        runs = [each for each in overload if each["way"] == way]
+        counts = sorted({each["waiting"] for each in runs})
+        values = [median(each["cpu_ms"] for each in runs if each["waiting"] == count) for count in counts]
+        axes.plot(counts, values, marker="o", color=colour, label=way)
+    axes.set(xlabel="waiting rows", ylabel="CPU ms a batch", ylim=(0, None))
     axes.ticklabel_format(axis="x", style="sci", scilimits=(6, 6))
     axes.set_title("a job, a batch behind waiting rows", loc="left", fontsize=10)
     axes.legend(frameon=False)

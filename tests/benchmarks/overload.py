@@ -1,6 +1,7 @@
 """What waiting rows cost: the time of a batch that admits 10,000 rows, with more and more rows waiting.
 
-Run as ``python -m tests.benchmarks.overload [--waiting N]... [--repeats N] [--out FILE]``. One resource group, whose
+Run as ``python -m tests.benchmarks.overload [--way WAY]... [--waiting N]... [--repeats N] [--out FILE]``. The job
+decides on frames or on references (two shards, or one). One resource group, whose
 bucket holds 10,000 messages and is full again within 0.1 s, so that a batch admits 10,000 rows. The first file leaves
 `waiting` rows in the queue; then as many arrive in each batch as leave, so that the queue stays as long. Every run is a
 query of its own, and its time is the median of its batches behind the first.
@@ -15,19 +16,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jobs.wiring import stop_between_batches
 from spark_throttle.spark.state_reader import read_queued
-from tests.benchmarks.job_costs import Workload, counted_session, cpu_seconds, read_stream, throttle, write_input
+from tests.benchmarks.job_costs import SIZE, Workload, counted_session, cpu_seconds, read_stream, throttle, write_input
 from tests.benchmarks.results import save
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+WAYS: Final = ("frames", "references")
 ADMITTED: Final = 10_000
 WAITING: Final = (0, 100_000, 1_000_000, 5_000_000)
 MEMORY: Final = "2g"
@@ -51,6 +54,9 @@ _POLICIES: Final = {
 class Backlog:
     """One run behind a backlog."""
 
+    way: str
+    """What the job decided on."""
+
     waiting: int
     left_waiting: int
     """When the run ended."""
@@ -60,11 +66,18 @@ class Backlog:
     """CPU time of the whole process tree for one batch."""
 
 
-def run(spark: SparkSession, source: Path, waiting: int) -> Backlog:
+def run(spark: SparkSession, source: Path, way: str, waiting: int) -> Backlog:
     """Run a query over the files until it has read them, and stop it."""
     place = Path(tempfile.mkdtemp(dir=source.parent))
-    writer = throttle(_POLICIES).write_stream(read_stream(spark, source, files_a_batch=1)).format("noop")
     checkpoint = str(place / "checkpoint")
+    events = read_stream(spark, source, files_a_batch=1)
+    if way == "references":
+        limiter = throttle(_POLICIES, shards=1, size=SIZE)
+        reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", 1)
+        writer = limiter.write_stream(reader.parquet(str(source)))
+    else:
+        writer = throttle(_POLICIES).write_stream(events)
+    writer = writer.format("noop").option("throttle.source", way)
     query = writer.trigger(processingTime="0 seconds").option("checkpointLocation", checkpoint).start()
     _await_batch(query, 1)
     cpu = cpu_seconds()
@@ -76,7 +89,7 @@ def run(spark: SparkSession, source: Path, waiting: int) -> Backlog:
     ]
     left = read_queued(spark, checkpoint).count()
     shutil.rmtree(place)
-    return Backlog(waiting, left, statistics.median(times), 1000 * cpu / (BATCHES - 1))
+    return Backlog(way, waiting, left, statistics.median(times), 1000 * cpu / (BATCHES - 1))
 
 
 def _await_batch(query: StreamingQuery, count: int) -> None:
@@ -88,16 +101,18 @@ def _await_batch(query: StreamingQuery, count: int) -> None:
             raise TimeoutError(f"batch {count} was not done within {_PATIENCE_SECONDS} s: {query.status}")
 
 
-def measure(spark: SparkSession, scratch: Path, waiting: Sequence[int], repeats: int) -> list[Backlog]:
+def measure(
+    spark: SparkSession, scratch: Path, ways: Sequence[str], waiting: Sequence[int], repeats: int
+) -> list[Backlog]:
     """Return runs behind every backlog, in turns; the round that warms up is left out."""
     files = BATCHES + _SPARE_FILES
     for rows in waiting:
         work = Workload(files * ADMITTED, files, 1, numbers=0, words=0, value_bytes=170, more_at_first=rows)
-        write_input(scratch / str(rows), work)
+        write_input(scratch / str(rows), replace(work, has_size=True))
     found = []
     for number in range(repeats + 1):
-        for rows in waiting:
-            one = run(spark, scratch / str(rows), rows)
+        for way, rows in product(ways, waiting):
+            one = run(spark, scratch / str(rows), way, rows)
             sys.stderr.write(f"round {number}: {one}\n")
             sys.stderr.flush()
             if number:
@@ -107,7 +122,11 @@ def measure(spark: SparkSession, scratch: Path, waiting: Sequence[int], repeats:
 
 def table(found: Sequence[Backlog]) -> str:
     """Return medians and ranges, and how many times as long a batch takes as without a backlog."""
-    lines = [f"{'waiting':>10}{'batch ms':>10}{'(range)':>16}{'ratio':>7}{'CPU ms':>9}{'ratio':>7}{'left':>11}"]
+    return "\n".join(_table_of(way, [one for one in found if one.way == way]) for way in WAYS)
+
+
+def _table_of(way: str, found: Sequence[Backlog]) -> str:
+    lines = [way, f"{'waiting':>10}{'batch ms':>10}{'(range)':>16}{'ratio':>7}{'CPU ms':>9}{'ratio':>7}{'left':>11}"]
     bare: tuple[float, float] | None = None
     for waiting in sorted({one.waiting for one in found}):
         runs = [one for one in found if one.waiting == waiting]
@@ -126,12 +145,13 @@ def table(found: Sequence[Backlog]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--way", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--waiting", type=int, nargs="+", default=WAITING)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     with counted_session(memory=MEMORY) as (spark, scratch):
-        found = measure(spark, scratch, asked.waiting, asked.repeats)
+        found = measure(spark, scratch, asked.way, asked.waiting, asked.repeats)
     sys.stdout.write(table(found))
     save([asdict(one) for one in found], asked.out)
 

@@ -53,12 +53,14 @@ def test_rounds_that_do_not_pair_are_refused() -> None:
 
 def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> None:
     runs = [
-        {"waiting": waiting, "left_waiting": waiting, "batch_ms": took, "cpu_ms": 10 * took}
-        for waiting, took in ((0, 100.0), (100_000, 110.0), (1_000_000, 250.0))
-    ]
+        {"way": way, "waiting": waiting, "left_waiting": waiting, "batch_ms": took, "cpu_ms": 10 * took}
+        for way, waiting, took in (
+            ("frames", 0, 100.0), ("frames", 100_000, 110.0), ("references", 1_000_000, 250.0), ("references", 0, 125.0)
+        )
+    ]  # fmt: skip
     small, large = figures({"overload": runs})
-    assert (small.value, small.is_reached) == (1.1, True)
-    assert (large.value, large.is_reached) == (2.5, False)
+    assert (small.of, small.value, small.is_reached) == ("frames, 100,000 rows waiting", 1.1, True)
+    assert (large.of, large.value, large.is_reached) == ("references, 1,000,000 rows waiting", 2, False)
 
 
 def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_and_without() -> None:
