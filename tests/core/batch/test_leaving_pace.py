@@ -48,6 +48,24 @@ def test_namespaces_of_a_group_divide_its_rate_by_weight(shards: int, group: int
     assert per_second(plan) == {"a/x": group / 4, "a/y": group * 3 / 4}
 
 
+def test_namespaces_that_the_job_stopped_divide_its_rate_by_their_weights_times_their_groups() -> None:
+    policy = make_policy(
+        job=limit(messages_per_second=10),
+        groups={"gold": limit(messages_per_second=1_000, weight=4), "iron": limit(messages_per_second=1_000)},
+        namespaces={"a/x": Namespace(Limit(), "gold"), "a/y": Namespace(Limit(), "iron")},
+    )
+    state = granted(
+        ShardState.initial(len(policy.shared)), policy, {"gold": (100, 100), "iron": (100, 100)}, now_ms=1_000
+    )
+    plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
+    assert per_second(plan) == {"a/x": 8, "a/y": 2}
+
+
+def test_rows_without_bytes_leave_as_if_each_had_one() -> None:
+    policy = make_policy(default=Namespace(limit(bytes_per_second=100)))
+    assert per_second(planned(policy, [("a/x", 101)] + [("a/x", 0)] * 3)) == {"a/x": 100}
+
+
 def test_rate_of_bytes_counts_by_the_sizes_of_the_rows_that_wait() -> None:
     policy = make_policy(default=Namespace(limit(bytes_per_second=100)))
     plan = planned(policy, [("a/x", 101)] + [("a/x", 10), ("a/x", 40)] * 3)
