@@ -25,14 +25,13 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     """Return the messages that are likely to leave of each flow, in micro-messages per ms; shape (flows,)."""
     stops, policy, limits = plan.outcome.stops, batch.policy, batch.entered.limits
     flows, dimension = np.arange(len(stops.scope)), np.maximum(stops.dimension, 0)
-    own = np.maximum(limits.rate_micro_per_ms, 0)[flows, dimension]
+    pace = np.maximum(limits.rate_micro_per_ms, 0)[flows, dimension]
     domain = domains_of(enforcing_scopes(batch.entered.matches.shared_scope, policy))
     weight = weights_in(stops.scope, limits.weight, domain, policy)
     is_shared = stops.scope >= 0
     at, scope = np.flatnonzero(is_shared), stops.scope[is_shared]
     together = sums(scope, weight[at], len(policy.shared))[scope]
     in_force = np.maximum(batch.grants.rate_micro_per_ms(policy) // batch.shards, 0)
-    pace = own
     pace[at] = proportional(in_force[scope, dimension[at]], weight[at], together)
     waiting = plan.outcome.wanted - plan.outcome.served
     by_bytes = np.flatnonzero(stops.dimension == Dimension.BYTES)
