@@ -25,6 +25,7 @@ from tests.ledger import BATCH, count_out_of_order, excess
 from tests.life.contract import MICRO, Contracts, Scope, fault_of
 
 _MOST_SHOWN: Final = 20
+_FAULTS: Final = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "starved", "unfair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,32 +60,51 @@ class Account:
     doubled: int
     """Rows beyond the one that each offered row may have."""
 
-    over_limit: int
-    """Quotas that were passed, counted anew in each time that one revision of the policies was in force."""
+    over_limit: int | None
+    """Quotas that were passed, counted anew in each time that one revision of the policies was in force.
+
+    Here and below, `None` says that it was not checked: the sink does not say in which batch a row came, or, for
+    starvation and fairness, rates followed what destinations said.
+    """
 
     out_of_order: int
     wrong_reason: int
     """Rows that were admitted and are unusable, or rejected for a reason that they do not have."""
 
-    starved: int
+    starved: int | None
     """Namespaces that got nothing for longer than their contract justifies, a time that one revision was in force."""
 
-    unfair: int
+    unfair: int | None
     """Pairs of namespaces that were further apart than fairness allows, a time that one revision was in force."""
 
-    compared: int
+    compared: int | None
     """Pairs of namespaces that waited side by side, a time that one revision was in force."""
 
-    unfair_messages: float
+    unfair_messages: float | None
     """How far any such pair was apart at most, in messages of the largest size."""
 
     @property
     def keeps_the_laws(self) -> bool:
-        wrong = (self.lost, self.doubled, self.over_limit, self.out_of_order, self.wrong_reason, self.starved)
-        return not any((*wrong, self.unfair))
+        return not any(getattr(self, name) for name in _FAULTS)
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+    @property
+    def verdict(self) -> str:
+        """One sentence for people: what was broken, and what the run could not show."""
+        broken = [f"{name} {getattr(self, name)}" for name in _FAULTS if getattr(self, name)]
+        said = "broken: " + ", ".join(broken) if broken else "no law was broken"
+        unchecked = [name for name in _FAULTS if getattr(self, name) is None]
+        if unchecked:
+            why = "the sink does not say in which batch a row came"
+            if self.over_limit is not None:
+                why = "rates followed what the destination said"
+            return f"{said}; not checked: {', '.join(unchecked)} ({why})"
+        if not broken and self.compared == 0:
+            return f"{said}; fairness was not tried: no two namespaces waited side by side"
+        return said
+
+    def to_json(self, **run: str | int) -> str:
+        """Return the line, with what tells the run before its numbers."""
+        return json.dumps(run | asdict(self), separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +145,9 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     distinct = found.reset_index(drop=True)[matches.to_numpy()]["id"].nunique()
     over_limit, wrong = list(excesses(evidence)), list(wrong_reasons(evidence))
     apart, starved = list[Apart](), list[Starvation]()
-    # Else the sink does not say in which batch a row came.
-    if (admitted[BATCH] >= 0).all() and not evidence.is_pushed_back:
+    says_batch = bool((admitted[BATCH] >= 0).all())
+    says_turns = says_batch and not evidence.is_pushed_back
+    if says_turns:
         flows = Flows.of(evidence.batches, offered, admitted, rejected)
         apart = compare(evidence.batches, flows, evidence.contracts)
         starved = starvation(evidence.batches, flows, evidence.contracts)
@@ -144,7 +165,7 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         rejected=len(rejected),
         lost=len(offered) - distinct,
         doubled=len(found) - distinct,
-        over_limit=len(over_limit),
+        over_limit=len(over_limit) if says_batch else None,
         out_of_order=count_out_of_order(
             # A job that decides on references promises no order within a batch.
             admitted.sort_values([BATCH, "id"] if evidence.is_by_references else BATCH, kind="stable"),
@@ -152,10 +173,10 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
             by="id",
         ),
         wrong_reason=len(wrong),
-        starved=len(starved),
-        unfair=len(unfair),
-        compared=len(apart),
-        unfair_messages=round(max((float(pair.messages) for pair in apart), default=0.0), 3),
+        starved=len(starved) if says_turns else None,
+        unfair=len(unfair) if says_turns else None,
+        compared=len(apart) if says_turns else None,
+        unfair_messages=round(max((float(pair.messages) for pair in apart), default=0.0), 3) if says_turns else None,
     )
 
 
@@ -222,6 +243,7 @@ def wrong_reasons(evidence: Evidence) -> Iterator[str]:
 def main() -> int:
     """Take the account of a directory again; what was done to the job is not known any more."""
     account = take_account(Evidence.read(Path(sys.argv[1])), RunFacts(0))
+    print(account.verdict, file=sys.stderr)  # noqa: T201 - for people
     print(account.to_json())  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
 

@@ -294,7 +294,8 @@ def main() -> int:
     root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
     account = crash(root, asked.sink, asked.kills, asked.seed, asked.source, quotas=asked.quotas)
-    print(account.to_json(), flush=True)  # noqa: T201 - the result
+    _say(account.verdict)
+    print(account.to_json(source=asked.source, sink=asked.sink, seed=asked.seed), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1
 
 

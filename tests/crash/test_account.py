@@ -159,6 +159,24 @@ def test_doctored_run_has_its_fault(doctored: Doctor, expected: dict[str, int]) 
     assert found.keeps_the_laws == (not expected)
 
 
+def test_sink_that_does_not_say_the_batch_leaves_laws_unchecked_and_the_account_says_so() -> None:
+    evidence = run((9, 6, 6))
+    found = account(replace(evidence, admitted=evidence.admitted.assign(**{BATCH: -1})))
+    assert (found.over_limit, found.starved, found.unfair, found.compared, found.unfair_messages) == (None,) * 5
+    assert found.keeps_the_laws
+    assert found.verdict == (
+        "no law was broken; not checked: over_limit, starved, unfair (the sink does not say in which batch a row came)"
+    )
+
+
+def test_verdict_says_what_was_broken_and_that_nobody_was_compared() -> None:
+    assert account(lose(run())).verdict == "broken: lost 1"
+    alone = account(run((21,), ("t/a",)))
+    assert alone.compared == 0
+    assert alone.verdict == "no law was broken; fairness was not tried: no two namespaces waited side by side"
+    assert account(run()).verdict == "no law was broken"
+
+
 def test_row_is_rejected_by_a_quota_that_rejects() -> None:
     assert faults(account(reject("quota", "g")(run(on_excess="reject")))) == {}
     assert faults(account(reject("quota", "t")(run(on_excess="reject")))) == {"wrong_reason": 1}
