@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.crash.history import Batch, Flows
 from tests.crash.tables import read_offered
-from tests.crash.topic import PARTITIONS, RECORDS, records_of, rows_of
+from tests.crash.topic import PARTITIONS, RECORDS, records_of, rows_of, whole
 from tests.crash.workload import COLUMNS, ROWS_A_FILE, add_files, rows
 from tests.ledger import BATCH
 
@@ -20,6 +21,14 @@ def test_rows_come_back_from_their_records_as_they_were() -> None:
     offered = rows(0, ROWS_A_FILE)
     back = rows_of(records_of(offered)).sort_by("id").select(COLUMNS)
     assert [in_bytes(back, name) for name in COLUMNS] == [in_bytes(offered, name) for name in COLUMNS]
+
+
+def test_topic_that_lost_or_doubled_a_record_is_no_ground_for_an_account() -> None:
+    kept = rows_of(records_of(rows(0, ROWS_A_FILE)))
+    assert whole(kept, 1) is kept
+    for wrong in (kept.slice(1), pa.concat_tables([kept, kept.slice(0, 1)])):
+        with pytest.raises(AssertionError, match="the broker lost or doubled some"):
+            whole(wrong, 1)
 
 
 def in_bytes(table: pa.Table, name: str) -> list[object]:

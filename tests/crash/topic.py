@@ -74,7 +74,7 @@ class Topic:
     def keep(self) -> None:
         """Write what the broker has."""
         found = (list(self._broker.records(TOPIC, partition)) for partition in range(PARTITIONS))
-        pq.write_table(rows_of(found), self._root / RECORDS)
+        pq.write_table(whole(rows_of(found), self._files), self._root / RECORDS)
 
     def stop(self) -> None:
         """Stop the broker."""
@@ -129,6 +129,16 @@ def rows_of(records: Iterable[list[Record]]) -> pa.Table:
             found.append(row | {"partition": partition, "offset": offset})
     whole = {name: pa.array([row[name] for row in found], pa.int64()) for name in ("id", "size", "partition", "offset")}
     return pa.table(whole | {name: texts([row[name] for row in found]) for name in ("namespace", "note", "part")})
+
+
+def whole(kept: pa.Table, files: int) -> pa.Table:
+    """Return the rows that the topic kept: those of the files, each once, or the account would rest on less."""
+    ids, offered = kept["id"].to_pylist(), files * ROWS_A_FILE
+    assert sorted(ids) == list(range(offered)), (
+        f"the topic holds {len(ids)} records of {len(set(ids))} rows, and {offered} were offered: "
+        "the broker lost or doubled some, and no account can be taken"
+    )
+    return kept
 
 
 def _in_bytes(column: pa.ChunkedArray) -> list[Any]:
