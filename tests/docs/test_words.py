@@ -27,6 +27,7 @@ from tests.sessions import ROOT
 DOCS = ROOT / "docs"
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)")
+_ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 _PATH = re.compile(r"(?:conf|docs|jobs|notebooks|scripts|tests)/[\w./*-]+")
 
 
@@ -117,6 +118,18 @@ def test_files_and_targets_that_a_page_names_exist(page: Path) -> None:
     assert [
         link for link in _LINK.findall(text) if not (page.parent / link).exists() and "generated/" not in link
     ] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_to_a_heading_name_it_as_github_and_the_book_do(page: Path) -> None:
+    linked = [(page.parent / path if path else page, name) for path, name in _ANCHOR.findall(page.read_text())]
+    assert [f"{path.name}#{name}" for path, name in linked if name not in headings(path)] == []
+
+
+def headings(page: Path) -> set[str]:
+    """Return the names of a page's headings in links: both keep underscores."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
 def test_numbers_has_every_worked_number_of_the_documents() -> None:
