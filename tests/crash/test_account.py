@@ -266,15 +266,15 @@ ENFORCED = ({"messages_per_second": 10, "on_excess": "observe"}, 25), ({"message
 def test_job_that_keeps_the_laws_has_a_clean_account(policies: tuple[tuple[dict[str, Any], int], ...]) -> None:
     found = account(simulated(*policies))
     assert set(faults(found)) == {"lost"}  # it waits
-    assert found.compared >= 3
-    assert 0 < found.unfair_messages <= 2
+    assert (found.compared or 0) >= 3
+    assert 0 < (found.unfair_messages or 0) <= 2
 
 
 def test_leads_that_grow_as_a_raised_quota_does_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead * 500)
     found = account(simulated(*RAISED))
-    assert found.starved > 0
-    assert found.unfair > 0
+    assert (found.starved or 0) > 0
+    assert (found.unfair or 0) > 0
 
 
 def test_dry_run_that_is_owed_starves_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
