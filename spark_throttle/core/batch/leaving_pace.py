@@ -31,11 +31,15 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     is_shared = stops.scope >= 0
     at, scope = np.flatnonzero(is_shared), stops.scope[is_shared]
     together = sums(scope, weight[at], len(policy.shared))[scope]
-    in_force = np.maximum(batch.grants.rate_micro_per_ms(policy) // batch.shards, 0)
-    pace[at] = proportional(in_force[scope, dimension[at]], weight[at], together)
+    rate, quota = batch.grants.rate_micro_per_ms(policy), policy.shared.rate_micro_per_ms
+    rate = np.where(rate == 0, quota, rate)  # a job without a share will have one
+    in_force = np.maximum(rate // batch.shards, 0)
+    # What a scope that is shut holds back leaves in turns when it opens, as what a slow one holds back does.
+    pace[at] = np.maximum(proportional(in_force[scope, dimension[at]], weight[at], together), 1)
     waiting = plan.outcome.wanted - plan.outcome.served
     by_bytes = np.flatnonzero(stops.dimension == Dimension.BYTES)
     messages, size_bytes = waiting[by_bytes].T
-    pace[by_bytes] = proportional(pace[by_bytes], messages, np.maximum(size_bytes, messages))
+    in_messages = proportional(pace[by_bytes], messages, np.maximum(size_bytes, messages))
+    pace[by_bytes] = np.maximum(in_messages, pace[by_bytes] > 0)
     pace[stops.level < 0] = FREE_MICRO_PER_MS
     return pace

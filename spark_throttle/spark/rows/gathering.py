@@ -31,7 +31,10 @@ def gathered(table: pa.Table, at: Int64s, *, joined_bytes: int = _JOINED_BYTES) 
         return table.take(pa.array(at))
     batches = table.to_batches()
     starts = np.cumsum([0, *(batch.num_rows for batch in batches[:-1])])
-    return pa.concat_tables([table.schema.empty_table(), *_parts(batches, starts, at, joined_bytes)])
+    # Rows differ in size, so a part of the usual size has half the bytes that it may have.
+    some = np.array_split(at, min(len(at), 2 * table.nbytes // max(joined_bytes, 1)) + 1)
+    parts = (part for each in some for part in _parts(batches, starts, each, joined_bytes))
+    return pa.concat_tables([table.schema.empty_table(), *parts])
 
 
 def _parts(batches: list[pa.RecordBatch], starts: Int64s, at: Int64s, joined_bytes: int) -> Iterator[pa.Table]:
@@ -47,6 +50,7 @@ def _parts(batches: list[pa.RecordBatch], starts: Int64s, at: Int64s, joined_byt
         for batch, positions in zip(found.tolist(), np.split(at[order], bounds[1:]), strict=True)
     ]
     if len(at) > 1 and sum(part.nbytes for part in rows) > joined_bytes:
+        del rows  # they are taken again, half by half
         for half in np.array_split(at, 2):
             yield from _parts(batches, starts, half, joined_bytes)
         return

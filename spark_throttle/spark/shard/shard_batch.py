@@ -26,6 +26,7 @@ from spark_throttle.core.policy_change import carried, with_leads_carried
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     NEVER_MS,
+    Bools,
     CompiledPolicy,
     Int64s,
     Level,
@@ -122,7 +123,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
     waits = plan.decisions.verdict == Verdict.DELAY
     queued = len(stored.state.queue)
-    joining, left = _joining(rows, np.flatnonzero(waits[queued:]), plan)
+    joining, left = _joining(rows, waits[queued:], plan)
     after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, left.grants.epoch, folder)
     after_batch = StoredShard(
         left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
@@ -131,14 +132,16 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, files.deletable)
 
 
-def _joining(rows: pa.Table | None, at: Int64s, plan: AdmissionPlan) -> tuple[pa.Table | None, ShardState]:
+def _joining(rows: pa.Table | None, waits: Bools, plan: AdmissionPlan) -> tuple[pa.Table | None, ShardState]:
     """Return the arrivals that join the queue, and the state with them: in the order in which they are likely to leave.
 
     The core queues them as they arrived. But rows that leave together should lie in the same frames.
     """
-    state = plan.state
+    state, at = plan.state, np.flatnonzero(waits)
     if rows is None or not len(at):
         return None, state
+    if 2 * len(at) < len(waits):  # rows in any order are taken from a copy of all rows, rows in order are not
+        rows, at = rows.filter(pa.array(waits)), np.arange(len(at))
     order = likely_order(state.queue.flow, len(state.queue) - len(at), plan.pace_micro_per_ms)
     return gathered(rows, at[order]), replace(state, queue=state.queue.with_end_in(order))
 

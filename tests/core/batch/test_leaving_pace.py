@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
@@ -48,6 +50,25 @@ def test_namespaces_of_a_group_divide_its_rate_by_weight(shards: int, group: int
     assert per_second(plan) == {"a/x": group / 4, "a/y": group * 3 / 4}
 
 
+@pytest.mark.parametrize(("group", "namespaces"), [(0, 2), (1, 2_000)])
+def test_namespaces_of_a_group_that_lets_hardly_anything_pass_wait_for_it_together(
+    group: float, namespaces: int
+) -> None:
+    policy = make_policy(groups={"gold": limit(messages_per_second=group)}, default=Namespace(group="gold"))
+    plan = planned(policy, [(f"a/{number}", 1) for number in range(namespaces)])
+    assert per_second(plan) == {f"a/{number}": 0.001 for number in range(namespaces)}
+
+
+def test_namespaces_of_a_job_that_has_no_share_yet_divide_the_quota_itself() -> None:
+    light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
+    policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
+    state = granted(ShardState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
+    share_micro_per_ms = np.where(policy.shared.is_limited, 0, policy.shared.rate_micro_per_ms)
+    state = replace(state, grants=replace(state.grants, share_micro_per_ms=share_micro_per_ms))
+    plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
+    assert per_second(plan) == {"a/x": 2, "a/y": 6}
+
+
 def test_namespaces_that_the_job_stopped_divide_its_rate_by_their_weights_times_their_groups() -> None:
     policy = make_policy(
         job=limit(messages_per_second=10),
@@ -70,6 +91,12 @@ def test_rate_of_bytes_counts_by_the_sizes_of_the_rows_that_wait() -> None:
     policy = make_policy(default=Namespace(limit(bytes_per_second=100)))
     plan = planned(policy, [("a/x", 101)] + [("a/x", 10), ("a/x", 40)] * 3)
     assert per_second(plan) == {"a/x": 4}
+
+
+@pytest.mark.parametrize(("bytes_per_second", "pace"), [(1_000, 0.001), (0, 0)])
+def test_rows_that_are_large_for_their_rate_leave_slowly_and_not_never(bytes_per_second: float, pace: float) -> None:
+    policy = make_policy(default=Namespace(limit(bytes_per_second=bytes_per_second, burst_seconds=0)))
+    assert per_second(planned(policy, [("a/x", 5_000_000)] * 4)) == {"a/x": pace}
 
 
 def test_rows_that_only_a_release_time_holds_leave_before_all_others() -> None:

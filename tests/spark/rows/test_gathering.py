@@ -29,6 +29,21 @@ def test_rows_come_in_the_order_that_is_asked_for_whatever_may_be_joined(
     assert found.to_pylist() == [{"text": texts[row], "size": len(texts[row])} for row in at]
 
 
+def test_gathering_a_large_table_holds_hardly_more_than_what_it_returns() -> None:
+    rows, joined_bytes = 32_000, 1 << 20
+    values = pa.array([f"{row:01000}" for row in range(rows // 4)])
+    table = pa.table({"value": pa.chunked_array([values] * 4)})
+    at = np.random.default_rng(1).permutation(rows)
+    usual, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        found_bytes = gathered(table, at, joined_bytes=joined_bytes).nbytes  # nothing may outlive the pool
+    finally:
+        pa.set_memory_pool(usual)
+    assert found_bytes >= table.nbytes >= 30 * joined_bytes
+    assert pool.max_memory() <= found_bytes + 4 * joined_bytes
+
+
 @pytest.mark.thorough
 def test_column_of_more_than_two_gib_is_gathered() -> None:
     chunk = pa.array([bytes(1 << 20)] * 1_100)

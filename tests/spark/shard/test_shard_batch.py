@@ -14,9 +14,11 @@ import pytest
 
 from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import STATE_VERSION, pack_shard, pack_usage, unpack_usage
-from spark_throttle.core.quota import CompiledPolicy, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.rows.gathering import gathered
+from spark_throttle.spark.shard import shard_batch
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
@@ -146,6 +148,26 @@ def ids(count: int, names: list[str | None], sizes: list[int | None], *, start: 
 
 
 NOTHING = {"reason": None, "level": None, "dimension": None, "scope": None, "throttle_time_ms": 0, "delayed_ms": 0}
+
+
+@pytest.mark.parametrize(("free", "most"), [(90, 10), (3, 14)])
+def test_batch_of_which_few_rows_join_the_queue_copies_only_these_to_put_them_in_order(
+    monkeypatch: pytest.MonkeyPatch, free: int, most: int
+) -> None:
+    given: list[int] = []
+
+    def counted(rows: pa.Table, at: Int64s) -> pa.Table:
+        given.append(rows.num_rows)
+        return gathered(rows, at)
+
+    monkeypatch.setattr(shard_batch, "gathered", counted)
+    shard = Shard(make_policy(namespaces={"slow/a": Namespace(limit(messages_per_second=1, burst_seconds=0))}))
+    names = ["free/d"] * free + ["slow/a"] * 11
+    rows = pa.table({"id": list(range(free + 11))})
+    shard.batch(with_helpers(rows, names, [1] * len(names)))
+    assert given == [most]
+    assert shard.outcome.joined is not None
+    assert column([shard.outcome.joined], "id") == list(range(free + 1, free + 11))
 
 
 def test_admitted_row_says_how_long_it_waited() -> None:
