@@ -380,9 +380,10 @@ class ThrottledStreamWriter:
         promise = "the function's own" if self._function is not None else target.promise
         writer = "native" if choice.plan is not None else "Spark's"
         way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
-        logger.info("throttled query %s: decides on %s (%s)", self._name or "", way, source.why)
-        logger.info("throttled query %s: %s writer (%s)", self._name or "", writer, choice.why)
-        logger.info("throttled query %s: sink promise %s, control path %s", self._name or "", promise, control_path)
+        query = f"throttled query {self._name or 'without a name'}"
+        logger.info("%s: decides on %s (%s)", query, way, source.why)
+        logger.info("%s: %s writer (%s)", query, writer, choice.why)
+        logger.info("%s: sink promise %s, control path %s", query, promise, control_path)
 
     def _outlet(
         self, pipeline: AnyPipeline, target: Target, options: dict[str, str], control_path: str
