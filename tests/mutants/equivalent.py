@@ -13,6 +13,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)",
         "is_spent = balance_micro != full(before.rate_micro_per_ms, before.burst_micro)",
     ): "no balance is above that of a full bucket",
+    (
+        "spark_throttle/sharing/pip82.py",
+        "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, 0, value).astype(np.int64))",
+        "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, -1, value).astype(np.int64))",
+    ): "the inner number stands where the outer one replaces it: any that fits in 64 bits will do",
 }
 """Reasons, by (module, line before, line after)."""
 

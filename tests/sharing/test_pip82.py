@@ -18,6 +18,13 @@ def test_proportional_divides_10_50_30_of_100_as_pip_82_says() -> None:
     assert rule(proportional, 10_000, 1_000, 5_000, 3_000) == [1_111, 5_555, 3_333]
 
 
+def test_proportional_leaves_what_has_no_quota_unlimited_and_gives_of_a_quota_of_0_what_pulsar_does() -> None:
+    # Pulsar's calculator answers -1 for a quota below 0, and never less than 1 where anything is used.
+    assert rule(proportional, -1, 5, 5) == [-1, -1]
+    assert rule(proportional, 0, 5, 5) == [1, 1]
+    assert rule(proportional, 0, 0, 0) == [0, 0]
+
+
 def test_residual_gives_each_the_whole_of_what_is_unused() -> None:
     assert rule(residual, 100, 10, 50, 30) == [20, 60, 40]
     assert rule(residual, 100, 100, 60) == [62, 37]
