@@ -101,14 +101,14 @@ class Queue:
         [500, 0, 100, 0]
         """
         first = len(self) - len(order)
-        flow, size_bytes, arrival_ms, release_ms = (
-            np.concatenate([values[:first], values[first:][order]])
-            for values in (self.flow, self.size_bytes, self.arrival_ms, self.release_ms)
-        )
-        if self.is_deferred is None:
-            return Queue(flow, size_bytes, arrival_ms, release_ms)
-        is_deferred = np.concatenate([self.is_deferred[:first], self.is_deferred[first:][order]])
-        return Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred)
+
+        def moved(values: np.ndarray) -> np.ndarray:
+            return np.concatenate([values[:first], values[first:][order]])
+
+        return Queue(
+            moved(self.flow), moved(self.size_bytes), moved(self.arrival_ms), moved(self.release_ms),
+            None if self.is_deferred is None else moved(self.is_deferred),
+        )  # fmt: skip
 
     @classmethod
     def empty(cls) -> Queue:
@@ -206,6 +206,11 @@ class Grants:
         if self.share_micro_per_ms is None:
             return policy.shared.rate_micro_per_ms
         return rates_of_shares(self.share_micro_per_ms, policy)
+
+    def expected_micro_per_ms(self, policy: CompiledPolicy) -> Int64s:
+        """Return `rate_micro_per_ms`, with the quota in place of a share of 0: nobody knows how long that one lasts."""
+        rate = self.rate_micro_per_ms(policy)
+        return np.where(rate == 0, policy.shared.rate_micro_per_ms, rate)
 
     def is_unleased(self, policy: CompiledPolicy) -> Bools:
         """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).

@@ -14,7 +14,6 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.batch.micro_batch import MicroBatch
-from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import Dimension, Int64s
 
 FREE_MICRO_PER_MS: Final = 1 << 50
@@ -26,14 +25,11 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     stops, policy, limits = plan.outcome.stops, batch.policy, batch.entered.limits
     flows, dimension = np.arange(len(stops.scope)), np.maximum(stops.dimension, 0)
     pace = np.maximum(limits.rate_micro_per_ms, 0)[flows, dimension]
-    domain = domains_of(enforcing_scopes(batch.entered.matches.shared_scope, policy))
-    weight = weights_in(stops.scope, limits.weight, domain, policy)
+    weight = batch.weights_in(stops.scope)
     is_shared = stops.scope >= 0
     at, scope = np.flatnonzero(is_shared), stops.scope[is_shared]
     together = sums(scope, weight[at], len(policy.shared))[scope]
-    rate, quota = batch.grants.rate_micro_per_ms(policy), policy.shared.rate_micro_per_ms
-    rate = np.where(rate == 0, quota, rate)  # a job without a share will have one
-    in_force = np.maximum(rate // batch.shards, 0)
+    in_force = np.maximum(batch.grants.expected_micro_per_ms(policy) // batch.shards, 0)
     # What a scope that is shut holds back leaves in turns when it opens, as what a slow one holds back does.
     pace[at] = np.maximum(proportional(in_force[scope, dimension[at]], weight[at], together), 1)
     waiting = plan.outcome.wanted - plan.outcome.served

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from spark_throttle.core.batch.arrivals import BatchFlows
 from spark_throttle.core.batch.flow_time import FlowTime
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.state import Grants, Queue
 
 
@@ -34,3 +35,8 @@ class MicroBatch:
 
     time: FlowTime | None = None
     """The time quotas of the flows; `None` if they hold none back. `entered` has the limits that they put in force."""
+
+    def weights_in(self, scope: Int64s) -> Int64s:
+        """Return the weight of each flow in a shared scope of its own; shape (flows,)."""
+        domain = domains_of(enforcing_scopes(self.entered.matches.shared_scope, self.policy))
+        return weights_in(scope, self.entered.limits.weight, domain, self.policy)

@@ -27,7 +27,7 @@ from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.token_bucket import divided_throttle_time_ms, throttle_time_ms
-from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
+from spark_throttle.core.names.matching import enforcing_scopes
 from spark_throttle.core.quota import NEVER_MS, Bools, Int64s, Level, OnExcess, Verdict
 
 
@@ -48,8 +48,7 @@ class ThrottleTimes:
         A debt of a shared scope is divided among the shards, and each repays its part from its part of the rate. What
         this batch has overdrawn is not divided yet: the whole rate repays it.
         """
-        in_force, quota = batch.grants.rate_micro_per_ms(batch.policy), batch.policy.shared.rate_micro_per_ms
-        rate = np.where(in_force == 0, quota, in_force)  # without a share, nobody knows how long the job waits for one
+        rate = batch.grants.expected_micro_per_ms(batch.policy)
         divided_micro = np.minimum(batch.grants.balance_micro, 0)
         divided_ms = divided_throttle_time_ms(divided_micro, rate, shards=batch.shards)
         overdrawn_ms = throttle_time_ms(plan.grants.balance_micro - divided_micro, rate)
@@ -145,10 +144,9 @@ def _deferred(
     rows: Candidates, scope: Int64s, waits: Bools, candidates: Candidates, plan: FlowPlan, batch: MicroBatch
 ) -> Bools:
     """Return which of the rows behind wait for their verdict, of those that a shared `scope` would reject."""
-    stops, entered, policy = plan.outcome.stops, batch.entered, batch.policy
+    entered, policy = batch.entered, batch.policy
     left = queue_bounds.QueueRoom.of(policy.queue, batch.shards).beside(rows.size_bytes[waits])
-    domain = domains_of(enforcing_scopes(entered.matches.shared_scope, policy))
-    weight = weights_in(stops.scope, entered.limits.weight, domain, policy)
+    weight = batch.weights_in(plan.outcome.stops.scope)
     room = WaitingRoom.of(plan.grants, policy, left)
     names, served = entered.flows.names, plan.outcome.served
     return room.takes(rows, scope, served, weight, candidates, names, now_ms=batch.now_ms)

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Int64s
 
 _JOINED_BYTES: Final = 1 << 30
@@ -41,19 +42,12 @@ def _parts(batches: list[pa.RecordBatch], starts: Int64s, at: Int64s, joined_byt
     """Yield tables of the rows at `at`, none with more bytes than may be joined, unless it is of one row."""
     if not len(at):
         return
-    batch_of_row = np.searchsorted(starts, at, side="right") - 1
-    order = np.argsort(batch_of_row, kind="stable")
-    found = np.unique(batch_of_row)
-    bounds = np.searchsorted(batch_of_row[order], found)
-    rows = [
-        batches[batch].take(pa.array(positions - starts[batch]))
-        for batch, positions in zip(found.tolist(), np.split(at[order], bounds[1:]), strict=True)
-    ]
+    layout = Segments.by_key(np.searchsorted(starts, at, side="right") - 1, len(batches))
+    of_batch = np.split(at[layout.order], layout.starts[1:])
+    rows = [batches[each].take(pa.array(of_batch[each] - starts[each])) for each in np.flatnonzero(layout.counts)]
     if len(at) > 1 and sum(part.nbytes for part in rows) > joined_bytes:
         del rows  # they are taken again, half by half
         for half in np.array_split(at, 2):
             yield from _parts(batches, starts, half, joined_bytes)
         return
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    yield pa.Table.from_batches(rows).take(pa.array(place))
+    yield pa.Table.from_batches(rows).take(pa.array(layout.position))
