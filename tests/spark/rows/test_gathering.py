@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,13 @@ def test_rows_come_in_the_order_that_is_asked_for_whatever_may_be_joined(
     found = gathered(table, at, joined_bytes=joined_bytes)
     assert found.schema.equals(table.schema)
     assert found.to_pylist() == [{"text": texts[row], "size": len(texts[row])} for row in at]
+
+
+def test_part_of_many_rows_of_many_chunks_is_in_order() -> None:
+    chunk = pa.array(range(100), pa.int64())
+    table = pa.table({"number": pa.chunked_array([pc.add(chunk, 100 * number) for number in range(4)])})
+    at = np.random.default_rng(1).permutation(400)
+    assert gathered(table, at, joined_bytes=table.nbytes // 4).column("number").to_pylist() == at.tolist()
 
 
 def test_gathering_a_large_table_holds_hardly_more_than_what_it_returns() -> None:
