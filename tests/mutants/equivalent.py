@@ -18,6 +18,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, 0, value).astype(np.int64))",
         "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, -1, value).astype(np.int64))",
     ): "the inner number stands where the outer one replaces it: any that fits in 64 bits will do",
+    (
+        "spark_throttle/sharing/pip82.py",
+        "scopes = int(scope.max(initial=-1)) + 1",
+        "scopes = int(scope.max(initial=1)) + 1",
+    ): "it makes more scopes than there are if these are fewer than two: without a row they change nothing",
 }
 """Reasons, by (module, line before, line after)."""
 

@@ -329,3 +329,20 @@ def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> No
     time.now_ms += SETTINGS.hold_ms
     job.visit()
     assert job.rate() == pytest.approx(QUOTA * SETTINGS.floor_percent / 100, rel=0.2)
+
+
+def test_thread_waits_until_the_next_visit_is_due_and_ends_when_it_is_stopped(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float | None] = []
+
+    def wait(_: threading.Event, timeout: float | None = None) -> bool:
+        waited.append(timeout)
+        job.keeper.stop()
+        return True
+
+    monkeypatch.setattr(LeaseKeeper, "act", lambda _: 2_500)
+    monkeypatch.setattr(threading.Event, "wait", wait)
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    job.keeper.start()
+    assert waited == [2.5]
