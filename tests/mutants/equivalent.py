@@ -23,6 +23,11 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "scopes = int(scope.max(initial=-1)) + 1",
         "scopes = int(scope.max(initial=1)) + 1",
     ): "it makes more scopes than there are if these are fewer than two: without a row they change nothing",
+    (
+        "spark_throttle/sharing/own_scopes.py",
+        "_UNLIMITED = np.uint32(0xFFFF_FFFF)",
+        "_UNLIMITED = np.uint32( 4294967294)",
+    ): "no job sends it, and the largest code of a rate is 0x6BFFFFFF",
 }
 """Reasons, by (module, line before, line after)."""
 
