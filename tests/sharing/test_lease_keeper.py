@@ -334,15 +334,21 @@ def test_keeper_of_a_clock_below_0_holds_a_lease(exchange: MemoryExchange) -> No
 def test_thread_waits_until_the_next_visit_is_due_and_ends_when_it_is_stopped(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited: list[float | None] = []
+    waited: list[float] = []
+    threads: list[threading.Thread] = []
 
-    def wait(_: threading.Event, timeout: float | None = None) -> bool:
+    def wait(timeout: float) -> bool:
         waited.append(timeout)
+        threads.append(threading.current_thread())
         job.keeper.stop()
+        has_waited.set()
         return True
 
+    has_waited = threading.Event()
     monkeypatch.setattr(LeaseKeeper, "act", lambda _: 2_500)
-    monkeypatch.setattr(threading.Event, "wait", wait)
-    monkeypatch.setattr(threading.Thread, "start", threading.Thread.run)
+    monkeypatch.setattr(job.keeper._has_moved, "wait", wait)
     job.keeper.start()
+    assert has_waited.wait(60)
+    threads[0].join(60)
+    assert not threads[0].is_alive()
     assert waited == [2.5]
