@@ -120,6 +120,27 @@ class Directory:
                 Path(written).unlink(missing_ok=True)
             raise
 
+    def copy(self, files: fs.FileSystem, path: str, name: str) -> None:
+        """Copy a file of any file system, over any that was there; within one store, the store copies it.
+
+        Not whole at once, as `write` is: a copy that was interrupted may have left a part of the file.
+        """
+        target = PurePosixPath(self.path(name))
+        if self._moves:
+            Path(target.parent).mkdir(parents=True, exist_ok=True)
+        fs.copy_files(path, str(target), source_filesystem=files, destination_filesystem=self._files)
+
+    def size_bytes(self, name: str) -> int | None:
+        """Return the size of a file, or `None` where there is none."""
+        found = self._files.get_file_info(self.path(name))
+        return found.size if found.type == fs.FileType.File else None
+
+    def names_below(self, folder: str) -> list[str]:
+        """Return the names of all files below a folder, from the folder on, sorted; none if there is no such folder."""
+        below = self.path(folder)
+        found = self._files.get_file_info(fs.FileSelector(below, allow_not_found=True, recursive=True))
+        return sorted(info.path[len(below) + 1 :] for info in found if info.type == fs.FileType.File)
+
     def _write_in_folder(self, path: PurePosixPath, content: bytes) -> None:
         try:
             self._write(str(path), content)

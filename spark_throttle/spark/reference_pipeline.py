@@ -38,6 +38,7 @@ from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.references.reading_sums import packed_sums
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
@@ -47,7 +48,7 @@ from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
-from spark_throttle.spark.state_reader import waiting_places
+from spark_throttle.spark.state_reader import is_readable, waiting_places
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
@@ -128,7 +129,7 @@ class ReferencePipeline:
             is_explained,
             queue_room(given.policies, spark),
             partition_columns=tuple(found.partition_columns),
-            tells_waiting=True,
+            sums_of=packed_sums,
             queue=queue_storage(spark, control_path),
         )
         return (
@@ -157,13 +158,15 @@ class ReferencePipeline:
         assert given.size is not None  # noqa: S101 - `problem` asks for it
         extents = Extents(Directory(control_path))
         source = PayloadSource(control_path, checkpoint, extents, stream.root, stream.source_schema)
+        waiting_after = partial(waiting_places, checkpoint=checkpoint, control_path=control_path)
         payload = ReferencePayload(
             source,
             stream.rows,
+            stream.rows.of_decided(),
             as_column(given.namespace),
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
             tuple(as_column(column) for column in given.order_by or ()),
-            partial(waiting_places, checkpoint=checkpoint, control_path=control_path),
+            waiting_after if is_readable(checkpoint) else None,
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
             keeps_order=isinstance(admitted, Target) and not admitted.is_paid_by_bytes,

@@ -97,6 +97,13 @@ class RowSteps:
             rows = step.apply(rows, keep)
         return rows
 
+    def of_decided(self) -> RowSteps:
+        """Return the same expressions for rows that were decided on: they met the conditions when they arrived.
+
+        To ask them again could lose a row, where Spark computes a condition otherwise meanwhile.
+        """
+        return RowSteps(tuple(step for step in self.steps if step.condition is None))
+
     def then(self, step: _Step) -> RowSteps:
         """Return these expressions and one more."""
         return RowSteps((*self.steps, step))
@@ -124,7 +131,11 @@ class ReferenceStream:
         def kept(known: Mapping[str, str]) -> dict[str, str]:
             return dict(known) if "*" in names else {name: known[name] for name in names if name in known}
 
-        return self._then(_Step(lambda rows, keep: rows.select(*columns, *keep), kept))
+        def apply(rows: DataFrame, keep: Sequence[str]) -> DataFrame:
+            found = rows.select(*columns)  # a star has kept them already
+            return rows.select(*columns, *(name for name in keep if name not in found.columns))
+
+        return self._then(_Step(apply, kept))
 
     def selectExpr(self, *expressions: str) -> ReferenceStream:  # noqa: N802 - Spark's name
         """Select SQL expressions."""

@@ -6,15 +6,13 @@ does not pass through the driver. Reading does not disturb a running query.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
@@ -22,14 +20,13 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 from spark_throttle.core.codec import StoredShard, unpack_shard
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingAccount, WaitingRows
+from spark_throttle.spark.references.waiting_copies import FILE, ROW
 from spark_throttle.spark.rows.frames import aligned, decode
 from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage, is_place
-from spark_throttle.spark.sinks.payload_reader import FILE, ROW
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _OPERATOR = "applyInPandasWithState"
@@ -141,13 +138,15 @@ def _queued(
     spark: SparkSession, checkpoint: str, control_path: str, schema: StructType | None, batch: int | None
 ) -> DataFrame:
     """Return the waiting rows; with their positions if `batch` says after which batch they wait."""
+    added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
+    if batch is None:  # the query may go on: its states and its account are read of the same batch
+        batch = int(_operator(spark, checkpoint)["maxBatchId"])
     blocks = state_blocks(spark, checkpoint, batch).select("block")
     storage = QueueStorage(control_path)
     newest = _newest_schema(blocks, storage)
-    added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
     if newest.names == [PLACE]:
-        account = None if batch is None else WaitingRows(Directory(control_path), 0).before(batch + 1)
-        return _copied(spark, checkpoint, blocks, storage, schema, added, account)
+        account = account_after(spark, control_path, batch)
+        return _copied(blocks, storage, added, copies_of(spark, control_path, account, schema))
     rows = carried_schema(schema) if schema is not None else newest
     taken = {name.lower() for name in rows.names}
     beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in added])
@@ -157,38 +156,15 @@ def _queued(
 
 
 def _copied(
-    spark: SparkSession,
-    checkpoint: str,
-    blocks: DataFrame,
-    storage: QueueStorage,
-    schema: StructType | None,
-    added: Sequence[tuple[str, DataType]],
-    account: WaitingAccount | None,
+    blocks: DataFrame, storage: QueueStorage, added: Sequence[tuple[str, DataType]], copies: DataFrame
 ) -> DataFrame:
-    """Return the waiting rows of a query that decides on references, from their copies.
-
-    An `account` says in which folders they are; without one, all folders are read. A leftover is in two of them.
-    """
+    """Return the waiting rows of a query that decides on references, from their copies."""
     places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in added)])
     unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]), storage)
     waiting = blocks.mapInArrow(unpack, places)
     waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
         ROW, F.col(PLACE).bitwiseAND(F.lit((1 << ROW_BITS) - 1))
     )
-    reader = spark.read.option("recursiveFileLookup", "true")  # or the folders' names would be a column
-    if schema is not None:
-        reader = reader.schema(StructType([*schema, *(StructField(name, LongType()) for name in (FILE, ROW))]))
-    if account is None:
-        copies = reader.parquet(f"{checkpoint.rstrip('/')}/throttle/{FOLDER}").dropDuplicates([FILE, ROW])
-    else:  # a batch that was undone may have left a folder with other rows of the same places
-        merged = reader.option("mergeSchema", "true")
-        found = [
-            merged.parquet(f"{storage.control_path}/{folder.name}").where(
-                reduce(operator.or_, (F.col(FILE).between(first, last) for first, last in folder.ranges))
-            )
-            for folder in account.held
-        ]
-        copies = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), found)
     taken = {name.lower() for name in copies.columns}
     for name in places.names[1:]:
         waiting = waiting.withColumnRenamed(name, f"throttle_{name}") if name in taken else waiting
@@ -218,24 +194,30 @@ def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None)
     ConfigurationError
         If the checkpoint does not belong to a throttled query that has committed a batch, or Spark cannot read it.
     """
+    operator = _operator(spark, checkpoint)
+    # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
+    _ = spark.streams.active
+    reader = spark.read.format("statestore").option("operatorId", operator["operatorId"])
+    if batch is not None:
+        reader = reader.option("batchId", batch)
+    state = reader.load(checkpoint)
+    return state.select(F.col("key.shard").alias("key"), F.col("value.groupState.block").alias("block"))
+
+
+def _operator(spark: SparkSession, checkpoint: str) -> Row:
+    """Return what Spark says of the throttle's states."""
     if not is_readable(checkpoint):
         raise ConfigurationError(
             f"Spark's state reader finds no checkpoint whose path has a space or one of %[]{{}}?#^`\"<>|\\, as "
             f"{checkpoint!r} has: while its query is stopped, move it to a path without"
         )
-    operators = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
-    if not operators:
+    found = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
+    if not found:
         raise ConfigurationError(
             f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch: give the "
             f"checkpointLocation that the query was started with, or restore its folder state"
         )
-    # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
-    _ = spark.streams.active
-    reader = spark.read.format("statestore").option("operatorId", operators[0]["operatorId"])
-    if batch is not None:
-        reader = reader.option("batchId", batch)
-    state = reader.load(checkpoint)
-    return state.select(F.col("key.shard").alias("key"), F.col("value.groupState.block").alias("block"))
+    return found[0]
 
 
 def _newest_schema(blocks: DataFrame, storage: QueueStorage) -> StructType:

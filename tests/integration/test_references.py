@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +20,23 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references import waiting_rows
+from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.row_condition import row_condition
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.sinks import payload_reader
+from spark_throttle.spark.sinks.payload_reader import PayloadReader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
+from tests.integration.reference_queries import BOUNDED, REFERENCES, rows, run, start, stream
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from pyspark.sql.streaming.query import StreamingQuery
 
-REFERENCES, FRAMES = "references", "frames"
-BOUNDED = policies(
-    namespaces={
-        "good/a": publish(messages_per_second=20, burst_seconds=1),
-        "bad/a": publish(messages_per_second=0, on_excess="reject"),
-    }
-)
+ODD_ROWS = [("a/é", -(2**63)), ("a/b", 2**63 - 1), ("a/b", 2**63 - 1), (None, 2**40 + 7), ("", None), ("a/c", -1)]
 
 
 @pytest.fixture(autouse=True)
@@ -46,30 +44,8 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
 
 
-def stream(lake: Lake, throttle: Throttle, *, most_files: int = 1) -> ReferenceStream:
-    """Return the stream of the offered events, as `Lake.events` does."""
-    (lake.root / "events").mkdir(exist_ok=True)
-    reader = throttle.read_stream(lake.spark).schema(SCHEMA).option("maxFilesPerTrigger", most_files)
-    return reader.parquet(lake.path("events"))
-
-
-def run(lake: Lake, document: Any, *, source: str | None = None, **settings: Any) -> StreamingQuery:
-    """Run a query until it ends by itself, and keep its rows by batch."""
-    throttle = lake.throttle(document, **settings)
-    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
-    if source is not None:
-        writer = writer.option("throttle.source", source)
-    return finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
-
-
-def start(lake: Lake, throttle: Throttle, events: ReferenceStream) -> StreamingQuery:
-    """Start a query over a stream that decides on references, and count its usage."""
-    writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).usage(lake.path("usage"))
-    return writer.option("throttle.source", REFERENCES).trigger(availableNow=True).foreachBatch(lake.keep).start()
-
-
-def rows(namespace: str, ids: Iterable[int]) -> list[Event]:
-    return [(number, namespace, 10 + number) for number in ids]
+def renamed(_: PayloadReader, __: Any, locations: Sequence[str]) -> list[str]:
+    return [f"{location}?" for location in locations]
 
 
 def test_rows_wait_leave_in_order_are_rejected_and_admitted_alike_when_a_batch_runs_again(
@@ -175,12 +151,33 @@ def test_file_of_any_name_is_read_twice(lake: Lake, names: Sequence[str]) -> Non
     assert lake.rejected_ids == [10 * number + 3 for number in range(len(names))]
 
 
-def test_rejected_rows_that_spark_reads_otherwise_reach_no_sink(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.offer(rows("bad/a", [1, 2, 3]))
-    monkeypatch.setattr("spark_throttle.spark.sinks.payload_reader.spark_path", lambda location: f"{location}?")
-    with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
+@pytest.mark.parametrize("namespace", thorough_after(1, ["bad/a", "good/a"]))
+def test_rows_that_spark_reads_by_another_name_are_an_error_and_reach_no_sink(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, namespace: str
+) -> None:
+    """Rejected rows, and admitted ones of a file of which others wait."""
+    lake.offer(rows(namespace, range(30)))
+    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    with pytest.raises(StreamingQueryException, match=r"Spark reads it by another name: file:/.*\.parquet"):
         run(lake, BOUNDED)
     assert lake.rejected == []
+    assert lake.admitted == []
+
+
+def test_partition_of_rows_that_spark_reads_by_another_name_is_an_error_and_not_null(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payload_reader, "_MOST_SCANS", 1)
+    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    for day in ("mon", "tue"):
+        folder = Path(lake.path("events")) / f"day={day}"
+        folder.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [1], "ns": ["free/a"], "size": [1]}), folder / "a.parquet")
+    throttle = lake.throttle(policies())
+    events = throttle.read_stream(lake.spark).schema(f"{SCHEMA}, day string").parquet(lake.path("events"))
+    with pytest.raises(StreamingQueryException, match="Spark reads it by another name"):
+        finish(start(lake, throttle, events))
+    assert lake.admitted == []
 
 
 def test_rows_of_a_file_of_which_nothing_stays_are_read_and_not_looked_up(
@@ -188,8 +185,8 @@ def test_rows_of_a_file_of_which_nothing_stays_are_read_and_not_looked_up(
 ) -> None:
     lake.offer(rows("free/a", range(3)))
     lake.offer([*rows("free/a", [3]), *rows("shut/a", [4])])
-    monkeypatch.setattr("spark_throttle.spark.sinks.payload_reader.spark_path", lambda location: f"{location}?")
-    with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
+    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    with pytest.raises(StreamingQueryException, match="Spark reads it by another name"):
         run(lake, policies(tenants={"shut": publish(messages_per_second=0)}))
     assert lake.admitted_ids == [0, 1, 2]
 
@@ -225,44 +222,16 @@ def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order(lake: L
     assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
 
 
-def test_source_may_lose_a_file_once_the_batch_that_brought_it_is_committed(lake: Lake) -> None:
-    lake.offer([*rows("good/a", range(60)), *rows("good/b", range(100, 103))])
-    file = next(Path(lake.path("events")).glob("*.parquet"))
-    throttle = lake.throttle(BOUNDED)
-
-    def keep(batch_rows: Any, batch: int) -> None:
-        lake.keep(batch_rows, batch)
-        if batch == 1:
-            file.unlink()
-
-    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
-    finish(writer.trigger(availableNow=True).foreachBatch(keep).start())
-    assert lake.admitted_ids == [*range(60), 100, 101, 102]
-    assert len(lake.kept) > 2
-    (folder,) = (lake.control / "waiting").iterdir()
-    assert sorted(pq.read_table(folder).column("id").to_pylist()) == list(range(21, 60)), "copied once"
-
-
-@pytest.mark.thorough
-def test_leftovers_of_copies_are_joined_and_their_rows_leave_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_rows, "_MANY_LEFTOVERS", 2)
-    document = policies(
-        namespaces={"good/a": publish(messages_per_second=20, burst_seconds=1)},
-        tenants={"shut": publish(messages_per_second=0)},
-    )
-    for file in range(5):
-        lake.offer([*rows("good/a", range(10 * file, 10 * file + 10)), *rows("shut/a", [100 + file])])
-    run(lake, document)
-    shut = list(range(100, 105))
-    assert any((lake.control / "waiting").glob("joined=*"))
-    assert [row[0] for row in lake.admitted] == list(range(50)), "in order, each once"
-    assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == shut
-    before, last = dict(lake.kept), lake.last_batch()
-    lake.crash_in(last)
-    lake.kept.clear()
-    run(lake, policies())
-    assert lake.kept.pop(last, []) == before.get(last, []), "the batch that ran again"
-    assert lake.admitted_ids == shut
+def test_row_that_met_the_condition_when_it_arrived_leaves_though_the_condition_is_another_one_by_then(
+    lake: Lake,
+) -> None:
+    lake.offer([*rows("free/a", [1, 98, 99]), *rows("shut/a", [2, 97, 100])])
+    shut = lake.throttle(policies(tenants={"shut": publish(messages_per_second=0)}))
+    finish(start(lake, shut, stream(lake, shut).where("id < 99")))
+    lake.offer(rows("free/a", [3, 96]))
+    free = lake.throttle(policies())
+    finish(start(lake, free, stream(lake, free).where("id < 50")))
+    assert lake.admitted_ids == [1, 2, 3, 97, 98]
 
 
 @pytest.mark.parametrize("harm", thorough_after(1, ["gone", "written again"]))
@@ -360,6 +329,16 @@ def test_rows_that_spark_keeps_and_the_first_reading_drops_stop_the_query(
     assert lake.kept == {}
 
 
+def test_stream_that_selects_all_columns_rejects_rows_and_drops_some(lake: Lake) -> None:
+    lake.offer([*rows("free/a", range(3)), *rows("bad/a", [100])])
+    throttle = lake.throttle(BOUNDED)
+    events = stream(lake, throttle).where("id > 0")
+    events = events.select("*", F.lit(1).alias("one"))
+    finish(start(lake, throttle, events))
+    assert (lake.admitted_ids, lake.rejected_ids) == ([1, 2], [100])
+    assert {len(row) for row in lake.admitted} == {4}
+
+
 def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -426,3 +405,15 @@ def test_stream_of_spark_cannot_be_decided_on_by_references(lake: Lake) -> None:
     writer = lake.throttle(policies()).write_stream(lake.events()).option("throttle.source", REFERENCES)
     with pytest.raises(ConfigurationError, match="read_stream"):
         writer.format("noop").start()
+
+
+def test_spark_computes_the_sums_of_the_first_reading_on_every_namespace_and_size(lake: Lake) -> None:
+    """Among them sizes whose sum is no 64-bit integer, and a name of several bytes a letter."""
+    found: list[Event] = [(at, name, size) for at, (name, size) in enumerate(ODD_ROWS)]
+    lake.offer(found)
+    seen = lake.spark.read.parquet(lake.path("events")).select("*", F.col("_metadata.row_index").alias("row"))
+    columns = {PLACE: pa.int64(), NAMESPACE: pa.string(), SIZE: pa.int64()}
+    arrays = [pa.array(of, kind) for of, kind in zip(zip(*found, strict=True), columns.values(), strict=True)]
+    decided = ReadingSums.of_references(pa.Table.from_arrays(arrays, list(columns)))
+    (sums,) = seen.selectExpr(text_of_sums("row", "ns", "size")).collect()
+    assert tuple(sums[0]) == astuple(decided)

@@ -54,6 +54,16 @@ class SourceFile:
     partition_values: tuple[tuple[str, str | None], ...] = ()
     """The values of the partition columns, which are not in the file."""
 
+    def value_of(self, column: str) -> str | None:
+        """Return the value of a partition column, by its name in any case; `None` if the file has the column itself.
+
+        Examples
+        --------
+        >>> SourceFile(0, "day=1/a.parquet", 10, 0, (("Day", "1"),)).value_of("day")
+        '1'
+        """
+        return {name.lower(): value for name, value in self.partition_values}.get(column.lower())
+
     @property
     def first_place(self) -> int:
         """The place of its first row.

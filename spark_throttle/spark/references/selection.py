@@ -7,13 +7,13 @@ ends with the last row that is wanted. So the lookup of a row costs an index, wh
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
-from urllib.parse import quote
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments
@@ -25,8 +25,7 @@ _MOST_COUNTED: Final = 1 << 20
 """Widest range of numbers in which counting is faster than sorting."""
 
 _IN_FILE: Final = (1 << ROW_BITS) - 1
-_KEPT: Final = "/_-!.~'()*,;:$&+=@"
-"""Characters beside letters and digits that Java leaves as they are in the path of a URI."""
+_STORE: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(//[^/]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class FileRows:
     number: int
     """The number of the file in its stream."""
 
-    values: Int64s
+    values: npt.NDArray[np.integer[Any]]
 
 
 def admitted_rows(places: Int64s) -> list[FileRows]:
@@ -55,8 +54,10 @@ def admitted_rows(places: Int64s) -> list[FileRows]:
     return found
 
 
-def coded_rows(places: Int64s, codes: Int64s) -> list[FileRows]:
+def coded_rows(places: Int64s, codes: npt.NDArray[np.integer[Any]]) -> list[FileRows]:
     """Return the codes of each file that has one of the places: 0 where a row is not among them, else its code plus 1.
+
+    They have the type of `codes`.
 
     Examples
     --------
@@ -65,7 +66,7 @@ def coded_rows(places: Int64s, codes: Int64s) -> list[FileRows]:
     """
     found = []
     for number, row, at in _by_file(places):
-        values = np.zeros(int(row.max()) + 1, dtype=np.int64)
+        values = np.zeros(int(row.max()) + 1, dtype=codes.dtype)
         values[row] = codes[at] + 1
         found.append(FileRows(number, values))
     return found
@@ -125,7 +126,7 @@ def _distinct(file: Int64s) -> tuple[Int64s, Int64s]:
 def as_table(rows: Sequence[FileRows], paths: Sequence[str]) -> pa.Table:
     """Return the rows of files as a table of the files' paths, their numbers, and the values of their rows."""
     counts = np.array([0, *(len(each.values) for each in rows)], dtype=np.int32)
-    content = np.concatenate([np.zeros(0, dtype=np.int64), *(each.values for each in rows)])
+    content = np.concatenate([each.values for each in rows]) if rows else np.zeros(0, dtype=np.int64)
     lists = pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), pa.array(content))
     numbers = pa.array([each.number for each in rows], pa.int64())
     return pa.table({"path": pa.array(paths, pa.string()), "number": numbers, "values": lists})
@@ -141,24 +142,14 @@ def positions(places: Int64s) -> Int64s:
     return places & _IN_FILE
 
 
-def spark_path(location: str) -> str:
-    r"""Return a file's location as Spark writes it in ``_metadata.file_path``.
+def path_in_store(name: str) -> str:
+    """Return the path of a file without its scheme and its store, from its location or from what Spark calls it.
+
+    Spark writes a path as a URI does, in ``_metadata.file_path`` and in `inputFiles`.
 
     Examples
     --------
-    >>> spark_path("/lake/day=1/a b%.parquet"), spark_path("s3a://lake/é#1.parquet")
-    ('file:/lake/day=1/a%20b%25.parquet', 's3a://lake/é%231.parquet')
-    >>> spark_path("/no\u00a0break\x85.parquet")
-    'file:/no%C2%A0break%C2%85.parquet'
+    >>> path_in_store("s3a://lake/a b%.parquet"), path_in_store(unquote("file:///a%20b%25.parquet"))
+    ('/a b%.parquet', '/a b%.parquet')
     """
-    scheme, mark, path = location.partition("://")
-    if not mark:
-        scheme, path = "file", "/" + location.removeprefix("file:").lstrip("/")
-    start = f"{scheme}://" if mark and scheme != "file" else "file:"
-    path = path if start != "file:" else "/" + path.lstrip("/")
-    return start + "".join(character if _is_kept(character) else quote(character, safe=_KEPT) for character in path)
-
-
-def _is_kept(character: str) -> bool:
-    """Return whether Java leaves a character as it is because it is neither ASCII, nor a space, nor a control."""
-    return ord(character) > 127 and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
+    return "/" + _STORE.sub("", name).lstrip("/")

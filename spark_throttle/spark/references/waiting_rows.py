@@ -1,9 +1,13 @@
 """Where the payload of waiting rows lies, and how many rows still wait there.
 
-Rows that join the queue in a batch are copied, once, to a folder of that batch in the control directory. So a source
-may lose a file as soon as the batch that brought it is committed. The account of a batch lists the folders of which
-rows wait after it. It is a function of the account before it and of the batch, so a batch that runs again writes the
-same, and after a checkpoint was put back the accounts go on from there.
+Rows that join the queue in a batch are copied, once, to a folder of that batch in the control directory: their files as
+they are, if they are small, or else the rows alone (`is_kept_whole`). So a source may lose a file as soon as the batch
+that brought it is committed. The account of a batch lists the folders of which rows wait after it. It is a function of
+the account before it and of the batch, so a batch that runs again writes the same, and after a checkpoint was put back
+the accounts go on from there.
+
+Many rows that join together are laid out in parts, in the order in which they are likely to leave (`parts_of`). A
+batch then reads the parts in which its rows lie.
 
 *Leftovers* are folders of which few rows wait any more. If they become many, or hold many rows that have left, a batch
 copies what waits in them to one folder of its own (`leftovers`). So the folders of a query are few, whatever waits for
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -23,11 +28,19 @@ import numpy as np
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.spark.references.extents import SourceFile
 
 FOLDER: Final = "waiting"
-FORMAT: Final = 2
-"""Format 1 had one range of files a folder, and did not say how many rows were copied."""
+"""The copies of rows."""
 
+FILES_FOLDER: Final = "waiting-files"
+"""The copies of whole files."""
+
+FORMAT: Final = 3
+"""Format 1 had one range of files a folder, and did not say how many rows were copied. Format 2 had neither copies of
+whole files nor parts, and did not name the source's columns."""
+
+ACCOUNT: Final = "the account of waiting rows"
 _ACCOUNTS: Final = "waiting-accounts"
 _SLACK_BATCHES: Final = 100
 """Batches for which more is kept than for a checkpoint that is put back: Spark may delete its log later than we do."""
@@ -39,8 +52,36 @@ _SPARSE: Final = 8
 _MANY_LEFTOVERS: Final = 32
 _MANY_GONE_MESSAGES: Final = 1_000_000
 
+_MOST_KEPT_MESSAGES: Final = 50_000
+_MOST_KEPT_FILES: Final = 16
+_SMALL_BYTES: Final = 4 << 20
+"""Files that are kept, however few of their rows wait: to write those alone would cost Spark more."""
+
+_MOST_KEPT_BYTES: Final = 64 << 20
+_KEPT_SHARE: Final = 4
+"""Larger files are kept if one row in so many waits."""
+
+_PART_MESSAGES: Final = 20_000
+"""About as many rows as Spark reads in the time that it takes to plan a query."""
+
+_MOST_PARTS: Final = 120
+"""The number of a part is an integer of eight bits."""
+
 FileRange = tuple[int, int]
 """The first and the last number of neighbouring files."""
+
+
+class CopyKind(StrEnum):
+    """What a folder of copies holds."""
+
+    FILES = "files"
+    """The files in which rows joined the queue in one batch, as they are."""
+
+    ROWS = "batch"
+    """The rows that joined the queue in one batch."""
+
+    LEFTOVERS = "joined"
+    """The leftovers of other folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +94,21 @@ class WaitingFolder:
 
     waiting_messages: int
     copied_messages: int
+    """The rows that were copied; those of whole files, also if they did not join the queue."""
+
     empty_since: int | None = None
     """The batch in which its last row left."""
 
-    is_joined: bool = False
-    """Whether its rows were leftovers of other folders."""
+    kind: CopyKind = CopyKind.ROWS
+    parts: int = 0
+    """The number of parts in which its rows are laid out; 0 if they lie in one folder."""
 
     @property
     def name(self) -> str:
         """The name of the folder in the control directory."""
-        return f"{FOLDER}/{'joined' if self.is_joined else 'batch'}={self.batch}"
+        if self.kind == CopyKind.FILES:
+            return f"{FILES_FOLDER}/batch={self.batch}"
+        return f"{FOLDER}/{self.kind}={self.batch}"
 
     @property
     def is_leftover(self) -> bool:
@@ -73,18 +119,21 @@ class WaitingFolder:
     def to_fields(self) -> list[Any]:
         """Return the fields that `from_fields` takes."""
         ranges = [list(each) for each in self.ranges]
-        return [self.batch, ranges, self.waiting_messages, self.empty_since, self.copied_messages, self.is_joined]
+        counts = [self.waiting_messages, self.empty_since, self.copied_messages]
+        return [self.batch, ranges, *counts, str(self.kind), self.parts]
 
     @classmethod
     def from_fields(cls, fields: Sequence[Any]) -> WaitingFolder:
-        """Return the folder of the fields that `to_fields` returned, or that a release with format 1 wrote."""
+        """Return the folder of the fields that `to_fields` returned, or that a release with format 1 or 2 wrote."""
         if isinstance(fields[1], int):
             batch, first, last, waiting, empty = fields
             fields = [batch, [[first, last]], waiting, empty, waiting, False]
-        batch, ranges, waiting, empty, copied, is_joined = fields
+        if isinstance(fields[5], bool):
+            fields = [*fields[:5], CopyKind.LEFTOVERS if fields[5] else CopyKind.ROWS, 0]
+        batch, ranges, waiting, empty, copied, kind, parts = fields
         return cls(
             int(batch), tuple((int(first), int(last)) for first, last in ranges), int(waiting), int(copied),
-            None if empty is None else int(empty), bool(is_joined),
+            None if empty is None else int(empty), CopyKind(kind), int(parts),
         )  # fmt: skip
 
 
@@ -94,6 +143,8 @@ class WaitingAccount:
 
     batch: int
     folders: tuple[WaitingFolder, ...] = ()
+    schema: str = ""
+    """The schema of the source in the batch, as Spark's JSON: files are copied with columns of their own."""
 
     @property
     def held(self) -> tuple[WaitingFolder, ...]:
@@ -105,13 +156,15 @@ class WaitingAccount:
         found = (folder for folder in self.held if any(first <= file <= last for first, last in folder.ranges))
         return next(found, None)
 
-    def after(self, batch: int, left: Int64s, joined: Int64s) -> WaitingAccount:
+    def after(self, batch: int, left: Int64s, joined: Int64s, *, kept_messages: int = 0) -> WaitingAccount:
         """Return the account after a batch.
 
         Parameters
         ----------
         left, joined
             The numbers of the files of the rows that left the queue in the batch, and of those that joined it.
+        kept_messages
+            The rows of the files of `joined`, if these are kept whole.
 
         Examples
         --------
@@ -132,7 +185,10 @@ class WaitingAccount:
             )
         if len(joined):
             files = ((int(joined.min()), int(joined.max())),)
-            folders.append(WaitingFolder(batch, files, len(joined), len(joined)))
+            kind = CopyKind.FILES if kept_messages else CopyKind.ROWS
+            parts = 0 if kept_messages else parts_of(len(joined))
+            copied = kept_messages or len(joined)
+            folders.append(WaitingFolder(batch, files, len(joined), copied, kind=kind, parts=parts))
         return WaitingAccount(batch, tuple(folders))
 
     def leftovers(self) -> tuple[WaitingFolder, ...]:
@@ -169,17 +225,56 @@ class WaitingAccount:
             replace(folder, waiting_messages=0, empty_since=self.batch) if folder in leftovers else folder
             for folder in self.folders
         ]
-        new = WaitingFolder(self.batch, ranges, messages, messages, is_joined=True)
-        return WaitingAccount(self.batch, (*folders, new))
+        new = WaitingFolder(self.batch, ranges, messages, messages, kind=CopyKind.LEFTOVERS)
+        return replace(self, folders=(*folders, new))
 
     def to_fields(self) -> dict[str, Any]:
         """Return the fields that `from_fields` takes."""
-        return {"batch": self.batch, "folders": [folder.to_fields() for folder in self.folders]}
+        folders = [folder.to_fields() for folder in self.folders]
+        return {"batch": self.batch, "folders": folders, "schema": self.schema}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> WaitingAccount:
         """Return the account of the fields that `to_fields` returned."""
-        return cls(int(fields["batch"]), tuple(WaitingFolder.from_fields(each) for each in fields["folders"]))
+        folders = tuple(WaitingFolder.from_fields(each) for each in fields["folders"])
+        return cls(int(fields["batch"]), folders, str(fields.get("schema", "")))
+
+
+def is_kept_whole(joined_messages: int, messages: int | None, files: Sequence[SourceFile]) -> bool:
+    """Return whether the files in which rows join the queue are copied as they are.
+
+    To copy a file takes no query of Spark, which costs as much as to copy many megabytes. A file whose folder has some
+    of the values of its rows is not copied, for its copy would lack them.
+
+    Parameters
+    ----------
+    messages
+        The rows of the files; `None` if the stream drops some of them.
+
+    Examples
+    --------
+    >>> large = [SourceFile(0, "a", 32 << 20, 0)]
+    >>> is_kept_whole(25_000, 100_000, large), is_kept_whole(24_999, 100_000, large), is_kept_whole(50_001, 60_000, [])
+    (True, False, False)
+    """
+    if joined_messages > _MOST_KEPT_MESSAGES or len(files) > _MOST_KEPT_FILES:
+        return False
+    if any(file.partition_values for file in files):
+        return False
+    size_bytes = sum(file.size_bytes for file in files)
+    is_mostly_wanted = messages is not None and joined_messages * _KEPT_SHARE >= messages
+    return size_bytes <= _SMALL_BYTES or (is_mostly_wanted and size_bytes <= _MOST_KEPT_BYTES)
+
+
+def parts_of(joined_messages: int) -> int:
+    """Return the number of parts in which rows that join the queue together are laid out; 0 if they are few.
+
+    Examples
+    --------
+    >>> parts_of(50_000), parts_of(100_000), parts_of(5_000_000)
+    (0, 5, 120)
+    """
+    return 0 if joined_messages <= _MOST_KEPT_MESSAGES else min(joined_messages // _PART_MESSAGES, _MOST_PARTS)
 
 
 def is_in_ranges(folders: Sequence[WaitingFolder], files: Int64s) -> Bools:
@@ -238,9 +333,7 @@ class WaitingRows:
 
     def before(self, batch: int) -> WaitingAccount:
         """Return the account that the batch before has left; an empty one if it left none."""
-        found = read_versioned(
-            self.directory, _name(batch - 1), "the account of waiting rows", FORMAT, WaitingAccount.from_fields
-        )
+        found = read_versioned(self.directory, account_name(batch - 1), ACCOUNT, FORMAT, WaitingAccount.from_fields)
         return WaitingAccount(batch - 1) if found is None else found
 
     def settle(self, account: WaitingAccount) -> None:
@@ -250,17 +343,18 @@ class WaitingRows:
         """
         batch = account.batch
         if not account.folders:
-            self.directory.delete(_name(batch))
+            self.directory.delete(account_name(batch))
             return
         oldest = batch - self.batches_retained - _SLACK_BATCHES
         is_needed = [each.empty_since is None or each.empty_since >= oldest for each in account.folders]
         kept = tuple(each for each, needed in zip(account.folders, is_needed, strict=True) if needed)
-        self.directory.write(_name(batch), versioned(FORMAT, WaitingAccount(batch, kept).to_fields()))
+        self.directory.write(account_name(batch), versioned(FORMAT, replace(account, folders=kept).to_fields()))
         for folder, needed in zip(account.folders, is_needed, strict=True):
             if not needed:
                 self.directory.delete_folder(folder.name)
-        self.directory.delete(_name(oldest))
+        self.directory.delete(account_name(oldest))
 
 
-def _name(batch: int) -> str:
+def account_name(batch: int) -> str:
+    """Return the name of the account of a batch in the control directory."""
     return f"{_ACCOUNTS}/{batch:012d}.json"

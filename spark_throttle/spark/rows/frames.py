@@ -70,6 +70,9 @@ class FrameKind(IntEnum):
     HANDOVER = 7
     """Input of the operator: what becomes of a key's state where the number of shards changed (`shard.handed_over`)."""
 
+    ARRIVED = 8
+    """Output of the operator: sums of the references that arrived (`references.reading_sums`)."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
     """Return a table as frames of at most about `FRAME_BYTES` before compression; no frame if there are no rows.

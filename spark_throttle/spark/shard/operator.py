@@ -7,7 +7,7 @@ derives from it the time that earns tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.shard.handed_over import HandedOver
 from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.shard.shard_batch import run_batch
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 if TYPE_CHECKING:
     from spark_throttle.spark.sinks.file_outlet import FileOutlet
@@ -53,8 +53,8 @@ class ShardOperator:
     partition_columns: tuple[str, ...] = ()
     """Partition columns of the sink."""
 
-    tells_waiting: bool = False
-    """Whether the rows that join the queue are returned too."""
+    sums_of: Callable[[pa.Table], bytes] | None = None
+    """What is returned of the rows that arrived, beside those that join the queue; `None` to return neither."""
 
     queue: QueueStorage | None = None
     """Where waiting rows lie that are too large for the state; `None` to keep all of them there."""
@@ -98,9 +98,8 @@ class ShardOperator:
         state.update((version_of(outcome.state), outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             yield from self._leave(kind, tables)
-        if self.tells_waiting and outcome.joined is not None:
-            for frame in encode(outcome.joined):
-                yield _row(FrameKind.WAITING, frame)
+        if self.sums_of is not None:
+            yield from _queue_frames(outcome, self.sums_of)
         yield _row(FrameKind.USAGE, outcome.usage)
 
     def _stored_block(self, state: GroupState, key: int) -> bytes | None:
@@ -120,6 +119,14 @@ class ShardOperator:
         for table in tables:
             for frame in encode(table):
                 yield _row(kind, frame)
+
+
+def _queue_frames(outcome: ShardOutcome, sums_of: Callable[[pa.Table], bytes]) -> Iterator[pd.DataFrame]:
+    if outcome.joined is not None:
+        for frame in encode(outcome.joined):
+            yield _row(FrameKind.WAITING, frame)
+    if outcome.arrived is not None:
+        yield _row(FrameKind.ARRIVED, sums_of(outcome.arrived))
 
 
 def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:

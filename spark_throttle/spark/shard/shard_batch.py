@@ -60,7 +60,10 @@ class ShardOutcome:
     rejected: list[pa.Table]
     usage: bytes
     joined: pa.Table | None = None
-    """The rows that joined the queue."""
+    """The rows that joined the queue, in the order in which they are likely to leave."""
+
+    arrived: pa.Table | None = None
+    """The rows that arrived, with the helper columns."""
 
     deletable_files: tuple[str, ...] = ()
     """The files of waiting rows that no checkpoint can need after this batch."""
@@ -129,7 +132,9 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
-    return ShardOutcome(pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, files.deletable)
+    return ShardOutcome(
+        pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
+    )
 
 
 def _joining(rows: pa.Table | None, waits: Bools, plan: AdmissionPlan) -> tuple[pa.Table | None, ShardState]:

@@ -1,15 +1,14 @@
 """The payload of a batch that was decided on references: its rows, read by Spark when they leave, once.
 
-The operator's frames name the rows by their places. Before a sink is given anything, three things happen:
+The operator's frames name the rows by their places. Before a sink is given anything, four things happen:
 
-- The two readings are compared. Each file must be what its extent says of it, and Spark counts the admitted rows by its
-  own evaluation of the user's expressions: their number, and the sums of their positions, of the lengths of their
-  namespaces and, where the size is a column, of their sizes. A file of which nothing stays is read as it is: its number
-  of rows says that all positions are there. Of the rejected rows Spark counts the number and the positions, and whether
-  those without a namespace or a size have none. If the stream drops rows by a condition, Spark counts the rows that it
-  keeps of the batch's files. All must be what was decided.
-- Rows that join the queue are copied to the control directory (`references.waiting_rows`), and the copies are counted.
-- If leftovers of earlier copies are many, those of their rows that wait are copied to one folder, and counted too.
+- The two readings are compared. Each file must be what its extent says of it, and Spark computes the same sums of all
+  rows of the batch's files, by its own evaluation of the user's expressions, as the first reading had
+  (`references.reading_sums`). So a row that waits is compared when it arrives.
+- Rows that join the queue are copied to the control directory (`references.waiting_rows`): their files as they are, or
+  by Spark; then the places in the copies are summed. When such a row leaves, its place must be in the copies, once
+  (`references.waiting_copies`).
+- If leftovers of earlier copies are many, those of their rows that wait are copied to one folder.
 - The account of waiting rows is written.
 
 When all sinks have taken the batch, the files are compared with their extents once more.
@@ -21,36 +20,34 @@ the rows of each namespace in the order in which they were admitted, which takes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import reduce
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import (
-    FileRows,
-    admitted_rows,
-    coded_rows,
-    distinct_files,
-    file_numbers,
-    positions,
-    split_by_file,
+from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
+from spark_throttle.spark.references.selection import distinct_files, file_numbers, positions, split_by_file
+from spark_throttle.spark.references.waiting_copies import FILE, PART, ROW
+from spark_throttle.spark.references.waiting_rows import (
+    CopyKind,
+    WaitingAccount,
+    WaitingFolder,
+    WaitingRows,
+    is_in_ranges,
+    is_kept_whole,
 )
-from spark_throttle.spark.references.waiting_rows import FOLDER, WaitingAccount, WaitingRows, is_in_ranges
-from spark_throttle.spark.rows.frames import FrameKind, decode
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, FrameKind, decode
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
-from spark_throttle.spark.sinks.payload_reader import FILE, ROW, PayloadReader, PayloadSource
+from spark_throttle.spark.sinks.payload_reader import PayloadReader, PayloadSource
 
 WaitingPlaces = Callable[[SparkSession, int], Int64s]
 """Returns the places of the rows that wait after a batch; called rarely, for it opens the state of all shards."""
@@ -61,7 +58,6 @@ Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 _CODE: Final = "__throttle_code"
 _KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
 _OF_CONDITION: Final = "that meet the stream's condition"
-_NO_NAMESPACE, _NO_SIZE = "namespace_missing", "size_missing"
 _REMEDY: Final = (
     "restore its files; or, if an expression makes several rows of one or depends on other rows, set "
     "option('throttle.source', 'frames') on a new checkpoint"
@@ -77,12 +73,19 @@ class ReferencePayload:
 
     source: PayloadSource
     transform: Transform
+    """Applied to all rows of files; it drops those that do not meet a condition."""
+
+    transform_decided: Transform
+    """The same without the conditions, for rows that were decided on."""
+
     namespace: Column
     size: Column | None
     """The size, if it is a column: to compute it from a payload, the check would read every row as a whole."""
 
     order: tuple[Column, ...]
-    waiting_after: WaitingPlaces
+    waiting_after: WaitingPlaces | None
+    """`None` if Spark cannot read the states; then leftovers are not joined."""
+
     batches_retained: int
     drops_rows: bool = False
     """Whether the stream drops rows by a condition."""
@@ -97,13 +100,17 @@ class ReferencePayload:
         ------
         SourceChangedError
             If Spark does not see the rows that were decided.
+        DamagedError
+            If a row that waited has no copy.
         """
         tables: dict[FrameKind, list[pa.Table]] = {kind: [] for kind in _KINDS}
-        usage = []
+        usage, arrived = [], []
         for row in frames.select("kind", "frame").collect():
             kind = FrameKind(row["kind"])
             if kind == FrameKind.USAGE:
                 usage.append(bytes(row["frame"]))
+            elif kind == FrameKind.ARRIVED:
+                arrived.append(ReadingSums.unpack(bytes(row["frame"])))
             else:
                 tables[kind].append(decode(bytes(row["frame"])))
         admitted, rejected, joined = (pa.concat_tables(found) if found else None for found in tables.values())
@@ -111,69 +118,99 @@ class ReferencePayload:
         before = waiting.before(batch)
         reader = PayloadReader(frames.sparkSession, batch, self.source, before)
         places = _places(admitted)
+        left = np.concatenate([places, _places(rejected)])
+        reader.check_sources(distinct_files(left))
+        self._check(reader, ReadingSums.total(arrived))
         stays = {*distinct_files(_places(rejected)), *distinct_files(_places(joined))}
 
         def is_whole(file: int) -> bool:
             return not self.keeps_order and file not in stays and before.folder_of(file) is None
 
         whole, others = split_by_file(places, is_whole)
-        rows = ReferenceRows(self, reader, usage, places, whole, others, _files(others), rejected)
-        reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in usage]
-        if self.drops_rows:
-            self._check_kept(reader, reports, rows)
-        rows.check(reports)
-        self._copy(reader, _places(joined), f"{FOLDER}/batch={batch}")
-        left = np.concatenate([rows.admitted_places, _places(rejected)])
-        account = before.after(batch, file_numbers(left), file_numbers(_places(joined)))
-        waiting.settle(self._with_leftovers_joined(frames.sparkSession, reader, account, left))
-        return rows
+        kept_messages = self._kept_messages(reader, left, _places(joined))
+        account = before.after(
+            batch, file_numbers(left), file_numbers(_places(joined)), kept_messages=kept_messages or 0
+        )
+        if joined is not None:
+            self._copy(reader, account.folders[-1], [_places(table) for table in tables[FrameKind.WAITING]])
+        account = self._with_leftovers_joined(frames.sparkSession, reader, account, left)
+        waiting.settle(replace(account, schema=self.source.schema.json()))
+        return ReferenceRows(self, reader, usage, places, whole, others, rejected)
+
+    def _check(self, reader: PayloadReader, arrived: ReadingSums) -> None:
+        """Refuse a batch if Spark does not see the rows that were decided on."""
+        found = reader.arrived(has_rows=self.drops_rows)
+        seen = ReadingSums()
+        if found is not None:
+            rows = self.transform(found, (ROW,))
+            columns = [self.namespace.alias(NAMESPACE)]
+            if self.size is not None:
+                columns.append(self.size.cast("bigint").alias(SIZE))
+            size, position = None if self.size is None else SIZE, ROW if self.drops_rows else None
+            measured = rows.select(*columns, ROW) if self.drops_rows else rows.select(*columns)
+            (sums,) = measured.selectExpr(text_of_sums(position, NAMESPACE, size)).collect()
+            seen = ReadingSums(*(value or 0 for value in sums[0]))
+        decided = arrived.comparable(has_positions=self.drops_rows, has_sizes=self.size is not None)
+        self._compare(astuple(decided), astuple(seen), _OF_CONDITION if self.drops_rows else "")
+
+    def _kept_messages(self, reader: PayloadReader, left: Int64s, joined: Int64s) -> int | None:
+        """Return the rows of the files in which rows join the queue, if these are kept whole."""
+        numbers = distinct_files(joined)
+        messages = len(joined) + int(np.isin(file_numbers(left), numbers).sum())
+        files = reader.arrived_files(numbers)
+        is_kept = is_kept_whole(len(joined), None if self.drops_rows else messages, files)
+        return messages if len(joined) and is_kept else None
+
+    def _copy(self, reader: PayloadReader, folder: WaitingFolder, joined: Sequence[Int64s]) -> None:
+        """Copy rows that join the queue; an earlier attempt at the batch copied the same rows.
+
+        Parameters
+        ----------
+        joined
+            The places of each table, in the order in which they are likely to leave.
+        """
+        places = np.concatenate(joined)
+        reader.copies.clear(folder)
+        if folder.kind == CopyKind.FILES:
+            reader.keep(distinct_files(places), folder.name)
+        elif folder.parts:
+            part = np.concatenate([np.arange(len(each)) * folder.parts // len(each) for each in joined])
+            rows, parts = reader.parted(places, part.astype(np.int8), PART)
+            self._compare_places(places, reader.copies.write(rows, folder.name, parts))
+        else:
+            self._compare_places(places, reader.copies.write(reader.admitted(places), folder.name))
 
     def _with_leftovers_joined(
         self, spark: SparkSession, reader: PayloadReader, account: WaitingAccount, left: Int64s
     ) -> WaitingAccount:
         """Return the account of a batch after it has copied what waits in leftovers, if they are many."""
         leftovers = account.leftovers()
-        if not leftovers:
+        if not leftovers or self.waiting_after is None:
             return account
         waits = self.waiting_after(spark, account.batch - 1)
         places = np.sort(np.setdiff1d(waits[is_in_ranges(leftovers, file_numbers(waits))], left, assume_unique=True))
         after = account.with_joined(leftovers)
-        decided, counted = len(places), after.folders[-1].waiting_messages
-        if decided != counted:
+        new = after.folders[-1]
+        if len(places) != new.waiting_messages:
             raise DamagedError(
                 f"the account of waiting rows of batch {account.batch - 1}",
-                f"{counted} rows of it wait, and in the state {decided} of them do",
+                f"{new.waiting_messages} rows of it wait, and in the state {len(places)} of them do",
                 RESTORE_CHECKPOINT,
             )
-        self._copy(reader, places, after.folders[-1].name)
+        self._compare_places(places, reader.copies.write(reader.admitted(places), new.name))
         return after
 
-    def _check_kept(self, reader: PayloadReader, reports: Sequence[UsageReport], rows: ReferenceRows) -> None:
-        """Refuse a batch if Spark keeps another number of the rows of its files than were decided on.
+    def _compare_places(self, places: Int64s, seen: tuple[int, int, int]) -> None:
+        decided = len(places), int(file_numbers(places).sum()), int(positions(places).sum())
+        self._compare(decided, seen, "that wait, and of their places")
 
-        Those of whole files are counted among the admitted rows.
-        """
-        arrived = sum(int(report.offered[:, 0].sum()) + report.invalid_messages for report in reports)
-        in_whole = len(rows.admitted_places) - len(rows.looked_up_places)
-        found = reader.arrived(besides=rows.whole_files)
-        seen = (0,) if found is None else _sums(self.transform(found, ()), [F.lit(1)])
-        self.compare((arrived - in_whole,), seen, f"rows {_OF_CONDITION}")
-
-    def _copy(self, reader: PayloadReader, places: Int64s, folder: str) -> None:
-        """Copy waiting rows to a folder; an earlier attempt at the batch copied the same rows."""
-        if not len(places):
-            return
-        reader.admitted(admitted_rows(places)).write.mode("overwrite").parquet(f"{self.source.control_path}/{folder}")
-        seen = _sums(reader.copies(folder), [F.lit(1), F.col(FILE), F.col(ROW)])
-        self.compare(_of_places(places), seen, "files and positions of waiting rows")
-
-    def compare(self, decided: tuple[int, ...], seen: tuple[int, ...], of: str) -> None:
+    def _compare(self, decided: tuple[int, ...], seen: tuple[int, ...], of: str) -> None:
         """Refuse a batch if Spark sees other rows than those that were decided."""
         if seen != decided:
             raise SourceChangedError(
                 f"the source {self.source.root}",
-                f"a batch was decided for rows whose number and sums (of {of}) are {decided}, and Spark reads rows "
-                f"with {seen}",
+                f"a batch was decided for {f'rows {of}'.strip()} whose number and sums are {decided}, and Spark reads "
+                f"rows with {seen}",
                 _REMEDY,
             )
 
@@ -194,9 +231,6 @@ class ReferenceRows:
     looked_up_places: Int64s
     """The places of the admitted rows of other files."""
 
-    looked_up_files: Sequence[FileRows]
-    """The same by file: here both the check and the sink look rows up."""
-
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
@@ -206,8 +240,8 @@ class ReferenceRows:
         if not len(self.admitted_places):
             return payload.transform(self.reader.nothing(), ())
         if not payload.keeps_order:
-            return payload.transform(self._selected().drop(FILE, ROW), ())
-        rows = payload.transform(self._selected(), (FILE, ROW)).repartition(payload.namespace)
+            return self._selected(())
+        rows = self._selected((FILE, ROW)).repartition(payload.namespace)
         order = [column.asc_nulls_last() for column in payload.order]
         return rows.sortWithinPartitions(*order, FILE, ROW).drop(FILE, ROW)
 
@@ -216,10 +250,10 @@ class ReferenceRows:
         assert self.explained is not None  # noqa: S101 - called only if rows were rejected
         distinct, codes = distinct_values(self.explained.column(THROTTLE).combine_chunks())
         table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
-        coded = self.reader.coded(coded_rows(_places(self.explained), codes), _CODE)
+        coded = self.reader.coded(_places(self.explained), codes, _CODE)
         explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
-        found = coded.join(explanations, _CODE).select(*self.reader.columns, THROTTLE)
-        return self.payload.transform(found, (THROTTLE,))
+        found = coded.join(explanations, _CODE).drop(_CODE, FILE, ROW)
+        return self.payload.transform_decided(found, (THROTTLE,))
 
     def confirm(self) -> None:
         """Refuse the batch if a file became another one while a sink read it."""
@@ -228,45 +262,16 @@ class ReferenceRows:
     def close(self) -> None:
         """Do nothing: no row was kept."""
 
-    def check(self, reports: Sequence[UsageReport]) -> None:
-        """Refuse the batch if Spark does not see the rows that were admitted, or those that were rejected."""
-        if len(self.admitted_places):
-            self._check_admitted(reports)
-        if self.explained is not None:
-            self._check_rejected(_places(self.explained), self.explained.column(THROTTLE).combine_chunks())
-
-    def _check_admitted(self, reports: Sequence[UsageReport]) -> None:
-        payload, others = self.payload, self.looked_up_places
-        rows = payload.transform(self._selected(), (FILE, ROW))
-        name_bytes, size_bytes = _admitted_sums(reports)
-        counted = [F.lit(1), F.col(FILE), F.col(ROW), F.octet_length(payload.namespace)]
-        placed = self.admitted_places if payload.drops_rows else others
-        files_and_rows = int(file_numbers(others).sum()), int(positions(placed).sum())
-        decided = [len(self.admitted_places), *files_and_rows, name_bytes]
-        if payload.size is not None:
-            counted.append(payload.size.cast("bigint"))
-            decided.append(size_bytes)
-        of = "files, positions, lengths of namespaces and sizes"
-        of += f" of rows {_OF_CONDITION}" if payload.drops_rows else ""
-        payload.compare(tuple(decided), _sums(rows, counted), of)
-
-    def _selected(self) -> DataFrame:
-        """Return the admitted rows in any order; those of whole files may have zeros in place of their places."""
+    def _selected(self, keep: Sequence[str]) -> DataFrame:
+        """Return the admitted rows, with the columns `keep` of their places; those of whole files may have zeros."""
         parts = []
         if self.whole_files:
-            parts.append(self.reader.whole(self.whole_files, has_rows=self.payload.drops_rows))
-        if self.looked_up_files:
-            parts.append(self.reader.admitted(self.looked_up_files))
-        return reduce(DataFrame.unionByName, parts)
-
-    def _check_rejected(self, places: Int64s, throttle: pa.StructArray) -> None:
-        payload, reason = self.payload, throttle.field("reason")
-        codes = _equal(reason, _NO_NAMESPACE) + 2 * _equal(reason, _NO_SIZE)
-        rows = payload.transform(self.reader.coded(coded_rows(places, codes), _CODE), (FILE, ROW, _CODE))
-        letters = F.when(F.col(_CODE) == 2, F.octet_length(payload.namespace))
-        has_size = F.lit(0) if payload.size is None else F.when((F.col(_CODE) == 3) & payload.size.isNotNull(), 1)
-        seen = _sums(rows, [F.lit(1), F.col(FILE), F.col(ROW), letters, has_size])
-        payload.compare((*_of_places(places), 0, 0), seen, "files, positions, missing namespaces and missing sizes")
+            rows = self.reader.whole(self.whole_files)
+            parts.append(self.payload.transform(rows if keep else rows.drop(FILE, ROW), keep))
+        if len(self.looked_up_places):
+            rows = self.reader.admitted(self.looked_up_places)
+            parts.append(self.payload.transform_decided(rows if keep else rows.drop(FILE, ROW), keep))
+        return reduce(DataFrame.union, parts)
 
 
 def distinct_values(values: pa.StructArray) -> tuple[pa.StructArray, Int64s]:
@@ -293,32 +298,3 @@ def _places(table: pa.Table | None) -> Int64s:
         return np.zeros(0, dtype=np.int64)
     found: Int64s = table.column(PLACE).to_numpy()
     return found
-
-
-def _files(places: Int64s) -> list[FileRows]:
-    return admitted_rows(places) if len(places) else []
-
-
-def _sums(rows: DataFrame, columns: Sequence[Column]) -> tuple[int, ...]:
-    found = rows.select(*(F.sum(column).alias(f"s{at}") for at, column in enumerate(columns))).collect()[0]
-    return tuple(int(value or 0) for value in found)
-
-
-def _of_places(places: Int64s) -> tuple[int, ...]:
-    return len(places), int(file_numbers(places).sum()), int(positions(places).sum())
-
-
-def _equal(texts: pa.Array, text: str) -> Int64s:
-    found = pc.fill_null(pc.equal(texts, pa.scalar(text)), pa.scalar(value=False))
-    equal: Int64s = found.to_numpy(zero_copy_only=False).astype(np.int64)
-    return equal
-
-
-def _admitted_sums(reports: Sequence[UsageReport]) -> tuple[int, int]:
-    """Return the bytes of the namespaces of the admitted rows, and the bytes of the rows."""
-    size_bytes = name_bytes = 0
-    for report in reports:
-        size_bytes += int(report.admitted[:, 1].sum())
-        lengths = pc.binary_length(report.names).to_numpy(zero_copy_only=False).astype(np.int64)
-        name_bytes += int((lengths * report.admitted[:, 0]).sum())
-    return name_bytes, size_bytes

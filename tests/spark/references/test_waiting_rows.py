@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from spark_throttle.core.quota import Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references import waiting_rows
-from spark_throttle.spark.references.waiting_rows import WaitingAccount, WaitingFolder, WaitingRows
+from spark_throttle.spark.references.extents import SourceFile
+from spark_throttle.spark.references.waiting_rows import (
+    CopyKind,
+    WaitingAccount,
+    WaitingFolder,
+    WaitingRows,
+    is_kept_whole,
+)
 from tests.effort import examples
 
 RETAINED = 2
@@ -110,7 +117,7 @@ def test_rows_that_wait_for_long_do_not_keep_the_folders_of_their_batches(waitin
     assert not folders[0].exists(), "its leftovers were copied to another folder, long ago"
     owner = waiting.before(400).folder_of(0)
     assert owner is not None
-    assert owner.is_joined
+    assert owner.kind == CopyKind.LEFTOVERS
 
 
 def test_few_folders_are_joined_if_many_of_their_rows_have_left() -> None:
@@ -137,6 +144,37 @@ def test_account_of_the_first_format_is_read(waiting: WaitingRows, tmp_path: Pat
     assert owner.name == "waiting/batch=2"
 
 
+def test_account_of_the_second_format_is_read(waiting: WaitingRows, tmp_path: Path) -> None:
+    before = {"format": 2, "batch": 4, "folders": [[2, [[5, 7]], 30, None, 40, False], [3, [[1, 4]], 3, None, 3, True]]}
+    folder = tmp_path / "waiting-accounts"
+    folder.mkdir()
+    (folder / f"{4:012d}.json").write_text(json.dumps(before))
+    assert [(each.name, each.parts, each.copied_messages) for each in waiting.before(5).folders] == [
+        ("waiting/batch=2", 0, 40), ("waiting/joined=3", 0, 3),
+    ]  # fmt: skip
+
+
+def test_small_files_are_copied_whole_and_others_if_a_quarter_of_their_rows_waits() -> None:
+    def kept(joined: int, messages: int | None, *sizes_bytes: int) -> bool:
+        return is_kept_whole(joined, messages, [SourceFile(at, "a", size, 0) for at, size in enumerate(sizes_bytes)])
+
+    mebibyte = 1 << 20
+    assert kept(1, 1_000_000, 2 * mebibyte, 2 * mebibyte)
+    assert not kept(1, 1_000_000, 2 * mebibyte, 2 * mebibyte + 1)
+    assert kept(25, 100, 64 * mebibyte)
+    assert not kept(25, 101, 64 * mebibyte)
+    assert not kept(25, None, 64 * mebibyte), "how many rows the stream drops of a file is not known"
+    assert not kept(25, 100, 64 * mebibyte + 1)
+    assert kept(50_000, 50_000, *[1] * 16)
+    assert not kept(50_000, 50_000, *[1] * 17)
+    assert not kept(50_001, 50_001, 1)
+
+
+def test_file_whose_folder_has_values_of_its_rows_is_not_copied_whole() -> None:
+    """Its copy would lack them where it is read for an audit."""
+    assert not is_kept_whole(1, 1, [SourceFile(0, "day=1/a", 1, 0, (("day", "1"),))])
+
+
 @pytest.mark.slow
 @given(st.data())
 @examples(25)
@@ -155,12 +193,15 @@ def test_folder_of_a_file_has_all_its_waiting_rows_whatever_was_joined(data: st.
             counts = data.draw(st.lists(st.integers(0, 9), max_size=3))
             joined = Counter({file + at: count for at, count in enumerate(counts) if count})
             file += len(counts)
-            account = account.after(batch, files(*left.elements()), files(*joined.elements()))
+            kept_messages = data.draw(st.sampled_from([0, joined.total() + 3]))
+            account = account.after(
+                batch, files(*left.elements()), files(*joined.elements()), kept_messages=kept_messages
+            )
             waits = waits - left
             leftovers = account.leftovers()
             moved = Counter({each: waits[each] for each in waits if account.folder_of(each) in leftovers})
             waits += joined
-            where[f"waiting/batch={batch}"] = Counter(joined)
+            where[f"{'waiting-files' if kept_messages else 'waiting'}/batch={batch}"] = Counter(joined)
             assert moved.total() == sum(folder.waiting_messages for folder in leftovers)
             account = account.with_joined(leftovers)
             where[f"waiting/joined={batch}"] = moved

@@ -1,0 +1,48 @@
+"""Queries that decide on references, over the events of a `Lake`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_throttle.spark import Throttle
+from spark_throttle.spark.reference_stream import ReferenceStream
+from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REFERENCES = "references"
+BOUNDED = policies(
+    namespaces={
+        "good/a": publish(messages_per_second=20, burst_seconds=1),
+        "bad/a": publish(messages_per_second=0, on_excess="reject"),
+    }
+)
+
+
+def stream(lake: Lake, throttle: Throttle, *, most_files: int = 1) -> ReferenceStream:
+    """Return the stream of the offered events, as `Lake.events` does."""
+    (lake.root / "events").mkdir(exist_ok=True)
+    reader = throttle.read_stream(lake.spark).schema(SCHEMA).option("maxFilesPerTrigger", most_files)
+    return reader.parquet(lake.path("events"))
+
+
+def run(lake: Lake, document: Any, *, source: str | None = None, **settings: Any) -> StreamingQuery:
+    """Run a query until it ends by itself, and keep its rows by batch."""
+    throttle = lake.throttle(document, **settings)
+    writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
+    if source is not None:
+        writer = writer.option("throttle.source", source)
+    return finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+
+
+def start(lake: Lake, throttle: Throttle, events: ReferenceStream) -> StreamingQuery:
+    """Start a query over a stream that decides on references, and count its usage."""
+    writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).usage(lake.path("usage"))
+    return writer.option("throttle.source", REFERENCES).trigger(availableNow=True).foreachBatch(lake.keep).start()
+
+
+def rows(namespace: str, ids: Iterable[int]) -> list[Event]:
+    return [(number, namespace, 10 + number) for number in ids]
