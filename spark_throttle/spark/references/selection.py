@@ -149,6 +149,7 @@ def path_in_store(name: str) -> str:
 
     Examples
     --------
+    >>> from urllib.parse import unquote
     >>> path_in_store("s3a://lake/a b%.parquet"), path_in_store(unquote("file:///a%20b%25.parquet"))
     ('/a b%.parquet', '/a b%.parquet')
     """
