@@ -15,6 +15,7 @@ from tests.admin.browser import MISSING, listening
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
 from tests.admin.shown_page import OFFERED, Faults, ShownPage
+from tests.effort import thorough_after
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -123,7 +124,7 @@ def test_number_that_is_none_of_bytes_refuses_their_units(shown: ShownPage, key:
     assert shown.served.store.revision() == 2
 
 
-@pytest.mark.parametrize("width", [400, 800, 1400])
+@pytest.mark.parametrize("width", thorough_after(1, [400, 800, 1400]))
 @pytest.mark.parametrize("place", ["card", "dialog"])
 def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: ShownPage, width: int, place: str) -> None:
     shown.resize(width)

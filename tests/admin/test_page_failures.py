@@ -9,6 +9,7 @@ from spark_throttle.errors import StoreUnavailableError
 from spark_throttle.store.store import Author
 from tests.admin.browser import MISSING
 from tests.admin.shown_page import ShownPage
+from tests.effort import thorough_after
 
 pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pytest.mark.filterwarnings("ignore")]
 
@@ -19,13 +20,19 @@ def problem(status: int, detail: str) -> Response:
 
 @pytest.mark.parametrize(
     ("answer", "said"),
-    [
-        (problem(500, "the server failed"), "The server failed. The page tries again by itself. If this lasts, tell"),
-        (problem(503, "the store is away"), "The store is away. The page tries again by itself."),
-        (problem(429, "too many requests"), "Too many requests. The page tries again by itself."),
-        (HTMLResponse("<h1>Bad gateway</h1>", 502), "The server answered 502. The page tries again by itself."),
-        (HTMLResponse("<h1>Sign in</h1>"), "What answered is not the admin API. The page tries again by itself."),
-    ],
+    thorough_after(
+        2,
+        [
+            (
+                problem(500, "the server failed"),
+                "The server failed. The page tries again by itself. If this lasts, tell",
+            ),
+            (problem(503, "the store is away"), "The store is away. The page tries again by itself."),
+            (problem(429, "too many requests"), "Too many requests. The page tries again by itself."),
+            (HTMLResponse("<h1>Bad gateway</h1>", 502), "The server answered 502. The page tries again by itself."),
+            (HTMLResponse("<h1>Sign in</h1>"), "What answered is not the admin API. The page tries again by itself."),
+        ],
+    ),
 )
 def test_page_that_gets_no_news_says_so_and_goes_on(shown: ShownPage, answer: Response, said: str) -> None:
     shown.sign_in()
@@ -64,14 +71,17 @@ def test_reload_while_the_server_fails_keeps_the_token(shown: ShownPage) -> None
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [
-        (401, "No. Nothing was changed. Sign in with a token that is valid."),
-        (403, "No. Nothing was changed. An administrator may do this, or give you a token that may."),
-        (409, "No. Nothing was changed. Look at what is there, and edit that."),
-        (500, "No. It is unknown whether the change was made: look at the list of changes"),
-        (503, "No. Nothing was changed. Try again in a moment."),
-        (504, "No. It is unknown whether the change was made: look at the list of changes"),
-    ],
+    thorough_after(
+        4,
+        [
+            (401, "No. Nothing was changed. Sign in with a token that is valid."),
+            (403, "No. Nothing was changed. An administrator may do this, or give you a token that may."),
+            (409, "No. Nothing was changed. Look at what is there, and edit that."),
+            (500, "No. It is unknown whether the change was made: look at the list of changes"),
+            (503, "No. Nothing was changed. Try again in a moment."),
+            (504, "No. It is unknown whether the change was made: look at the list of changes"),
+        ],
+    ),
 )
 def test_change_that_fails_says_whether_it_was_made(shown: ShownPage, status: int, said: str) -> None:
     shown.sign_in()

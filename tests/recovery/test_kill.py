@@ -20,6 +20,7 @@ import pytest
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink
+from tests.effort import thorough_after
 from tests.ledger import BATCH, count_out_of_order, excess, read_table
 from tests.paying_times import read_paying_times_ms
 from tests.recovery import faults, paced_job, throttled_job
@@ -158,7 +159,7 @@ def test_query_killed_while_it_sends_sends_the_same_bytes_under_the_same_keys(
     assert by_namespace == {f"{'ab'[n % 2]}%2F{n}": list(range(n, ROWS_SENT, 6)) for n in range(6)}
 
 
-@pytest.mark.parametrize(("status", "point"), REFUSED)
+@pytest.mark.parametrize(("status", "point"), thorough_after(3, REFUSED))
 def test_query_killed_while_its_destination_refuses_loses_no_row_and_gives_none_a_new_key(
     spark: SparkSession, killed: Killed, status: int, point: str
 ) -> None:
