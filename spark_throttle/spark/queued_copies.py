@@ -15,11 +15,11 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.versioned_json import parse_versioned
-from spark_throttle.spark.references.waiting_copies import FILE, ROW
+from spark_throttle.spark.references.waiting_copies import FILE, ROW, with_places
 from spark_throttle.spark.references.waiting_rows import ACCOUNT, FORMAT, CopyKind, WaitingAccount, account_name
 
 _NUMBER: Final = r"/(\d+)[^/]*$"
@@ -79,10 +79,7 @@ def _reader(spark: SparkSession) -> DataFrameReader:
 
 
 def _of_rows(reader: DataFrameReader, path: str, schema: StructType | None) -> DataFrame:
-    if schema is not None:
-        places = (StructField(name, LongType()) for name in (FILE, ROW))
-        reader = reader.schema(StructType([*schema, *places]))
-    return reader.parquet(path)
+    return (reader if schema is None else reader.schema(with_places(schema))).parquet(path)
 
 
 def _of_files(reader: DataFrameReader, path: str, schema: StructType | None) -> DataFrame:

@@ -132,8 +132,9 @@ class ReferenceStream:
             return dict(known) if "*" in names else {name: known[name] for name in names if name in known}
 
         def apply(rows: DataFrame, keep: Sequence[str]) -> DataFrame:
-            found = rows.select(*columns)  # a star has kept them already
-            return rows.select(*columns, *(name for name in keep if name not in found.columns))
+            found = rows.select(*columns)
+            lacking = [name for name in keep if name not in found.columns]  # a star has kept them already
+            return rows.select(*columns, *lacking) if lacking else found
 
         return self._then(_Step(apply, kept))
 

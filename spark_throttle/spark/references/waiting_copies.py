@@ -23,6 +23,7 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
@@ -162,6 +163,11 @@ class WaitingCopies:
     def _dataset(self, names: Sequence[str]) -> ds.Dataset:
         system, _ = file_system(self.directory.location)
         return ds.dataset([self.directory.path(name) for name in names], filesystem=system, format="parquet")
+
+
+def with_places(schema: StructType) -> StructType:
+    """Return the schema of copies of rows: that of the source, and the columns of the rows' places."""
+    return StructType([*schema, *(StructField(name, LongType()) for name in (FILE, ROW))])
 
 
 def _kept(folder: str, file: SourceFile) -> str:

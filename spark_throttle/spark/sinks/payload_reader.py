@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.core.quota import Int64s
@@ -37,7 +37,7 @@ from spark_throttle.spark.references.selection import (
     file_numbers,
     path_in_store,
 )
-from spark_throttle.spark.references.waiting_copies import FILE, ROW, WaitingCopies
+from spark_throttle.spark.references.waiting_copies import FILE, ROW, WaitingCopies, with_places
 from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 
@@ -182,8 +182,7 @@ class PayloadReader:
         for folder in dict.fromkeys(folder_of.values()):
             numbers = [number for number, of in folder_of.items() if of == folder]
             names += self.copies.names(folder, places[np.isin(files, numbers)])
-        own = [StructField(name, LongType()) for name in (FILE, ROW)]
-        reader = self._strict().schema(StructType([*self._schema, *own]))
+        reader = self._strict().schema(with_places(self._schema))
         rows = reader.parquet(*(_GLOB.sub(r"\\\g<0>", f"{self._source.control_path}/{name}") for name in names))
         return rows.withColumn(_PATH, F.expr(f"concat('{_COPY}', {FILE})")).drop(FILE)
 
@@ -220,7 +219,7 @@ class PayloadReader:
             place = f"_metadata.file_path AS {_PATH}", f"_metadata.row_index AS {ROW}"
             found.append(scan.selectExpr("*", *inside, *place))
         table = as_table(rows, [paths[each.number] for each in rows]).rename_columns([_PATH, FILE, _VALUES])
-        columns = {name: F.col(quoted(name)) for name in (*self._schema.names, FILE, ROW)}
+        columns: dict[str, Column] = {}
         for at, field in enumerate(self._schema):
             if field.name.lower() in outside:
                 of_files = [self._files[each.number].value_of(field.name) for each in rows]
@@ -230,9 +229,10 @@ class PayloadReader:
         wanted = F.broadcast(self._spark.createDataFrame(table))
         joined = reduce(DataFrame.unionByName, found).join(wanted, _PATH, "left")
         values = _matched(_VALUES).alias(_VALUES)
-        if outside:
-            return joined.select(*columns.values(), values)
-        return joined.withColumn(_VALUES, values).drop(_PATH)
+        if not columns:
+            return joined.withColumn(_VALUES, values).drop(_PATH)
+        order = (*self._schema.names, FILE, ROW)
+        return joined.select(*(columns.get(name, F.col(quoted(name))) for name in order), values)
 
     def _named(self, scan: DataFrame, locations: Sequence[str]) -> list[str]:
         """Return what Spark calls the files at locations, by which it finds their rows.

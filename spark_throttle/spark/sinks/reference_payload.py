@@ -128,9 +128,7 @@ class ReferencePayload:
 
         whole, others = split_by_file(places, is_whole)
         kept_messages = self._kept_messages(reader, left, _places(joined))
-        account = before.after(
-            batch, file_numbers(left), file_numbers(_places(joined)), kept_messages=kept_messages or 0
-        )
+        account = before.after(batch, file_numbers(left), file_numbers(_places(joined)), kept_messages=kept_messages)
         if joined is not None:
             self._copy(reader, account.folders[-1], [_places(table) for table in tables[FrameKind.WAITING]])
         account = self._with_leftovers_joined(frames.sparkSession, reader, account, left)
@@ -142,24 +140,24 @@ class ReferencePayload:
         found = reader.arrived(has_rows=self.drops_rows)
         seen = ReadingSums()
         if found is not None:
-            rows = self.transform(found, (ROW,))
+            keep = (ROW,) if self.drops_rows else ()
+            rows = self.transform(found, keep)
             columns = [self.namespace.alias(NAMESPACE)]
             if self.size is not None:
                 columns.append(self.size.cast("bigint").alias(SIZE))
             size, position = None if self.size is None else SIZE, ROW if self.drops_rows else None
-            measured = rows.select(*columns, ROW) if self.drops_rows else rows.select(*columns)
-            (sums,) = measured.selectExpr(text_of_sums(position, NAMESPACE, size)).collect()
+            (sums,) = rows.select(*columns, *keep).selectExpr(text_of_sums(position, NAMESPACE, size)).collect()
             seen = ReadingSums(*(value or 0 for value in sums[0]))
         decided = arrived.comparable(has_positions=self.drops_rows, has_sizes=self.size is not None)
         self._compare(astuple(decided), astuple(seen), _OF_CONDITION if self.drops_rows else "")
 
-    def _kept_messages(self, reader: PayloadReader, left: Int64s, joined: Int64s) -> int | None:
-        """Return the rows of the files in which rows join the queue, if these are kept whole."""
+    def _kept_messages(self, reader: PayloadReader, left: Int64s, joined: Int64s) -> int:
+        """Return the rows of the files in which rows join the queue; 0 if these are not kept whole."""
         numbers = distinct_files(joined)
         messages = len(joined) + int(np.isin(file_numbers(left), numbers).sum())
         files = reader.arrived_files(numbers)
         is_kept = is_kept_whole(len(joined), None if self.drops_rows else messages, files)
-        return messages if len(joined) and is_kept else None
+        return messages if is_kept else 0
 
     def _copy(self, reader: PayloadReader, folder: WaitingFolder, joined: Sequence[Int64s]) -> None:
         """Copy rows that join the queue; an earlier attempt at the batch copied the same rows.
