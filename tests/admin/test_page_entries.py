@@ -114,6 +114,7 @@ def test_edit_of_an_entry_that_another_overtook_is_refused(shown: ShownPage) -> 
     assert shown.served.service.get("tenant", "acme").values["publish"] == {"weight": 9}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["messages_per_second", "burst_seconds", "weight"])
 def test_number_that_is_none_of_bytes_refuses_their_units(shown: ShownPage, key: str) -> None:
     shown.sign_in()
@@ -160,7 +161,7 @@ def test_reason_of_a_refusal_is_seen_where_the_reader_looks(shown: ShownPage, wi
     assert shown.driver.execute_script(described) == 0
 
 
-@pytest.mark.parametrize("width", [400, 800, 1400])
+@pytest.mark.parametrize("width", thorough_after(1, [400, 800, 1400]))
 def test_large_numbers_of_a_group_have_room(shown: ShownPage, width: int) -> None:
     shown.resize(width)
     shown.sign_in()
@@ -190,6 +191,7 @@ def test_dialog_that_is_longer_than_the_window_begins_at_its_top_and_its_buttons
     assert (top, scrolled > height, bottom <= 900) == (0, True, True)
 
 
+@pytest.mark.thorough
 def test_quota_of_zero_under_delay_says_what_it_does(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {"publish.messages_per_second": "0"})
@@ -226,7 +228,7 @@ def test_confirmation_shows_before_and_after_in_a_narrow_window(shown: ShownPage
     assert shown.driver.execute_script(label) == '"After"'
 
 
-@pytest.mark.parametrize("width", [400, 800, 1400])
+@pytest.mark.parametrize("width", thorough_after(1, [400, 800, 1400]))
 def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: ShownPage, width: int) -> None:
     author = Author(SUBJECT, 200 * "w", None, "api", f"signed in as {SUBJECT}")
     shown.served.service.put("tenant", "blue" + 190 * "e", {"resource_group": "gold"}, author)
@@ -242,6 +244,7 @@ def test_long_names_leave_the_buttons_of_the_history_in_the_window(shown: ShownP
     assert shown.driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.thorough
 def test_history_goes_back_to_the_first_revision(shown: ShownPage) -> None:
     for weight in range(2, 24):
         values = {"publish": {"messages_per_second": 20, "weight": weight}}
@@ -275,7 +278,7 @@ def test_small_print_of_every_field_is_the_key_of_the_document(shown: ShownPage)
     assert all(name.split(".")[-1] == small for small, name in found)
 
 
-@pytest.mark.parametrize("namespaces", [0, 1, 10_000])
+@pytest.mark.parametrize("namespaces", thorough_after(1, [10_000, 1, 0]))
 def test_page_of_many_and_of_no_namespaces(
     driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path, namespaces: int
 ) -> None:

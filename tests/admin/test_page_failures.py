@@ -21,7 +21,7 @@ def problem(status: int, detail: str) -> Response:
 @pytest.mark.parametrize(
     ("answer", "said"),
     thorough_after(
-        2,
+        1,
         [
             (
                 problem(500, "the server failed"),
@@ -59,6 +59,7 @@ def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: ShownPa
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
+@pytest.mark.thorough
 def test_reload_while_the_server_fails_keeps_the_token(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
@@ -72,14 +73,14 @@ def test_reload_while_the_server_fails_keeps_the_token(shown: ShownPage) -> None
 @pytest.mark.parametrize(
     ("status", "said"),
     thorough_after(
-        4,
+        2,
         [
-            (401, "No. Nothing was changed. Sign in with a token that is valid."),
+            (500, "No. It is unknown whether the change was made: look at the list of changes"),
             (403, "No. Nothing was changed. An administrator may do this, or give you a token that may."),
             (409, "No. Nothing was changed. Look at what is there, and edit that."),
-            (500, "No. It is unknown whether the change was made: look at the list of changes"),
             (503, "No. Nothing was changed. Try again in a moment."),
             (504, "No. It is unknown whether the change was made: look at the list of changes"),
+            (401, "No. Nothing was changed. Sign in with a token that is valid."),
         ],
     ),
 )
@@ -122,6 +123,7 @@ def test_store_that_could_not_be_read_is_read_anew(shown: ShownPage, monkeypatch
     shown.wait_for("[data-entries=tenants] tbody tr", text="blue")
 
 
+@pytest.mark.thorough
 def test_slow_server_is_said_to_be_slow(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
@@ -144,6 +146,7 @@ def test_slow_change_shows_that_it_is_under_way(shown: ShownPage) -> None:
     shown.wait_for("[data-entries=tenants] .acted", text="Revision 3 is committed")
 
 
+@pytest.mark.thorough
 def test_answers_that_come_after_signing_out_are_not_shown(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")

@@ -16,6 +16,7 @@ from spark_throttle.errors import TakenOverError
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query, per_second
+from tests.effort import thorough_after
 from tests.sharing.test_register import MemoryExchange
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=100)
@@ -253,7 +254,7 @@ def test_idle_run_whose_checkpoint_was_taken_over_ends_and_does_not_go_on(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jumps_ms", [(0,), (0, 50, -50, 200, -200, 3_600_000, -3_600_000)], ids=["", "clocks are set"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", thorough_after(1, range(2)))
 def test_jobs_together_admit_no_more_than_one_bucket_in_any_window(
     seed: int, jumps_ms: tuple[int, ...], query: SharingQuery, other: SharingQuery
 ) -> None:

@@ -184,6 +184,7 @@ def test_job_that_wants_little_has_all_of_it_and_the_others_the_rest() -> None:
     assert since(world, 10, {0: 20, 1: 4, 2: 80}) == pytest.approx([230, 40, 230], rel=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_newcomer_without_a_price_and_without_a_floor_does_not_starve() -> None:
     world = warm(20, settings=replace(SETTINGS, floor_percent=0))
@@ -332,6 +333,7 @@ def test_jobs_together_never_use_more_than_one_bucket_whatever_happens(seed: int
     assert sum(each for _, _, each in world.used) > world.now_ms * 20 * 10_000 // 3, "the run was too quiet"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_job_whose_rows_take_no_time_leaves_the_time_to_those_whose_rows_do() -> None:
     world = World([10, 0], gold(50))

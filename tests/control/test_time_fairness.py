@@ -92,7 +92,7 @@ def fair_ms(quota_ms: int, wanted_ms: Mapping[str, int], weight: Mapping[str, in
     return parts
 
 
-@pytest.mark.parametrize("seed", first_of(2, range(6)))
+@pytest.mark.parametrize("seed", first_of(1, range(6)))
 def test_time_is_divided_as_a_slow_division_of_time_says(seed: int) -> None:
     """A part may be off by a tenth and a few messages: prices are those of the batch before."""
     rng, seconds = random.Random(seed), 20
@@ -193,6 +193,7 @@ def test_burst_that_nobody_expected_is_divided_as_the_shortest_window_says() -> 
     assert abs(found["acme/x"] - found["acme/y"]) <= 8
 
 
+@pytest.mark.thorough
 def test_scope_is_divided_by_time_soon_after_a_dear_batch_however_long_its_window() -> None:
     """A batch of a minute for 60 rows leaves a debt of half a minute of half a core. They were served by messages."""
     job = SimulatedJob({"job": {"publish": HALF | {"burst_seconds": 60}}}, cost_ns=costs({"acme/x": 10, "blue/x": 1}))
@@ -264,6 +265,7 @@ def test_one_dear_message_holds_up_cheap_ones_no_longer_than_its_debt(place: str
     assert len(job.waiting) <= 300
 
 
+@pytest.mark.thorough
 def test_dear_messages_do_not_take_what_is_left_to_cheap_ones_that_wait() -> None:
     """Both have a backlog: a second of half a core is half a dear message and 250 cheap ones, and no more."""
     each_ms = {"acme/x": 500, "blue/x": 1}

@@ -18,7 +18,7 @@ from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.query import Costs
 from spark_throttle.testing.simulation.rows import Row
-from tests.effort import crossed
+from tests.effort import crossed, thorough_after
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
@@ -76,7 +76,7 @@ def admitted(batches: Sequence[SimulatedBatch], name: str) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", thorough_after(2, PLACES))
 def test_dear_tenant_gets_its_quota_within_5_percent(place: str) -> None:
     """60 rows a second of 10 ms each would take 0.6 cores; of half a core, 50 rows a second pass."""
     seconds = 20
@@ -298,6 +298,7 @@ def test_damaged_file_of_charges_is_named_and_may_be_deleted() -> None:
 # Jobs that share their quotas
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_namespaces_time_is_limited_where_jobs_share_their_quotas() -> None:
     document = PLACES["namespace"] | {"tenants": {"blue": {"publish": {"messages_per_second": 1_000}}}}

@@ -82,6 +82,7 @@ def check_taken_once_in_order(tables: Tables) -> None:
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scope", thorough_after(1, ["api", None]))
 def test_rows_of_a_destination_that_refuses_wait_for_later_batches_and_the_others_do_not(
     lake: Lake, scope: str | None
@@ -124,6 +125,7 @@ def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
     check_taken_once_in_order(tables)
 
 
+@pytest.mark.thorough
 def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,6 +193,7 @@ def test_checkpoint_stays_open_while_a_destination_has_not_taken_all_that_was_ad
     assert read_drained(Directory(str(lake.control))) is None
 
 
+@pytest.mark.thorough
 def test_rows_of_a_column_that_was_widened_are_drained_and_a_table_that_takes_none_closes_nothing(lake: Lake) -> None:
     for number, value in enumerate(("int(1)", "1L << 40")):
         lake.offer([(number, "shut/a", 10), (number + 10, "open/a", 10)])
@@ -205,6 +206,7 @@ def test_rows_of_a_column_that_was_widened_are_drained_and_a_table_that_takes_no
     assert sorted((row["id"], row["value"]) for row in table_of(lake.path("waiting"))) == [(0, 1), (1, 1 << 40)]
 
 
+@pytest.mark.thorough
 def test_two_drains_that_cross_write_each_row_once(lake: Lake, stopped: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The query has ended in good order, so nobody takes its directory from it; the table exists, and takes appends."""
     copied, into = lake.path("copied"), lake.path("waiting")
@@ -279,6 +281,7 @@ def test_place_that_cannot_take_the_rows_is_refused_in_one_sentence_and_another_
     assert len(folder_of(lake.path("waiting"))) == 40
 
 
+@pytest.mark.thorough
 def test_names_of_columns_that_delta_does_not_take_go_into_a_folder(lake: Lake) -> None:
     lake.offer((i, "shut/a", 10) for i in range(10))
     stream = lake.events().withColumn("a b", F.lit(1))
@@ -290,6 +293,7 @@ def test_names_of_columns_that_delta_does_not_take_go_into_a_folder(lake: Lake) 
     assert sorted((row["id"], row["a b"]) for row in folder_of(lake.path("waiting"))) == [(i, 1) for i in range(10)]
 
 
+@pytest.mark.thorough
 def test_checkpoint_whose_path_spark_misreads_is_refused_in_one_sentence_and_its_query_starts(lake: Lake) -> None:
     checkpoint = lake.path("my checkpoint")
 

@@ -124,6 +124,7 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_t
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
 
+@pytest.mark.thorough
 def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
     assert lake.reasons == {"queue_full"}
 
 
+@pytest.mark.thorough
 def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.run({**SHUT, "queue": {"age_seconds": 0.3}})

@@ -20,6 +20,7 @@ def replace_policies(path: Path, text: str) -> None:
     written.rename(path)
 
 
+@pytest.mark.thorough
 def test_replaced_policy_file_acts_in_the_next_batch(lake: Lake, pytestconfig: pytest.Config) -> None:
     path = lake.root / "policies.yaml"
     replace_policies(path, OPEN)

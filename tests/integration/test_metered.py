@@ -15,6 +15,7 @@ from pyspark.sql.pandas import functions
 
 from spark_throttle.control.charges import bring_back_charges, read_charges
 from spark_throttle.files.storage import Directory
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def test_every_form_of_function_is_charged_to_the_namespaces_of_its_rows(lake: L
             assert b_ns >= 20 * DEAR_NS, FORMS[batch]
 
 
+@pytest.mark.thorough
 def test_functions_that_a_plain_one_calls_for_its_batch_are_charged_to_the_batchs_rows(lake: Lake) -> None:
     lake.offer(EVENTS)
     throttle = lake.throttle(POLICIES)
@@ -166,7 +168,7 @@ def send(rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
     assert key.namespace in {"acme/a", "acme/b"}
 
 
-@pytest.mark.parametrize("sink", ["native", "spark", "paced"])
+@pytest.mark.parametrize("sink", thorough_after(1, ["native", "spark", "paced"]))
 def test_sinks_are_charged_where_a_policy_has_a_quota_on_processing_time(lake: Lake, sink: str) -> None:
     lake.offer(EVENTS)
     writer = lake.writer(lake.throttle({"defaults": {"publish": {"request_percentage": 10_000}}}))

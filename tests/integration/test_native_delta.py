@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from spark_throttle.errors import ConfigurationError, NativeWriterError
 from spark_throttle.spark import pipeline
 from spark_throttle.spark.sinks.file_outlet import OWN_FILE_BYTES, FileOutlet
+from tests.effort import thorough_after
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(
     assert bounds(lake, "operator") == bounds(lake, "sink") != {}
 
 
-@pytest.mark.parametrize("place", OUTLETS)
+@pytest.mark.parametrize("place", thorough_after(1, OUTLETS))
 def test_partitioned_table_is_made_and_read_by_its_partitions(
     lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -178,6 +179,7 @@ def test_rows_that_do_not_fit_are_refused_before_anything_is_written(lake: Lake)
     assert DeltaTable(lake.path("out")).version() == 0
 
 
+@pytest.mark.thorough
 def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     make(lake, "id long, ns string")
     lake.offer([(1, "good/a", 10)])
@@ -189,6 +191,7 @@ def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCap
     assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
 
 
+@pytest.mark.thorough
 def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     make(lake, "id long, ns string, size long", "tblproperties('delta.columnMapping.mode' = 'name')")
     lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])

@@ -67,6 +67,7 @@ def test_row_arrives_once_in_order_no_faster_than_its_tenant_may_and_a_batch_aga
     assert again == sent
 
 
+@pytest.mark.thorough
 def test_batch_that_a_refusal_ended_is_sent_again_under_its_keys(lake: Lake, record: Record) -> None:
     lake.offer(EVENTS)
 

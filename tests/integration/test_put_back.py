@@ -68,7 +68,7 @@ def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_res
     assert lake.rejected_ids == [2, 4, 6]
 
 
-@pytest.mark.parametrize("is_seen_by_spark_alone", [False, True])
+@pytest.mark.parametrize("is_seen_by_spark_alone", thorough_after(1, [True, False]))
 def test_batch_that_sparks_writer_skips_is_looked_at(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_seen_by_spark_alone: bool
 ) -> None:
@@ -111,6 +111,7 @@ def test_what_executors_do_not_see_is_named(spark: SparkSession, tmp_path: Path)
     assert list((tmp_path / "control").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_relative_checkpoint_is_one_place_wherever_python_is(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

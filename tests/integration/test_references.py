@@ -118,7 +118,7 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     assert sum(row["admitted_messages"] for row in admitted) == 30
 
 
-@pytest.mark.parametrize("most_scans", [1, 2])
+@pytest.mark.parametrize("most_scans", thorough_after(1, [1, 2]))
 def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, most_scans: int
 ) -> None:
@@ -206,6 +206,7 @@ def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake:
     assert lake.rejected_ids == [200]
 
 
+@pytest.mark.thorough
 def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order(lake: Lake) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()
@@ -339,6 +340,7 @@ def test_stream_that_selects_all_columns_rejects_rows_and_drops_some(lake: Lake)
     assert {len(row) for row in lake.admitted} == {4}
 
 
+@pytest.mark.thorough
 def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:

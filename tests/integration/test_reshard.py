@@ -25,6 +25,7 @@ class Killed(BaseException):
     """The death of the process that changes the number."""
 
 
+@pytest.mark.thorough
 def test_rows_that_wait_come_out_once_after_other_numbers_of_shards(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
     assert all(sum(row[1] == "t/n" for row in rows) <= MOST_AT_ONCE for rows in lake.kept.values())
 
 
+@pytest.mark.thorough
 def test_clock_that_jumps_admits_no_more_than_a_burst(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +160,7 @@ def test_clock_that_jumps_admits_no_more_than_a_burst(
     assert min(admitted) >= 5
 
 
+@pytest.mark.thorough
 def test_sink_that_fails_every_third_time_gets_each_batch_until_it_takes_it(lake: Lake) -> None:
     calls = 0
 

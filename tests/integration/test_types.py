@@ -62,6 +62,7 @@ def test_all_types_pass_the_writer_and_wait_in_the_state_unharmed(lake: Lake, ev
     assert {row["namespace"] for row in queued.select("namespace").collect()} == {"t/held"}
 
 
+@pytest.mark.thorough
 def test_all_types_pass_in_another_time_zone_and_in_large_arrays(lake: Lake, every_type: str) -> None:
     settings = {
         "spark.sql.session.timeZone": "America/New_York",

@@ -64,6 +64,7 @@ def test_writer_has_the_calls_of_sparks_writer() -> None:
     assert missing == {"clusterBy", "foreach"}
 
 
+@pytest.mark.thorough
 def test_table_of_dead_letters_without_a_new_column_is_refused_by_the_start(lake: Lake) -> None:
     """The first rejected row would end the query, once the sink has its batch."""
     merges, is_sparks = ("mergeSchema", "true"), ("throttle.writer", "spark")

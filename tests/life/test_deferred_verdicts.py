@@ -67,6 +67,7 @@ def test_verdict_is_deferred_once_where_the_quota_is_used_up() -> None:
     assert len(job.admitted) >= 5 * QUOTA_PER_SECOND
 
 
+@pytest.mark.thorough
 def test_hardly_any_verdict_is_deferred_under_a_steady_overload() -> None:
     job = SimulatedJob(limited(1), shards=8)
     offer(job, 3 * QUOTA_PER_SECOND, 5, MANY)
@@ -166,6 +167,7 @@ def test_row_that_a_delaying_scope_let_wait_is_not_rejected_once_the_scope_rejec
     assert (len(job.admitted), len(job.rejected)) == (5 * QUOTA_PER_SECOND, 0)
 
 
+@pytest.mark.thorough
 def test_row_that_waited_for_its_verdict_waits_on_once_the_scope_delays() -> None:
     job = SimulatedJob(limited(4), shards=8)
     offer(job, 50 * QUOTA_PER_SECOND, 1, MANY)

@@ -17,6 +17,7 @@ from spark_throttle.testing.simulation.disk import Checkpoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.query import Surroundings
+from tests.effort import thorough_after
 
 pytestmark = pytest.mark.slow
 
@@ -173,7 +174,7 @@ def test_overdraft_of_a_shared_quota_is_kept_when_the_job_is_put_back() -> None:
     assert admitted_in(job, 60) == 0
 
 
-@pytest.mark.parametrize("batches_retained", [2, 100])
+@pytest.mark.parametrize("batches_retained", thorough_after(1, [2, 100]))
 def test_control_directory_stays_bounded(batches_retained: int) -> None:
     job = SimulatedJob(POLICY, shards=1, batches_retained=batches_retained)
     most = 0

@@ -9,6 +9,7 @@ import pytest
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing.simulation.exchange import ScopeName, SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
+from tests.effort import thorough_after
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ def test_debt_of_a_shared_quota_is_repaid_while_its_job_wants_nothing(exchange: 
     assert ("tenant", "acme") not in job.leased(), "a scope whose debt is repaid is given up"
 
 
-@pytest.mark.parametrize("by_ms", [86_400_000, -86_400_000])
+@pytest.mark.parametrize("by_ms", thorough_after(1, [86_400_000, -86_400_000]))
 def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchange, by_ms: int) -> None:
     job = SimulatedJob(policies(), shards=2, exchange=exchange)
     exchange.join("peer", policies())
@@ -124,6 +125,7 @@ def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchan
     assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_equal_calls_make_equal_histories_of_jobs_that_share() -> None:
     histories = []
     for _ in range(2):

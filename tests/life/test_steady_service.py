@@ -69,6 +69,7 @@ def tenancies(draw: st.DrawFn) -> Tenancy:
     return Tenancy(draw(st.sampled_from((1, 2, 3, 8))), sizes_bytes, weights, limit | {"burst_seconds": burst_seconds})
 
 
+@pytest.mark.thorough
 @examples(3)
 @given(tenancies())
 def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is_to_lend(tenancy: Tenancy) -> None:
@@ -88,6 +89,7 @@ def test_l3_equals_stay_within_a_message_of_each_a_shard_however_little_there_is
         assert abs(service[one] - service[other]) <= tenancy.bound(one) + tenancy.bound(other)
 
 
+@pytest.mark.thorough
 def test_four_equals_share_a_message_a_second_though_one_of_them_has_its_shard_for_itself() -> None:
     # acme/a, acme/b and acme/c live in one shard, blue/a in the other; a full bucket is one message.
     policy = {"version": 1, "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}}
@@ -96,6 +98,7 @@ def test_four_equals_share_a_message_a_second_though_one_of_them_has_its_shard_f
     assert max(admitted.values()) - min(admitted[name] for name in names) <= 2
 
 
+@pytest.mark.thorough
 def test_large_messages_of_a_group_short_of_messages_wait_no_longer_than_their_bytes_take() -> None:
     # A message of 3,000 bytes takes a second and a half, any other a second; so t1 gets two thirds of the others.
     limits = {"bytes_per_second": 2_000, "messages_per_second": 1, "burst_seconds": 1}
@@ -288,6 +291,7 @@ def test_equal_of_one_shard_is_not_overtaken_since_a_division_leaves_it_out() ->
     )
 
 
+@pytest.mark.thorough
 def test_equals_of_a_job_short_of_messages_are_served_alike_though_their_groups_limit_bytes_too() -> None:
     # The groups have enough for all that the job lets pass.
     groups = {

@@ -58,6 +58,7 @@ def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others()
     assert service_apart([name_in(0, 4, "light")], 80) <= 2 * (BIG_BYTES + SMALL_BYTES)
 
 
+@pytest.mark.thorough
 def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
     def policy_at(second: int) -> dict[str, Any]:
         policy = copy.deepcopy(GROUP)

@@ -65,6 +65,7 @@ def test_quickstart_shows_the_numbers_that_it_names(
     assert "globex: quota 1.0/s" in shown
 
 
+@pytest.mark.thorough
 def test_operating_answers_its_questions_from_the_usage_table(
     surroundings: dict[str, Any], pictures: list[mpl.figure.Figure], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ WRITERS = {"native": AFTER_FEEDBACK, "spark": AFTER_ADMITTED}
 """Where each is killed."""
 
 NOWHERE = ""
-REFUSED = [(429, NOWHERE), (503, NOWHERE), (503, BEFORE_KEPT), (429, AMID_KEPT), (503, AFTER_KEPT)]
+REFUSED = [(429, AMID_KEPT), (503, NOWHERE), (503, AFTER_KEPT), (503, BEFORE_KEPT), (429, NOWHERE)]
 """What a destination answers, and where the query is killed: while it waits for an answer, or at a point."""
 
 ROWS_SENT = 900
@@ -121,8 +121,11 @@ class Killed:
 
 
 @contextmanager
-def killed_queries(root: Path) -> Iterator[Killed]:
-    """Yield what is left of the queries of a job when all of its processes were killed at once."""
+def killed_queries(root: Path, refusals: Sequence[tuple[int, str]] = REFUSED) -> Iterator[Killed]:
+    """Yield what is left of the queries of a job when all of its processes were killed at once.
+
+    `refusals` are those of `REFUSED` that are to run.
+    """
     into_delta = {writer: Place(root / writer) for writer in WRITERS}
     for place in into_delta.values():
         write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
@@ -137,7 +140,7 @@ def killed_queries(root: Path) -> Iterator[Killed]:
                 PUSHED_BACK,
                 Refuses(status, is_held=point == NOWHERE),
             )
-            for status, point in REFUSED
+            for status, point in refusals
         }
         for sent, count in ((sends, ROWS_SENT), *((each, ROWS_REFUSED) for each in refused.values())):
             sent.record.answer = sent.answer

@@ -67,6 +67,7 @@ def test_quota_is_never_over_leased_by_jobs_that_are_put_back_and_cloned_and_who
     cloned(seed, STEPS, jobs)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @examples(2)
 @given(st.integers(0, 2**32))

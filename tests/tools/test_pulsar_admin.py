@@ -81,6 +81,7 @@ def test_group_is_created_read_listed_and_deleted(pulsar_admin: PulsarAdmin) -> 
     assert "Reason: there is no resource group 'made'" in pulsar_admin.refusal("resourcegroups", "get", "made")
 
 
+@pytest.mark.thorough
 def test_update_of_one_rate_leaves_the_others(pulsar_admin: PulsarAdmin) -> None:
     pulsar_admin.printed("resourcegroups", "create", "kept", "-mp", "5", "-bp", "500")
     pulsar_admin.printed("resourcegroups", "update", "kept", "-mp", "9")
@@ -136,6 +137,7 @@ def test_namespace_is_not_attached_to_a_group_that_is_not_there(pulsar_admin: Pu
     assert "Reason: there is no resource group 'nowhere'" in said
 
 
+@pytest.mark.thorough
 def test_more_groups_than_a_page_are_all_listed(pulsar_admin: PulsarAdmin) -> None:
     names = [f"many-{at:03}" for at in range(105)]
     for name in names:

@@ -95,7 +95,7 @@ def test_kernel_equals_oracle_over_longer_histories(history: History) -> None:
     assert_same_history(history)
 
 
-@pytest.mark.parametrize("seed", first_of(3, range(6)))
+@pytest.mark.parametrize("seed", first_of(1, range(6)))
 def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
     """Hundreds of flows and thousands of rows: every scope has many flows to divide its tokens between."""
     random = Random(seed)

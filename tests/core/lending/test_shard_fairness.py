@@ -118,6 +118,7 @@ def test_l3_flow_waits_for_a_message_of_its_shards_largest_and_no_longer_as_time
             assert contest.gap(one, other, since=150) <= 3 * contest.message(2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_l3_mixture_of_two_scarce_resources_in_one_shard_costs_it_a_few_hundredths() -> None:
     contest, batches = Contest((5_000, 1_000, 60_000, 100), (1, 1, 1, 1), 2, 50), 200
