@@ -2,6 +2,9 @@
 
 The frames are persisted, because every action on the batch would run the operator again. If a target consists of files,
 a small number of frames is unpacked by a small number of tasks, so that a small batch makes few files.
+
+Expressions are SQL text: PySpark makes several calls of the JVM for each function and operator of a `Column`, in every
+batch.
 """
 
 from __future__ import annotations
@@ -10,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from spark_throttle.spark.columns.payload_columns import from_carried, leaving_schema
@@ -37,8 +39,8 @@ class FramePayload:
         """Return the rows of a batch, after computing every partition of its frames once."""
         kept = frames.persist()
         try:
-            usage = F.when(_is(FrameKind.USAGE), F.col("frame")).alias("usage")
-            rows = kept.select("kind", F.octet_length("frame").alias("bytes"), usage).collect()
+            usage = f"IF(kind = {int(FrameKind.USAGE)}, frame, NULL) AS usage"
+            rows = kept.selectExpr("kind", "octet_length(frame) AS bytes", usage).collect()
         except BaseException:
             kept.unpersist()
             raise
@@ -81,11 +83,7 @@ class KeptFrames:
 
     def _of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
         """Return the frames of a kind, in no more partitions than their bytes justify for their target."""
-        found = self.frames.where(_is(kind)).select("frame")
+        found = self.frames.where(f"kind = {int(kind)}").select("frame")
         if not isinstance(target, Target) or not target.is_paid_by_bytes:
             return found
         return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
-
-
-def _is(kind: FrameKind) -> Column:
-    return F.col("kind") == int(kind)
