@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rejected=out / "rejected",
         traffic=LoadOptions.parse(settings.source.options).traffic,
         policy=compile_policy(policies, settings.throttle.direction),
-        shards=settings.throttle.shards,
+        shards=SHARDS,
         overloaded=OVERLOADED,
     )
     books = take_account(run, queued)

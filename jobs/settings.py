@@ -58,7 +58,7 @@ class ThrottleSettings(_Settings):
     size: str | None = None
     order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"
-    shards: int = Field(default=8, ge=1, le=4096)
+    shards: int | None = Field(default=None, ge=1, le=4096)
 
 
 class ExchangeSettings(_Settings):

@@ -72,7 +72,7 @@ def test_file_is_valid_and_its_source_knows_its_options() -> None:
 def test_what_is_left_out_is_the_default() -> None:
     settings = parse_settings(SMALL)
     assert settings.trigger.processing_time == "1 second"
-    assert settings.throttle.shards == 8
+    assert settings.throttle.shards is None
     assert settings.report_seconds == Decimal(60)
     assert settings.rejected is None
 

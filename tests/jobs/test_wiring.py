@@ -10,7 +10,14 @@ import pytest
 from demos.demo import offered_rows
 from jobs import throttle_stream
 from jobs.settings import JobSettings, parse_settings
-from jobs.wiring import read_events, read_stream, start_query, stop_between_batches
+from jobs.wiring import (
+    make_throttle,
+    operator_partitions,
+    read_events,
+    read_stream,
+    start_query,
+    stop_between_batches,
+)
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark import Throttle
 from spark_throttle.store import policy_location
@@ -216,6 +223,17 @@ def test_offered_rows_are_read_from_the_progress() -> None:
 
     assert offered_rows(cast("Any", Started())) == 17
     assert offered_rows(cast("Any", Query())) == 0
+
+
+@pytest.mark.parametrize(
+    ("decide_on", "shards", "partitions"),
+    [("frames", None, 8), ("auto", None, 8), ("references", None, 1), ("auto", 3, 3)],
+)
+def test_operator_has_no_more_partitions_than_shards(decide_on: str, shards: int | None, partitions: int) -> None:
+    source = SMALL["source"] | {"format": "delta", "decide_on": decide_on, "options": {}, "path": "/lake/events"}
+    settings = parse_settings(SMALL | {"source": source, "throttle": SMALL["throttle"] | {"shards": shards}})
+    assert operator_partitions(settings) == partitions
+    assert make_throttle(settings.throttle)._settings.shards == shards
 
 
 def test_wrong_setting_ends_the_job_before_spark_starts(caplog: pytest.LogCaptureFixture) -> None:
