@@ -205,7 +205,7 @@ bench-references: setup jars ## compare a job that decides on references with ro
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.references --out build/bench-references.json $(ARGS)
 
 .PHONY: bench-overload
-bench-overload: setup jars ## measure a batch with 0 to 1,000,000 waiting rows
+bench-overload: setup jars ## measure a batch with 0 to 5,000,000 waiting rows
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.overload --out build/bench-overload.json $(ARGS)
 
 .PHONY: bench-growth

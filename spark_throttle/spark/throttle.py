@@ -109,8 +109,8 @@ class Throttle:
         """Return a reader to use in place of ``spark.readStream``, for a source whose rows can be read again.
 
         A query over its stream can decide on references: it reads the columns that decide, and Spark reads the rest of
-        each row once, when it leaves. Rows that wait stay in their files, so a file must stay, unchanged, until its
-        rows have left.
+        each row once, when it leaves. Rows that wait are copied, so a file must stay, unchanged, only until its
+        batch is committed.
         """
         return ThrottledStreamReader(spark)
 
