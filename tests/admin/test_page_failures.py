@@ -59,7 +59,6 @@ def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: ShownPa
     assert shown.driver.execute_script("return sessionStorage.length") == 0
 
 
-@pytest.mark.thorough
 def test_reload_while_the_server_fails_keeps_the_token(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
@@ -146,7 +145,6 @@ def test_slow_change_shows_that_it_is_under_way(shown: ShownPage) -> None:
     shown.wait_for("[data-entries=tenants] .acted", text="Revision 3 is committed")
 
 
-@pytest.mark.thorough
 def test_answers_that_come_after_signing_out_are_not_shown(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")

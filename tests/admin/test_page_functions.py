@@ -54,6 +54,19 @@ def test_size_takes_units_of_bytes_and_no_bare_prefix(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_only_fields_of_bytes_take_units_of_bytes(tmp_path: Path) -> None:
+    (tmp_path / "fields.js").write_text("""
+        import { FIELDS } from './policy_fields.js';
+        export const takes = (text) => FIELDS.filter(({ read }) => {
+          try { read(text); return true } catch { return false }
+        }).map(({ key }) => key);
+    """)
+    sized, all_fields = returned("fields", "takes", ["8MiB"], ["8"], folder=tmp_path)
+    assert sized == [key for key in all_fields if "bytes" in key] == ["bytes_per_second", "max_message_bytes"]
+    assert len(all_fields) == 6
+
+
+@pytest.mark.slow
 def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
     ticks = [[value, "messages"] for value in (0, 25_000, 1_500_000, 1_250_000_000)]
     assert returned("numbers", "scaleText", *ticks, folder=tmp_path) == ["0", "25K", "1.5M", "1.25B"]

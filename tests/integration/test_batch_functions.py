@@ -125,7 +125,6 @@ def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
     check_taken_once_in_order(tables)
 
 
-@pytest.mark.thorough
 def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

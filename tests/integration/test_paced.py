@@ -43,7 +43,7 @@ def test_row_arrives_once_in_order_no_faster_than_its_tenant_may_and_a_batch_aga
 ) -> None:
     lake.offer(EVENTS[:300])
     lake.offer(EVENTS[300:])
-    query = lake.writer(lake.throttle(SLOW)).paced(HttpSender(record.url))
+    query = lake.writer(lake.throttle(SLOW)).format("throttle_paced").option("url", record.url)
     finish(query.start())
     check_all_arrived(record)
     first = record.by_key()

@@ -206,7 +206,6 @@ def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake:
     assert lake.rejected_ids == [200]
 
 
-@pytest.mark.thorough
 def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order(lake: Lake) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()
@@ -340,7 +339,6 @@ def test_stream_that_selects_all_columns_rejects_rows_and_drops_some(lake: Lake)
     assert {len(row) for row in lake.admitted} == {4}
 
 
-@pytest.mark.thorough
 def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
     lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:

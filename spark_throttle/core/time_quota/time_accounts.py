@@ -156,11 +156,13 @@ class TimeAccounts:
 
         Examples
         --------
-        Five messages a second at 100 ms each are half a core; before the first, they are 5 ms a second:
+        Five messages a second at 100 ms each are half a core; before the first, they are 5 ms a second; and those that
+        took no time want the least there is:
 
-        >>> accounts = TimeAccounts(np.array([0, 0]), np.array([200_000_000, 0]), np.array([2_000_000, 0]))
-        >>> accounts.time_of(np.array([5_000, 5_000]), np.array([0, 1])).tolist()
-        [500000, 5000]
+        >>> time_ns, messages_micro = np.array([200_000_000, 0, 0]), np.array([2_000_000, 0, 2_000_000])
+        >>> accounts = TimeAccounts(0 * time_ns, time_ns, messages_micro)
+        >>> accounts.time_of(np.array([5_000, 5_000, 5_000]), np.array([0, 1, 2])).tolist()
+        [500000, 5000, 1]
         """
         told = proportional(messages, self.time_ns[at], self.messages_micro[at])
         return np.maximum(np.where(self.messages_micro[at] > 0, told, messages), 1)

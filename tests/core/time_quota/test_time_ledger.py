@@ -366,13 +366,15 @@ def test_shared_scope_is_lent_what_both_its_limits_let_through() -> None:
 
 
 def test_leased_scope_earns_as_long_as_the_lease_lasts_and_others_go_on() -> None:
-    policy = make_policy(job=HALF, groups={"gold": HALF}, default=Namespace(group="gold"))
+    policy = make_policy(job=HALF, groups={"gold": HALF}, default=Namespace(HALF, group="gold"))
     ledger = TimeLedger.opened(policy, now_ms=0).settled(charges(a_x=1_900), [report(a_x=10)], policy, at_ms=0)
     assert ledger.shared.balance_ns.tolist() == [-900 * MS, -900 * MS]
+    assert ledger.own.balance_ns.tolist() == [-900 * MS]
     for until_ms, earned_ms in ((0, 0), (400, 200), (9_000, 500)):
         lease = TimeLease(np.array([False, True]), until_ms)
         later = ledger.refilled(policy, now_ms=1_000, lease=lease)
         assert later.shared.balance_ns.tolist() == [-400 * MS, (-900 + earned_ms) * MS]
+        assert later.own.balance_ns.tolist() == [-400 * MS], "a namespace's quota is its job's alone"
         assert later.as_of_ms == later.used.interval_ms == 1_000
 
 

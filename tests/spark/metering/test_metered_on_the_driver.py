@@ -6,23 +6,29 @@ import contextlib
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame
 
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.spark.metering import sink_meter
 from spark_throttle.spark.metering.meter import Meter
 from spark_throttle.spark.metering.running_batch import running_batch
 from tests.spark.metering.metered_world import SECOND_NS, World
 
 
-def batch_of(world: World, number: int = 3, /, **messages: int) -> contextlib.AbstractContextManager[None]:
-    """Return what tells functions how many messages of each namespace the running batch admitted."""
+def report_of(messages: dict[str, int]) -> UsageReport:
+    """Return a report of so many admitted messages of each namespace."""
     names = pa.array(list(messages), pa.string())
     pairs = np.array([[count, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 2)
     none = np.zeros(len(names), dtype=np.int64)
-    report = UsageReport(
+    return UsageReport(
         0, 1, "r1", 0, names, none - 1, none - 1, none + 1, pairs, pairs, 0 * pairs, 0 * pairs, 0 * pairs, none, none, 0
     )
-    return running_batch(world.directory, number, [report])
+
+
+def batch_of(world: World, number: int = 3, /, **messages: int) -> contextlib.AbstractContextManager[None]:
+    """Return what tells functions how many messages of each namespace the running batch admitted."""
+    return running_batch(world.directory, number, [report_of(messages)])
 
 
 def frame() -> DataFrame:
@@ -78,3 +84,21 @@ def test_another_run_of_a_batch_replaces_what_the_driver_was_charged(world: Worl
         with batch_of(world, a=1):
             world.metered(lambda *_, spent_ns=spent_ns: world.spend(spent_ns))(frame(), 3)
     assert world.charged_ns() == {"a": 10}
+
+
+@pytest.mark.parametrize("has_quota", [True, False])
+def test_write_for_which_the_driver_waits_is_charged_by_rows_where_a_policy_limits_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, has_quota: bool
+) -> None:
+    monkeypatch.setattr(sink_meter, "is_metered", lambda *_: has_quota)
+    monkeypatch.setattr("time.perf_counter_ns", lambda: world.now_ns)
+    with sink_meter.metered_write(world.directory, 3, [report_of({"a": 3, "b": 1})]):
+        world.spend(400)
+    assert world.charged_ns() == ({"a": 300, "b": 100} if has_quota else {})
+
+
+def test_write_that_fails_is_not_charged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_meter, "is_metered", lambda *_: True)
+    with contextlib.suppress(KeyError), sink_meter.metered_write(world.directory, 3, [report_of({"a": 3})]):
+        raise KeyError(7)
+    assert world.charged_ns() == {}

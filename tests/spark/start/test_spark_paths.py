@@ -71,3 +71,10 @@ def test_targets_of_files_are_resolved_and_others_keep_their_path() -> None:
     found = [Target(kind, path="/out").resolved(paths).path for kind in ("delta", "parquet", "iceberg", None)]
     assert found == ["s3a://lake/out", "s3a://lake/out", "/out", "/out"]
     assert Target("delta", table="t").resolved(paths) == Target("delta", table="t")
+
+
+def test_control_directory_is_in_the_checkpoint_unless_it_is_given() -> None:
+    paths = SparkPaths(Session("s3a://lake"))  # type: ignore[arg-type]
+    assert paths.query("/ckpt/") == ("s3a://lake/ckpt", "s3a://lake/ckpt/throttle")
+    assert paths.query("/ckpt", "file:///control") == ("s3a://lake/ckpt", "file:///control")
+    assert paths.query("file:/ckpt", "/control") == ("file:/ckpt", "s3a://lake/control")
