@@ -90,4 +90,4 @@ def test_settings_of_the_documentation_can_be_read(tmp_path: Path) -> None:
     assert f"asked for again after {FRESH_SECONDS // 60} minutes" in said
     assert f"within {PAUSE_SECONDS} s of the last time" in said
     assert STALE_SECONDS == 3600
-    assert "believed for an hour" in said
+    assert "trusted for an hour" in said
