@@ -73,6 +73,7 @@ def test_search_of_a_text_costs_what_its_length_does(shape: str) -> None:
     assert time.process_time() - begun < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [TOKEN, SIGNED, OF_ANY_HEADER])
 @pytest.mark.parametrize("encodings", [0, 1, 2])
 def test_secret_that_the_cut_divides_is_hidden_wherever_the_cut_is(secret: str, encodings: int) -> None:

@@ -59,6 +59,7 @@ def proxied(served: ServedApp, folder: Path) -> Iterator[tuple[int, ssl.SSLConte
                 process.terminate()
 
 
+@pytest.mark.slow
 @needs_openssl
 @pytest.mark.skipif(NGINX is None, reason="no nginx to put in front")
 def test_set_up_behind_nginx_passes_callers_and_cuts_off_strangers(in_memory: ServedApp, tmp_path: Path) -> None:

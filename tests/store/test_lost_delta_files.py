@@ -34,8 +34,10 @@ REVISIONS = 6
 RESTORE = "restore it from a backup of the store"
 LOCAL_LOG = open_table.local_log
 
+pytestmark = pytest.mark.slow
 
-@pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
+
+@pytest.fixture(params=["disk", "object store"])
 def folder(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     if request.param == "object store":
         monkeypatch.setattr(open_table, "local_log", lambda _: None)
