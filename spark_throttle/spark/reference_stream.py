@@ -23,7 +23,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
-from spark_throttle.spark.delta.commit import table_uri
+from spark_throttle.spark.delta.commit import table_at
 from spark_throttle.spark.references.deciding_columns import kinds_of
 from spark_throttle.spark.references.delta_feed import DeltaFeed
 from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
@@ -283,12 +283,11 @@ class ReferenceStream:
 
     def _delta_problem(self) -> str | None:
         try:
-            from deltalake import DeltaTable
             from deltalake.exceptions import DeltaError
         except ImportError:
             return "the package 'deltalake' is not installed"
         try:
-            return reading_problem(DeltaTable(table_uri(self.root)))
+            return reading_problem(table_at(self.root))
         except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError, PySparkException) as error:
             return f"the table's log cannot be read without Spark ({one_line(error)})"
 

@@ -42,11 +42,10 @@ def open_table(location: str) -> DeltaTable | None:
     NativeWriterError
         If the location cannot be read; `TableOutOfReachError` if its store does not answer.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        return DeltaTable(table_uri(location))
+        return table_at(location)
     except TableNotFoundError:
         return None
     except (DeltaError, OSError, ValueError, pa.ArrowException, ConfigurationError) as error:
@@ -54,6 +53,13 @@ def open_table(location: str) -> DeltaTable | None:
         if _ASKED_AGAIN.search(problem) and METADATA_SERVICE not in problem:
             raise TableOutOfReachError(location, problem) from error
         raise NativeWriterError(location, f"its log cannot be read without Spark ({problem})") from error
+
+
+def table_at(location: str, version: int | None = None) -> DeltaTable:
+    """Return the table at a location, in its current state or at a version; delta-rs' own errors say why not."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(table_uri(location), version=version)
 
 
 def table_uri(location: str) -> str:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.delta.commit import table_uri
+from spark_throttle.spark.delta.commit import table_at
 from spark_throttle.spark.references.delta_reading import columns_of, is_elsewhere, reading_problem
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile
@@ -134,9 +134,7 @@ class DeltaFeed:
 
     def _newest(self) -> tuple[int, int]:
         """Return the newest version of the table, and a digest of the table's identity."""
-        from deltalake import DeltaTable
-
-        table = DeltaTable(table_uri(self._root))
+        table = table_at(self._root)
         identity = hashlib.sha256(str(table.metadata().id).encode()).digest()
         return int(table.version()), int.from_bytes(identity[:6])
 
@@ -152,9 +150,7 @@ class DeltaFeed:
         return files
 
     def _snapshot(self, version: int) -> list[FoundFile]:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(table_uri(self._root), version=version)
+        table = table_at(self._root, version)
         problem = reading_problem(table)
         if problem is not None:
             raise SourceChangedError(f"the Delta table {self._root}", problem, _RESTART)
@@ -191,12 +187,11 @@ class DeltaFeed:
         return found
 
     def _check_reading(self, version: int) -> None:
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         columns = None
         try:
-            table = DeltaTable(table_uri(self._root), version=version)
+            table = table_at(self._root, version)
             problem, columns = reading_problem(table), columns_of(table.schema().to_json())
         except DeltaError as error:
             problem = f"it cannot be read without Spark ({one_line(error)})"

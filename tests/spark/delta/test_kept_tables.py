@@ -53,7 +53,7 @@ def _nothing_kept() -> Iterator[None]:
 def test_store_that_does_not_answer_is_told_from_one_that_only_spark_may_read(
     monkeypatch: pytest.MonkeyPatch, problem: str, kind: type[Exception], remedy: str
 ) -> None:
-    def refuse(_location: str) -> DeltaTable:
+    def refuse(_location: str, **_named: object) -> DeltaTable:
         raise OSError(f"Generic S3 error\n  ↳ {problem}")
 
     monkeypatch.setattr(deltalake, "DeltaTable", refuse)
