@@ -20,6 +20,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.reference_stream import ReferenceStream
+from spark_throttle.spark.references import waiting_copies
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.row_condition import row_condition
@@ -206,19 +207,31 @@ def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake:
     assert lake.rejected_ids == [200]
 
 
-def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order(lake: Lake) -> None:
+def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order_by_as_many_tasks_as_rows_need(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()
 
     def send(sent: list[dict[str, Any]], key: IdempotencyKey) -> None:
         (out / key.text.replace("/", "_")).write_text(" ".join(str(row["id"]) for row in sent))
 
+    admitted, tasks = ReferenceRows.admitted, []
+
+    def count(payload: ReferenceRows, target: Any) -> Any:
+        found = admitted(payload, target)
+        tasks.append(found.rdd.getNumPartitions())
+        return found
+
+    monkeypatch.setattr(ReferenceRows, "admitted", count)
+    monkeypatch.setattr(waiting_copies, "_MESSAGES_OF_A_TASK", 7)
     lake.offer(rows("free/a", range(38, -1, -2)))
     lake.offer(rows("free/a", range(1, 40, 2)))
     throttle = lake.throttle(policies())
     writer = throttle.write_stream(stream(lake, throttle, most_files=2)).option("checkpointLocation", lake.checkpoint)
     writer = writer.option("throttle.source", REFERENCES).trigger(availableNow=True)
     finish(writer.paced(send).start())
+    assert tasks == [6], "40 rows, 7 of them for a task, and one shard"
     assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
 
 

@@ -39,6 +39,21 @@ FILE, ROW, PART = "__throttle_file", "__throttle_row", "__throttle_part"
 _PARTS_FILE: Final = "_parts.arrow"
 _PARQUET: Final = ".parquet"
 _MOST_COPIES_AT_ONCE: Final = 8
+_MESSAGES_OF_A_TASK: Final = 100_000
+
+
+def shuffle_tasks(messages: int) -> int:
+    """Return to how many tasks rows are shuffled.
+
+    Without a number Spark takes that of the stream's operator, which is its number of shards: one, by default, however
+    many rows a batch has.
+
+    Examples
+    --------
+    >>> shuffle_tasks(3), shuffle_tasks(100_001)
+    (1, 2)
+    """
+    return max(1, -(-messages // _MESSAGES_OF_A_TASK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,8 @@ class WaitingCopies:
         """
         writer = rows.write
         if parts:
-            writer = rows.repartition(F.col(PART)).write.partitionBy(PART)
+            messages = sum(int(np.count_nonzero(file.values)) for file in parts)
+            writer = rows.repartition(shuffle_tasks(messages), F.col(PART)).write.partitionBy(PART)
         path = f"{self.directory.location.rstrip('/')}/{folder}"
         writer.mode("overwrite").parquet(path)
         if parts:

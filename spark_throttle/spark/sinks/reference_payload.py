@@ -35,7 +35,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.selection import distinct_files, file_numbers, positions, split_by_file
-from spark_throttle.spark.references.waiting_copies import FILE, PART, ROW
+from spark_throttle.spark.references.waiting_copies import FILE, PART, ROW, shuffle_tasks
 from spark_throttle.spark.references.waiting_rows import (
     CopyKind,
     WaitingAccount,
@@ -239,7 +239,7 @@ class ReferenceRows:
             return payload.transform(self.reader.nothing(), ())
         if not payload.keeps_order:
             return self._selected(())
-        rows = self._selected((FILE, ROW)).repartition(payload.namespace)
+        rows = self._selected((FILE, ROW)).repartition(shuffle_tasks(len(self.admitted_places)), payload.namespace)
         order = [column.asc_nulls_last() for column in payload.order]
         return rows.sortWithinPartitions(*order, FILE, ROW).drop(FILE, ROW)
 
