@@ -23,6 +23,9 @@ _IN_TEN: Final = "one group, 50 % admitted, 10 x 100,000"
 _NOTHING_SHORT: Final = "nothing is limited: first"
 _OTHER_LIMITERS: Final = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
 _PLAIN_CALLS: Final = ("pace, acquire", "pace, try_acquire", "pace, await acquire")
+_WAYS_TO_DECIDE: Final = {"throttled": "frames", "references": "references"}
+"""The opponents that are ours, and what each decides on."""
+
 _BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
 
 
@@ -205,18 +208,19 @@ def _operators(part: Mapping[str, Any]) -> list[Figure]:
         for workload in ("narrow", "wide")
     ]
     found += [
-        _ratio(part, f"namespaces-{count}", "namespace", "throttled", "vs_per_namespace", bound)
+        _ratio(part, f"namespaces-{count}", "namespace", way, "vs_per_namespace", bound, f"{words}, ")
+        for way, words in _WAYS_TO_DECIDE.items()
         for count, bound in ((10_000, 8), (100_000, 60))
     ]
     found += [
         _ratio(part, workload, "row_number", "throttled", "vs_row_number", 0.7) for workload in ("narrow", "wide")
     ]
-    ours, bare = part["floor"]["throttled"], part["floor"]["identity"]
-    floor = _ratios(ours, bare, "cpu_seconds"), _ratios(ours, bare, "batch_ms")
-    return [
-        *found,
-        Figure("batch_floor_ratio", "100 rows a batch", floor[0], 1.4, is_least=False, wall_values=floor[1]),
-    ]
+    floor = part["floor"]
+    for way, words in _WAYS_TO_DECIDE.items():
+        cpu, wall = (_ratios(floor[way], floor["identity"], unit) for unit in ("cpu_seconds", "batch_ms"))
+        of = f"{words}, 100 rows a batch"
+        found.append(Figure("batch_floor_ratio", of, cpu, 1.4, is_least=False, wall_values=wall))
+    return found
 
 
 def _sink(part: Mapping[str, Any]) -> list[Figure]:

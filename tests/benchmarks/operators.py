@@ -12,7 +12,8 @@ says what is measured.
 
 The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns
 what it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`,
-which throws away what is over the limit.
+which throws away what is over the limit. `throttled` decides on frames. In the parts of namespaces and in ``floor`` a
+row's size is in a column, and `references` decides on references, in one shard.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, main, throttle
+from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
+from tests.benchmarks.references import by_references
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +49,7 @@ def shuffle(shards: int = SHARDS) -> Start:
 
 def identity(events: DataFrame, place: Path) -> StreamingQuery:
     """Start a stateful operator that returns what it is given, keyed by shard, over plain columns."""
+    events.sparkSession.conf.set("spark.sql.shuffle.partitions", SHARDS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         count = state.get[0] if state.exists else 0
@@ -64,6 +67,7 @@ def identity(events: DataFrame, place: Path) -> StreamingQuery:
 
 def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
     """Start the textbook operator: a token bucket a namespace, a call a namespace."""
+    events.sparkSession.conf.set("spark.sql.shuffle.partitions", SHARDS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         now_ms = state.getCurrentProcessingTimeMs()
@@ -96,12 +100,7 @@ def by_row_number(events: DataFrame, place: Path) -> StreamingQuery:
 def throttled(policies: Mapping[str, Any], shards: int = SHARDS) -> Start:
     """Return what starts the throttled job, with a partition a shard."""
 
-    def start(events: DataFrame, place: Path) -> StreamingQuery:
-        # Which the query notes at its start.
-        events.sparkSession.conf.set("spark.sql.shuffle.partitions", shards)
-        return to_nothing(throttle(policies, shards).write_stream(events), place)
-
-    return start
+    return lambda events, place: to_nothing(throttle(events.sparkSession, policies, shards).write_stream(events), place)
 
 
 def to_nothing(writer: DataStreamWriter | ThrottledStreamWriter, place: Path) -> StreamingQuery:
@@ -116,18 +115,27 @@ ROW_BY_ROW: Final[dict[str, Start]] = {
     "identity": identity,
     "row_number": by_row_number,
 }
+
+
+def both_ways(part: str, work: Workload, opponents: Mapping[str, Start], most_rounds: int | None = None) -> Part:
+    """Return a part in which the job decides on frames and on references; rows are as in `sized`."""
+    work = replace(work, has_size=True)
+    ours = {"throttled": throttled({}), "references": by_references("nothing", part, work)}
+    return Part(work, {**ours, **opponents}, "throttled", most_rounds=most_rounds)
+
+
 PARTS: Final = {
     "narrow": Part(WORKLOADS["narrow"], ROW_BY_ROW, "throttled"),
     "wide": Part(WORKLOADS["wide"], ROW_BY_ROW, "throttled"),
-    "floor": Part(WORKLOADS["small"], {"throttled": throttled({}), "identity": identity}, "throttled"),
+    "floor": both_ways("floor", WORKLOADS["small"], {"identity": identity}),
     **{
-        f"namespaces-{count}": Part(
-            replace(WORKLOADS["narrow"], rows=600_000, namespaces=count, is_even=True),
-            {"throttled": throttled({}), "namespace": by_namespace},
-            "throttled",
-            most_rounds=most_rounds,
+        name: both_ways(
+            name,
+            replace(WORKLOADS["narrow"], rows=600_000, namespaces=namespaces, is_even=True),
+            {"namespace": by_namespace},
+            most_rounds,
         )
-        for count, most_rounds in ((10_000, None), (100_000, 2))
+        for name, namespaces, most_rounds in (("namespaces-10000", 10_000, None), ("namespaces-100000", 100_000, 2))
     },
 }
 

@@ -72,11 +72,11 @@ def run(spark: SparkSession, source: Path, way: str, waiting: int) -> Backlog:
     checkpoint = str(place / "checkpoint")
     events = read_stream(spark, source, files_a_batch=1)
     if way == "references":
-        limiter = throttle(_POLICIES, shards=1, size=SIZE)
+        limiter = throttle(spark, _POLICIES, shards=1, size=SIZE)
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", 1)
         writer = limiter.write_stream(reader.parquet(str(source)))
     else:
-        writer = throttle(_POLICIES).write_stream(events)
+        writer = throttle(spark, _POLICIES).write_stream(events)
     writer = writer.format("noop").option("throttle.source", way)
     query = writer.trigger(processingTime="0 seconds").option("checkpointLocation", checkpoint).start()
     _await_batch(query, 1)

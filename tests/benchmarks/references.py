@@ -54,17 +54,19 @@ def unthrottled(sink: str, *, has_shuffle: bool) -> Start:
 
 def in_frames(sink: str) -> Start:
     """Return what starts the throttled job in which whole rows travel."""
-    return lambda events, place: start(throttle({}, size=_size(sink)).write_stream(events), sink, place)
+    return lambda events, place: start(
+        throttle(events.sparkSession, {}, size=_size(sink)).write_stream(events), sink, place
+    )
 
 
-def by_references(sink: str) -> Start:
-    """Return what starts the throttled job that decides on references; it reads the same folder."""
+def by_references(sink: str, part: str, work: Workload) -> Start:
+    """Return what starts the throttled job that decides on references, in one shard; it reads the part's folder."""
 
     def begin(events: DataFrame, place: Path) -> StreamingQuery:
-        spark, work = events.sparkSession, WORKLOADS["sized"]
-        limiter = throttle({}, shards=1, size=_size(sink))
+        spark = events.sparkSession
+        limiter = throttle(spark, {}, shards=1, size=_size(sink))
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", work.files_a_batch)
-        writer = limiter.write_stream(reader.parquet(str(place.parent / sink)))
+        writer = limiter.write_stream(reader.parquet(str(place.parent / part)))
         return start(writer.option("throttle.source", "references"), sink, place)
 
     return begin
@@ -88,7 +90,7 @@ PARTS: Final = {
     sink: Part(
         WORKLOADS["sized"],
         {
-            "references": by_references(sink),
+            "references": by_references(sink, sink, WORKLOADS["sized"]),
             "frames": in_frames(sink),
             "shuffle": unthrottled(sink, has_shuffle=True),
             "plain": unthrottled(sink, has_shuffle=False),

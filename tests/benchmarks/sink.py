@@ -34,7 +34,7 @@ def throttled(name: str) -> Start:
     """Return what starts a throttled query with a writer."""
 
     def start(events: DataFrame, place: Path) -> StreamingQuery:
-        writer = throttle({}).write_stream(events).format("delta").option("throttle.writer", name)
+        writer = throttle(events.sparkSession, {}).write_stream(events).format("delta").option("throttle.writer", name)
         writer = writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True)
         return writer.start(str(place / "out"))
 

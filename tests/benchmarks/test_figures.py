@@ -19,8 +19,11 @@ def operators(**changed: dict[str, Any]) -> dict[str, Any]:
                "row_number": costs(3, 3, 3)}
         for name in ("narrow", "wide")
     }  # fmt: skip
-    by_workload |= {f"namespaces-{n}": {"throttled": costs(1), "namespace": costs(9)} for n in (10_000, 100_000)}
-    by_workload["floor"] = {"throttled": costs(3, 3), "identity": costs(2, 1)}
+    by_workload |= {
+        f"namespaces-{n}": {"throttled": costs(1), "references": costs(3), "namespace": costs(9)}
+        for n in (10_000, 100_000)
+    }
+    by_workload["floor"] = {"throttled": costs(3, 3), "references": costs(2, 1), "identity": costs(2, 1)}
     return {"operators": by_workload | changed}
 
 
@@ -35,20 +38,22 @@ def test_a_job_that_takes_longer_passes_fewer_rows_for_each_of_its_opponent() ->
     by_key = {(each.key, each.of): each for each in figures(operators())}
     assert by_key["job_vs_unthrottled", "to nothing, narrow"].value == 0.25
     assert not by_key["job_vs_unthrottled", "to nothing, narrow"].is_reached
-    assert by_key["vs_per_namespace", "namespaces-10000"].is_reached
-    assert not by_key["vs_per_namespace", "namespaces-100000"].is_reached
+    assert by_key["vs_per_namespace", "frames, namespaces-10000"].is_reached
+    assert by_key["vs_per_namespace", "references, namespaces-10000"].value == 3
+    assert not by_key["vs_per_namespace", "frames, namespaces-100000"].is_reached
 
 
 def test_the_floor_of_a_batch_is_a_cost_and_must_not_pass_its_bound() -> None:
-    floor = next(each for each in figures(operators()) if each.key == "batch_floor_ratio")
+    floor, of_references = (each for each in figures(operators()) if each.key == "batch_floor_ratio")
     assert floor.values == (1.5, 3.0)
     assert floor.wall_values == (1.5, 3.0)
     assert not floor.is_reached
+    assert of_references.is_reached
 
 
 def test_rounds_that_do_not_pair_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        figures(operators(floor={"throttled": costs(3, 3), "identity": costs(2)}))
+        figures(operators(floor={"throttled": costs(3, 3), "references": costs(3, 3), "identity": costs(2)}))
 
 
 def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> None:
