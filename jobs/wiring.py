@@ -12,8 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from jobs.settings import ExchangeSettings, JobSettings, SourceSettings, ThrottleSettings
 from spark_throttle.load.source import ThrottleLoadSource
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.pipeline import FRAME_SHARDS
-from spark_throttle.spark.reference_pipeline import REFERENCE_SHARDS
 from spark_throttle.spark.reference_stream import ReferenceStream
 
 
@@ -24,19 +22,9 @@ def open_session(settings: JobSettings) -> SparkSession:
     builder = SparkSession.builder.appName(settings.spark.app_name)
     if settings.spark.master is not None:
         builder = builder.master(settings.spark.master)
-    conf = {"spark.sql.shuffle.partitions": str(operator_partitions(settings)), "spark.sql.session.timeZone": "UTC"}
-    for name, value in (conf | settings.spark.conf).items():
+    for name, value in ({"spark.sql.session.timeZone": "UTC"} | settings.spark.conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def operator_partitions(settings: JobSettings) -> int:
-    """Return the number of the operator's partitions, which hold whole shards: more than there are would be empty.
-
-    A job that may decide on references or on frames has as many as it would need for frames.
-    """
-    is_referred_to = settings.source.decide_on == "references"
-    return settings.throttle.shards or (REFERENCE_SHARDS if is_referred_to else FRAME_SHARDS)
 
 
 def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:

@@ -32,12 +32,30 @@ def read_offset_log(checkpoint: Directory) -> OffsetLog:
 
 def batch_time_ms(checkpoint: Directory, batch: int) -> int | None:
     """Return when a batch was planned, by its offsets; `None` where they are missing or do not hold the time."""
-    content = checkpoint.read(f"offsets/{batch}")
     try:
-        # The first line is a version, the second the batch's own values; then there is one line per source.
-        return int(json.loads((content or b"").splitlines()[1])["batchTimestampMs"])
+        return int(_values(checkpoint, batch)["batchTimestampMs"])
     except (IndexError, KeyError, TypeError, ValueError):
         return None
+
+
+def pinned_setting(checkpoint: Directory, batch: int, name: str) -> str | None:
+    """Return a setting of the session that Spark logged with a batch, and keeps at a restart; `None` for none."""
+    try:
+        return str(_values(checkpoint, batch)["conf"][name])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _values(checkpoint: Directory, batch: int) -> dict[str, Any]:
+    """Return what Spark logged of a batch itself: the second line, behind a version and before a line per source.
+
+    Raises
+    ------
+    IndexError, ValueError
+        If the batch was not planned, or its offsets are damaged.
+    """
+    values: dict[str, Any] = json.loads((checkpoint.read(f"offsets/{batch}") or b"").splitlines()[1])
+    return values
 
 
 def _newest(checkpoint: Directory, log: str) -> int:

@@ -63,6 +63,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
+from spark_throttle.spark.start.state_partitions import one_for_each_shard
 from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
 
@@ -351,7 +352,8 @@ class ThrottledStreamWriter:
         self._log_choices(source, choice, target, control_path)
         self._begins(control_path)
         try:
-            query = writer.start()
+            with one_for_each_shard(self._events.sparkSession, checkpoint, pipeline.shards):
+                query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
         if isinstance(outlet, PacedSink):

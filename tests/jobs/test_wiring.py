@@ -12,7 +12,6 @@ from jobs import throttle_stream
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import (
     make_throttle,
-    operator_partitions,
     read_events,
     read_stream,
     start_query,
@@ -225,14 +224,9 @@ def test_offered_rows_are_read_from_the_progress() -> None:
     assert offered_rows(cast("Any", Query())) == 0
 
 
-@pytest.mark.parametrize(
-    ("decide_on", "shards", "partitions"),
-    [("frames", None, 8), ("auto", None, 8), ("references", None, 1), ("auto", 3, 3)],
-)
-def test_operator_has_no_more_partitions_than_shards(decide_on: str, shards: int | None, partitions: int) -> None:
-    source = SMALL["source"] | {"format": "delta", "decide_on": decide_on, "options": {}, "path": "/lake/events"}
-    settings = parse_settings(SMALL | {"source": source, "throttle": SMALL["throttle"] | {"shards": shards}})
-    assert operator_partitions(settings) == partitions
+@pytest.mark.parametrize("shards", [None, 3])
+def test_shards_that_are_left_out_are_left_to_the_way_that_decides(shards: int | None) -> None:
+    settings = parse_settings(SMALL | {"throttle": SMALL["throttle"] | {"shards": shards}})
     assert make_throttle(settings.throttle)._settings.shards == shards
 
 

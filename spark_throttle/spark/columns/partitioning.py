@@ -12,7 +12,7 @@ def shard_keys(spark: SparkSession, shards: int) -> tuple[int, ...]:
     """Return the grouping key of every shard.
 
     Spark puts key ``k`` into partition ``pmod(hash(k), partitions)``. Shard numbers used as keys would collide. These
-    keys do not collide if ``spark.sql.shuffle.partitions`` equals `shards`. They depend on `shards` alone, because
+    keys do not collide if there are as many state partitions as shards. They depend on `shards` alone, because
     state is stored under them. Runs one small Spark job.
     """
     key = F.col("id").cast("int")

@@ -23,9 +23,9 @@ from pyspark.sql.utils import is_remote
 from spark_throttle.errors import ConfigurationError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.start.spark_paths import local_path
+from spark_throttle.spark.start.task_slots import task_slots
 
 _ONE_MACHINE = "local"
-_PARTITIONS_CONF = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class _Look:
 def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> None:
     """Refuse a control directory, or tables, on a local disk that executors do not share.
 
-    Runs one small Spark job with as many tasks as a batch has, or none if the session runs on one machine or is remote.
+    Runs two small Spark jobs with a task for each slot of the executors, or none if the session runs on one machine or
+    is remote.
 
     Raises
     ------
@@ -88,7 +89,7 @@ class _Try:
 def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) -> str | None:
     """Return what prevents the executors from keeping files in the control directory; `None` if nothing does.
 
-    Runs one small Spark job with as many tasks as a batch has, or none if the session runs on one machine.
+    Runs two small Spark jobs with a task for each slot of the executors, or none if the session runs on one machine.
 
     Parameters
     ----------
@@ -118,8 +119,8 @@ def is_served(spark: SparkSession) -> bool:
 def on_executors(
     spark: SparkSession, function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: str
 ) -> list[tuple[str, str]]:
-    """Return the rows of two texts that a function yields in as many tasks as a batch has."""
-    tasks = int(str(spark.conf.get(_PARTITIONS_CONF, "1")))
+    """Return the rows of two texts that a function yields, in as many tasks as the executors run at the same time."""
+    tasks = task_slots(spark)
     return sorted({(row[0], row[1]) for row in spark.range(0, tasks, 1, tasks).mapInArrow(function, schema).collect()})
 
 

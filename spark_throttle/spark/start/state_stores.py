@@ -8,11 +8,10 @@ that runs again (`docs/checkpoints.md` has the table).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Final
 
-from spark_throttle.checkpoint.offset_log import OffsetLog, read_offset_log
+from spark_throttle.checkpoint.offset_log import OffsetLog, pinned_setting, read_offset_log
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 
@@ -76,7 +75,7 @@ def _of_checkpoint(checkpoint: str) -> tuple[str | None, str | None]:
     try:
         directory = Directory(checkpoint)
         log = read_offset_log(directory)
-        return _format_of(directory, log), _provider_of(directory, log)
+        return _format_of(directory, log), pinned_setting(directory, log.logged, PROVIDER)
     except (ConfigurationError, OSError):
         return None, None  # the executors may see what this process does not
 
@@ -86,12 +85,3 @@ def _format_of(directory: Directory, log: OffsetLog) -> str | None:
     content = directory.read(f"commits/{log.committed}") if log.committed >= 0 else None
     version = (content or b"").partition(b"\n")[0].decode("ascii", "replace").strip()
     return version.removeprefix("v") if version.startswith("v") else None
-
-
-def _provider_of(directory: Directory, log: OffsetLog) -> str | None:
-    """Return the store that the newest planned batch was logged with."""
-    content = directory.read(f"offsets/{log.logged}") if log.logged >= 0 else None
-    try:
-        return str(json.loads((content or b"").splitlines()[1])["conf"][PROVIDER])
-    except (IndexError, KeyError, TypeError, ValueError):
-        return None

@@ -12,7 +12,7 @@ import pytest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.pipeline import queue_storage
 from spark_throttle.spark.start import executor_sight
-from spark_throttle.spark.start.executor_sight import _Look, _Try, check_executors_see, control_problem
+from spark_throttle.spark.start.executor_sight import _Look, _Try, check_executors_see, control_problem, on_executors
 
 
 def session(master: str) -> Any:
@@ -40,6 +40,19 @@ def test_task_names_what_is_not_there(tmp_path: Path) -> None:
     look = _Look((str(tmp_path), str(tmp_path / "none")))
     (batch,) = look([pa.record_batch({"id": [1]})])
     assert batch.column("path").to_pylist() == [str(tmp_path / "none")]
+
+
+def test_every_slot_of_the_executors_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def rows(_first: int, _end: int, _step: int, tasks: int) -> Any:
+        asked.append(tasks)
+        return SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=list))
+
+    spark: Any = SimpleNamespace(range=rows)
+    monkeypatch.setattr(executor_sight, "task_slots", lambda _: 6)
+    assert on_executors(spark, _Look(()), "host string, path string") == []
+    assert asked == [6]
 
 
 # Long queues

@@ -1,0 +1,93 @@
+"""A query that starts for the first time has a state partition for each shard; one that goes on keeps what it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_for_each_shard
+
+
+class Settings(dict[str, Any]):
+    """The settings of a session."""
+
+    def set(self, name: str, value: int) -> None:
+        self[name] = value
+
+    def unset(self, name: str) -> None:
+        del self[name]
+
+
+def session(**settings: str) -> Any:
+    names = {"shuffle": SHUFFLE_PARTITIONS, "state": STATE_PARTITIONS}
+    return SimpleNamespace(conf=Settings({names[name]: value for name, value in settings.items()}))
+
+
+def write_checkpoint(folder: Path, partitions: str) -> None:
+    (folder / "offsets").mkdir()
+    text = json.dumps({"conf": {SHUFFLE_PARTITIONS: partitions}})
+    (folder / "offsets" / "0").write_text(f"v1\n{text}\n{{}}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "shards", "given"), [({}, 8, 8), ({"shuffle": "200"}, 8, 8), ({"shuffle": "auto"}, 8, 8),
+                                   ({"shuffle": "2"}, 8, 2), ({"shuffle": "200"}, 1, 1)]
+)  # fmt: skip
+def test_new_query_has_a_state_partition_a_shard_or_what_shuffles_have_if_that_is_fewer(
+    tmp_path: Path, asked: dict[str, str], shards: int, given: int
+) -> None:
+    spark = session(**asked)
+    before = dict(spark.conf)
+    with one_for_each_shard(spark, str(tmp_path / "new"), shards):
+        assert spark.conf == before | {STATE_PARTITIONS: given}
+    assert spark.conf == before, "of the session nothing changes"
+
+
+def test_session_is_as_it_was_if_the_query_does_not_start(tmp_path: Path) -> None:
+    spark = session()
+    with pytest.raises(OSError, match="no"), one_for_each_shard(spark, str(tmp_path / "new"), 8):
+        raise OSError("no")
+    assert not spark.conf
+
+
+def test_number_that_the_session_has_for_state_is_kept(tmp_path: Path) -> None:
+    spark = session(state="5")
+    with one_for_each_shard(spark, str(tmp_path / "new"), 8):
+        assert spark.conf == {STATE_PARTITIONS: "5"}
+    assert spark.conf == {STATE_PARTITIONS: "5"}
+
+
+@pytest.mark.parametrize(("kept", "is_warned"), [("200", True), ("9", True), ("8", False), ("2", False)])
+def test_checkpoint_keeps_its_number_and_empty_partitions_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: str, is_warned: bool
+) -> None:
+    write_checkpoint(tmp_path, kept)
+    spark = session(shuffle="200")
+    with one_for_each_shard(spark, str(tmp_path), 8):
+        assert spark.conf == {SHUFFLE_PARTITIONS: "200"}
+    said = f"began with {kept} state partitions, and the query has 8 shards: {int(kept) - 8} are empty, and each costs"
+    assert (said in caplog.text) == is_warned
+    assert bool(caplog.records) == is_warned
+
+
+def test_queries_that_start_at_once_in_one_session_have_each_its_own_number(tmp_path: Path) -> None:
+    spark = session()
+    has_entered, seen = Event(), []
+
+    def start_other() -> None:
+        with one_for_each_shard(spark, str(tmp_path / "other"), 3):
+            seen.append(spark.conf[STATE_PARTITIONS])
+            has_entered.set()
+
+    with one_for_each_shard(spark, str(tmp_path / "one"), 8):
+        other = Thread(target=start_other)
+        other.start()
+        assert not has_entered.wait(0.05)
+        assert spark.conf[STATE_PARTITIONS] == 8
+    other.join(10)
+    assert seen == [3]
