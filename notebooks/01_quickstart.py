@@ -26,7 +26,7 @@ if "dbutils" in globals():
 else:
     home = Path(tempfile.mkdtemp(prefix="throttle-quickstart-"))
 
-# This stream is small, so one shard of state is enough (`shards=1` below). Spark gets the same number of partitions.
+# This stream is small, so one shard of state (`shards=1` below) and one partition for shuffles are enough.
 spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 # COMMAND ----------

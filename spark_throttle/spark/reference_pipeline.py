@@ -159,6 +159,7 @@ class ReferencePipeline:
         extents = Extents(Directory(control_path))
         source = PayloadSource(control_path, checkpoint, extents, stream.root, stream.source_schema)
         waiting_after = partial(waiting_places, checkpoint=checkpoint, control_path=control_path)
+        keeps_order = isinstance(admitted, Target) and not admitted.is_paid_by_bytes
         payload = ReferencePayload(
             source,
             stream.rows,
@@ -169,7 +170,8 @@ class ReferencePipeline:
             waiting_after if is_readable(checkpoint) else None,
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
-            keeps_order=isinstance(admitted, Target) and not admitted.is_paid_by_bytes,
+            keeps_order=keeps_order,
+            fewest_tasks=task_slots(stream.spark) if keeps_order else 1,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

@@ -65,8 +65,8 @@ class Throttle:
         The quotas of a policy that this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
     shards
         Number of parallel parts of the state; `reshard` changes it on a checkpoint. The default is 8, or 1 if the query
-        decides on references. A query that `write_stream` starts has as many state partitions; for `apply`, set
-        ``spark.sql.shuffle.partitions`` to this number before you start the query.
+        decides on references. A new query that `write_stream` starts has as many state partitions, unless
+        ``spark.sql.shuffle.partitions`` is fewer; for `apply`, set that to this number before you start the query.
     exchange
         Place where this job meets the jobs with which it shares the quotas of its tenants and groups: a directory,
         ``delta:`` and a table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default the

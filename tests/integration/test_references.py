@@ -207,8 +207,9 @@ def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake:
     assert lake.rejected_ids == [200]
 
 
-def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order_by_as_many_tasks_as_rows_need(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("messages_of_a_task", "tasks"), thorough_after(1, [(7, 6), (100, 2)]))
+def test_paced_sink_is_given_the_rows_of_a_namespace_in_order_by_as_many_tasks_as_rows_need_or_run_at_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, messages_of_a_task: int, tasks: int
 ) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()
@@ -216,22 +217,22 @@ def test_sink_that_is_no_table_is_given_the_rows_of_a_namespace_in_order_by_as_m
     def send(sent: list[dict[str, Any]], key: IdempotencyKey) -> None:
         (out / key.text.replace("/", "_")).write_text(" ".join(str(row["id"]) for row in sent))
 
-    admitted, tasks = ReferenceRows.admitted, []
+    admitted, seen = ReferenceRows.admitted, []
 
     def count(payload: ReferenceRows, target: Any) -> Any:
         found = admitted(payload, target)
-        tasks.append(found.rdd.getNumPartitions())
+        seen.append(found.rdd.getNumPartitions())
         return found
 
     monkeypatch.setattr(ReferenceRows, "admitted", count)
-    monkeypatch.setattr(waiting_copies, "_MESSAGES_OF_A_TASK", 7)
+    monkeypatch.setattr(waiting_copies, "_MESSAGES_OF_A_TASK", messages_of_a_task)
     lake.offer(rows("free/a", range(38, -1, -2)))
     lake.offer(rows("free/a", range(1, 40, 2)))
     throttle = lake.throttle(policies())
     writer = throttle.write_stream(stream(lake, throttle, most_files=2)).option("checkpointLocation", lake.checkpoint)
     writer = writer.option("throttle.source", REFERENCES).trigger(availableNow=True)
     finish(writer.paced(send).start())
-    assert tasks == [6], "40 rows, 7 of them for a task, and one shard"
+    assert seen == [tasks]
     assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
 
 

@@ -45,8 +45,7 @@ _MESSAGES_OF_A_TASK: Final = 100_000
 def shuffle_tasks(messages: int) -> int:
     """Return to how many tasks rows are shuffled.
 
-    Without a number Spark takes that of the stream's operator, which is its number of shards: one, by default, however
-    many rows a batch has.
+    Without a number Spark takes the session's, for three rows as for millions: it adapts no plan of a query with state.
 
     Examples
     --------

@@ -93,6 +93,9 @@ class ReferencePayload:
     keeps_order: bool = False
     """Whether the sink is given the rows of a namespace in order, for which each must have its place."""
 
+    fewest_tasks: int = 1
+    """To how many tasks rows are given in order, at least: each of them writes, or makes calls, on its own."""
+
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
         """Return the rows of a batch; every partition of the frames is computed, once.
 
@@ -239,7 +242,8 @@ class ReferenceRows:
             return payload.transform(self.reader.nothing(), ())
         if not payload.keeps_order:
             return self._selected(())
-        rows = self._selected((FILE, ROW)).repartition(shuffle_tasks(len(self.admitted_places)), payload.namespace)
+        tasks = max(payload.fewest_tasks, shuffle_tasks(len(self.admitted_places)))
+        rows = self._selected((FILE, ROW)).repartition(tasks, payload.namespace)
         order = [column.asc_nulls_last() for column in payload.order]
         return rows.sortWithinPartitions(*order, FILE, ROW).drop(FILE, ROW)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_throttle.checkpoint.offset_log import pinned_setting, read_offset_log
@@ -27,8 +28,10 @@ STATE_PARTITIONS: Final = "spark.sql.streaming.internal.stateStore.partitions"
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_SECONDS: Final = 20.0
+
 _starts = threading.Lock()
-"""Held while a query starts: two that start in one session would take each other's number."""
+"""Held while a query starts for the first time: two that start in one session would take each other's number."""
 
 
 @contextmanager
@@ -37,7 +40,11 @@ def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Ite
 
     It has fewer, of several shards each, if ``spark.sql.shuffle.partitions`` is fewer. Stateful operators before the
     throttle have the same number. A query whose checkpoint has more partitions than shards keeps them, and a warning
-    says so. A session that has a number of state partitions of its own keeps it.
+    says so. A session that has a number of state partitions of its own, or may have none, keeps what it has.
+
+    The session has the number until the query has started, and another stateful query that a thread starts meanwhile
+    without this takes it too. A listener that starts a throttled query while it is told of the start of this one waits
+    in vain, and then starts it with what the session has: Spark lets the one start once the listener has returned.
 
     Parameters
     ----------
@@ -48,20 +55,33 @@ def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Ite
     kept = partitions_of(checkpoint)
     if kept is not None and kept > shards:
         logger.warning(
-            "the checkpoint %s began with %d state partitions, and the query has %s: %d are empty, and each costs a "
-            "task and a state file in every batch; to have fewer, start with a new checkpoint",
-            checkpoint, kept, "one shard" if shards == 1 else f"{shards} shards", kept - shards,
+            "the checkpoint %s began with %d state partitions, of which the throttle's shards use %d at most: each of "
+            "the others costs a task and a state file in every batch; to have fewer, drain the query, and start with a "
+            "new checkpoint",
+            checkpoint, kept, shards,
         )  # fmt: skip
-    with _starts:
-        if kept is not None or spark.conf.get(STATE_PARTITIONS, None) is not None:
-            yield
-            return
-        most = partitions_in(spark.conf.get(SHUFFLE_PARTITIONS, None)) or shards
+    if kept is not None:
+        yield
+        return
+    with ExitStack() as behind:
+        if _starts.acquire(timeout=_PATIENCE_SECONDS):
+            behind.callback(_starts.release)
+            if _give(spark, shards):
+                behind.callback(spark.conf.unset, STATE_PARTITIONS)
+        yield
+
+
+def _give(spark: SparkSession, shards: int) -> bool:
+    """Set the session's number of state partitions, and return whether it was set here."""
+    if spark.conf.get(STATE_PARTITIONS, None) is not None:
+        return False
+    try:
+        most = partitions_in(spark.conf.get(SHUFFLE_PARTITIONS)) or shards
         spark.conf.set(STATE_PARTITIONS, min(shards, most))
-        try:
-            yield
-        finally:
-            spark.conf.unset(STATE_PARTITIONS)
+    except PySparkException as error:  # a platform may forbid the setting
+        logger.info("the query has as many state partitions as shuffles have: %s", error)
+        return False
+    return True
 
 
 def partitions_of(checkpoint: str) -> int | None:

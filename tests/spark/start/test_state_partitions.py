@@ -9,7 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
+from spark_throttle.spark.start import state_partitions
 from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_for_each_shard
 
 
@@ -55,6 +57,30 @@ def test_session_is_as_it_was_if_the_query_does_not_start(tmp_path: Path) -> Non
     assert not spark.conf
 
 
+def test_query_starts_with_what_the_session_has_where_the_setting_is_forbidden(tmp_path: Path) -> None:
+    def refuse(_name: str, _value: int) -> None:
+        raise AnalysisException("CONFIG_NOT_AVAILABLE")
+
+    spark = session(shuffle="200")
+    spark.conf.set = refuse
+    with one_for_each_shard(spark, str(tmp_path / "new"), 8):
+        assert spark.conf == {SHUFFLE_PARTITIONS: "200"}
+
+
+def test_query_that_a_listener_starts_while_another_starts_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_partitions, "_PATIENCE_SECONDS", 0.01)
+    spark = session()
+    with one_for_each_shard(spark, str(tmp_path / "one"), 8):
+        with one_for_each_shard(spark, str(tmp_path / "other"), 3):
+            assert spark.conf == {STATE_PARTITIONS: 8}
+        assert spark.conf == {STATE_PARTITIONS: 8}
+    assert not spark.conf
+    with one_for_each_shard(spark, str(tmp_path / "third"), 2):
+        assert spark.conf == {STATE_PARTITIONS: 2}
+
+
 def test_number_that_the_session_has_for_state_is_kept(tmp_path: Path) -> None:
     spark = session(state="5")
     with one_for_each_shard(spark, str(tmp_path / "new"), 8):
@@ -70,7 +96,7 @@ def test_checkpoint_keeps_its_number_and_empty_partitions_are_a_warning(
     spark = session(shuffle="200")
     with one_for_each_shard(spark, str(tmp_path), 8):
         assert spark.conf == {SHUFFLE_PARTITIONS: "200"}
-    said = f"began with {kept} state partitions, and the query has 8 shards: {int(kept) - 8} are empty, and each costs"
+    said = f"began with {kept} state partitions, of which the throttle's shards use 8 at most"
     assert (said in caplog.text) == is_warned
     assert bool(caplog.records) == is_warned
 
