@@ -169,7 +169,7 @@ mutants: setup $(MUTANTS_VENV)/.stamp ## change COUNT lines of core and sharing,
 REPEATS ?= 5
 
 .PHONY: bench
-bench: setup jars kafka-jars ## run every benchmark (an hour on a quiet machine): a table, build/bench.json, build/bench-growth.png
+bench: setup jars kafka-jars ## run every benchmark (two hours on a quiet machine): a table, build/bench.json, build/bench-growth.png
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.bench --repeats $(REPEATS) $(ARGS)
 
 .PHONY: bench-kernel
