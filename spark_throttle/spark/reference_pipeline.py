@@ -170,8 +170,7 @@ class ReferencePipeline:
             waiting_after if is_readable(checkpoint) else None,
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
-            keeps_order=keeps_order,
-            fewest_tasks=task_slots(stream.spark) if keeps_order else 1,
+            fewest_tasks=task_slots(stream.spark) if keeps_order else None,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
 

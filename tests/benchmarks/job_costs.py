@@ -174,11 +174,16 @@ def read_stream(spark: SparkSession, source: Path, *, files_a_batch: int) -> Dat
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", files_a_batch).parquet(str(source))
 
 
+def give_partitions(spark: SparkSession, partitions: int) -> None:
+    """Give the queries that start next so many partitions of state; a query notes the number at its start."""
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+
+
 def throttle(
     spark: SparkSession, policies: Mapping[str, Any], shards: int = SHARDS, size: str = "length(value)"
 ) -> Throttle:
     """Return a throttle of what `write_input` wrote, whose queries have a partition a shard."""
-    spark.conf.set("spark.sql.shuffle.partitions", shards)  # which a query notes at its start
+    give_partitions(spark, shards)
     return Throttle(policies, namespace="ns", size=size, order_by=["id"], shards=shards)
 
 

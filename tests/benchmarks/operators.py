@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
+from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, give_partitions, main, throttle
 from tests.benchmarks.references import by_references
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def shuffle(shards: int = SHARDS) -> Start:
 
 def identity(events: DataFrame, place: Path) -> StreamingQuery:
     """Start a stateful operator that returns what it is given, keyed by shard, over plain columns."""
-    events.sparkSession.conf.set("spark.sql.shuffle.partitions", SHARDS)
+    give_partitions(events.sparkSession, SHARDS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         count = state.get[0] if state.exists else 0
@@ -67,7 +67,7 @@ def identity(events: DataFrame, place: Path) -> StreamingQuery:
 
 def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
     """Start the textbook operator: a token bucket a namespace, a call a namespace."""
-    events.sparkSession.conf.set("spark.sql.shuffle.partitions", SHARDS)
+    give_partitions(events.sparkSession, SHARDS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         now_ms = state.getCurrentProcessingTimeMs()

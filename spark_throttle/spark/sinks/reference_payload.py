@@ -90,11 +90,9 @@ class ReferencePayload:
     drops_rows: bool = False
     """Whether the stream drops rows by a condition."""
 
-    keeps_order: bool = False
-    """Whether the sink is given the rows of a namespace in order, for which each must have its place."""
-
-    fewest_tasks: int = 1
-    """To how many tasks rows are given in order, at least: each of them writes, or makes calls, on its own."""
+    fewest_tasks: int | None = None
+    """In how many tasks, at least, the sink is given the rows of a namespace in order, for which each row must have its
+    place; `None` if they come in any order."""
 
     def take(self, frames: DataFrame, batch: int) -> ReferenceRows:
         """Return the rows of a batch; every partition of the frames is computed, once.
@@ -127,7 +125,7 @@ class ReferencePayload:
         stays = {*distinct_files(_places(rejected)), *distinct_files(_places(joined))}
 
         def is_whole(file: int) -> bool:
-            return not self.keeps_order and file not in stays and before.folder_of(file) is None
+            return self.fewest_tasks is None and file not in stays and before.folder_of(file) is None
 
         whole, others = split_by_file(places, is_whole)
         kept_messages = self._kept_messages(reader, left, _places(joined))
@@ -240,7 +238,7 @@ class ReferenceRows:
         payload = self.payload
         if not len(self.admitted_places):
             return payload.transform(self.reader.nothing(), ())
-        if not payload.keeps_order:
+        if payload.fewest_tasks is None:
             return self._selected(())
         tasks = max(payload.fewest_tasks, shuffle_tasks(len(self.admitted_places)))
         rows = self._selected((FILE, ROW)).repartition(tasks, payload.namespace)

@@ -43,8 +43,8 @@ def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Ite
     says so. A session that has a number of state partitions of its own, or may have none, keeps what it has.
 
     The session has the number until the query has started, and another stateful query that a thread starts meanwhile
-    without this takes it too. A listener that starts a throttled query while it is told of the start of this one waits
-    in vain, and then starts it with what the session has: Spark lets the one start once the listener has returned.
+    without this takes it too. Spark tells its listeners of a start, and waits for them. A listener that then starts a
+    throttled query waits in vain for this start to end, and starts its own with what the session has.
 
     Parameters
     ----------
