@@ -79,6 +79,13 @@ class Within:
     most: int
 
 
+Count: TypeAlias = Annotated[int, Within(0, (1 << 63) - 1)]
+WallMs: TypeAlias = Annotated[int, Within(0, 253_402_300_799_999)]
+"""A time in ms since 1970, at most the last of the year 9999: a calendar goes no further."""
+
+Name: TypeAlias = Annotated[str, Within(1, 1000)]
+
+
 def pack(record: object, *, is_compressed: bool = False) -> bytes:
     """Return a record as a block.
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
 
 from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.checkpoint.offset_log import OffsetLog
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, ShardCountChangedError
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.typed_fields import short_text, whole_number
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Count, Name, Within, to_json
 
 _NAME = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
-FORMAT = 2
-"""Version 2 names the handovers to other numbers of shards; it is written where there were any."""
-
 MOST_SHARDS: Final = 4096
 
 
@@ -26,17 +23,23 @@ MOST_SHARDS: Final = 4096
 class Manifest:
     """The identity of a throttled query."""
 
-    query: str
+    query: Name
     """The query's name in the transactions of its sinks; it lives and dies with the checkpoint.
 
     A number appended to it (``…-1``) counts how often the checkpoint and the sinks were put back together: the sinks
     remember the batches that were undone under the earlier name.
     """
 
-    shards: int
+    shards: Annotated[int, Within(1, MOST_SHARDS)]
     direction: str
+    """``publish`` or ``dispatch``."""
+
     reshardings: tuple[Resharding, ...] = ()
     """The changes of the number of shards, in their order."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in _DIRECTIONS:
+            raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
 
     def shards_of(self, batch: int) -> int:
         """Return the number of the shards that ran the newest batch: the former one if none has run since a change."""
@@ -48,11 +51,11 @@ class Manifest:
 class Resharding:
     """A change of the number of shards."""
 
-    batch: int
+    batch: Count
     """The last batch of the former shards."""
 
-    former_shards: int
-    handover: str
+    former_shards: Annotated[int, Within(1, MOST_SHARDS)]
+    handover: Name
     """The name of what the new shards begin with (`handover`)."""
 
 
@@ -70,27 +73,7 @@ def refuse_shards(shards: int) -> None:
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
-    return read_versioned(directory, _NAME, "the manifest", FORMAT, _parsed)
-
-
-def _parsed(fields: dict[str, Any]) -> Manifest:
-    direction = short_text(fields, "direction")
-    if direction not in _DIRECTIONS:
-        raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
-    return Manifest(
-        short_text(fields, "query", least=1),
-        whole_number(fields, "shards", least=1, most=MOST_SHARDS),
-        direction,
-        tuple(_resharding(each) for each in fields.get("reshardings", ())),
-    )
-
-
-def _resharding(fields: dict[str, Any]) -> Resharding:
-    return Resharding(
-        whole_number(fields, "batch"),
-        whole_number(fields, "former_shards", least=1, most=MOST_SHARDS),
-        short_text(fields, "handover", least=1),
-    )
+    return read_note(directory, _NAME, Manifest, "the manifest")
 
 
 def bound_manifest(directory: Directory) -> Manifest:
@@ -217,7 +200,4 @@ def refuse_before_resharding(directory: Directory, manifest: Manifest, log: Offs
 
 
 def _write(directory: Directory, manifest: Manifest) -> None:
-    fields = asdict(manifest)
-    if not manifest.reshardings:
-        del fields["reshardings"]
-    directory.write(_NAME, versioned(FORMAT if manifest.reshardings else 1, fields))
+    directory.write(_NAME, to_json(manifest))

@@ -1,0 +1,122 @@
+"""One stored record a kind: it stays readable, and is packed to the same bytes, as long as the format is what it is.
+
+``python -m tests.conformance.test_stored_records`` writes what has no file. A file that no longer fits is not written
+anew without a new `record.FORMAT`, once anything was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.drained import Drained
+from spark_throttle.checkpoint.manifest import Manifest, Resharding
+from spark_throttle.checkpoint.open_batch import OpenBatch
+from spark_throttle.control.next_policies import NextPolicies
+from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.files.records import read_block, read_note
+from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json, pack, to_json, unpack
+from spark_throttle.spark.metering.task_refusal import Refusal
+
+HERE: Final = Path(__file__).parent / "records"
+
+NOTES: Final[list[Any]] = [
+    Manifest("5eed-1", 5, "publish", (Resharding(41, 8, "000000000042-0123456789abcdef"),)),
+    Drained(41, "s3a://lake/waiting", "delta", "5eed", is_finished=True),
+    OpenBatch(
+        41,
+        "0123456789abcdef",
+        Definition(
+            {"namespace": "ns", "order_by[0]": "id", "partitionBy": "day"},
+            (("id", "bigint"), ("ns", "string"), ("day", "date")),
+            "5eed",
+            {"spark.sql.session.timeZone": "UTC"},
+            {"the sink": "Delta /lake/zoë"},
+        ),
+    ),
+    NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
+    SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
+    Refusal(41, "it is busy", "acme", 2_500),
+]
+BLOCKS: Final[list[Any]] = []
+RECORDS: Final = {f"{type(each).__name__}.{'json' if each in NOTES else 'bin'}": each for each in [*NOTES, *BLOCKS]}
+
+
+def written(name: str) -> bytes:
+    return to_json(RECORDS[name]) if name.endswith(".json") else pack(RECORDS[name])
+
+
+def read(name: str, content: bytes) -> Any:
+    kind = type(RECORDS[name])
+    return of_json(kind, content, name) if name.endswith(".json") else unpack(kind, content, name)
+
+
+def plain(value: Any) -> Any:
+    """A value in a form that compares arrays too."""
+    if is_dataclass(value):
+        return (type(value), {each.name: plain(getattr(value, each.name)) for each in fields(value)})
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape, value.tolist())
+    if isinstance(value, pa.Array):
+        return (value.type, value.to_pylist())
+    return value
+
+
+def test_every_kind_has_a_file() -> None:
+    assert {path.name for path in HERE.iterdir()} == RECORDS.keys()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_stored_record_stays_readable_and_is_written_as_it_was(name: str) -> None:
+    content = (HERE / name).read_bytes()
+    assert plain(read(name, content)) == plain(RECORDS[name])
+    assert written(name) == content
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_field_of_a_stored_record_has_a_value(name: str) -> None:
+    """So a field that is not stored fails above."""
+
+    def unset(value: Any) -> Iterator[str]:
+        for each in fields(value):
+            found = getattr(value, each.name)
+            if found is None:
+                yield f"{type(value).__name__}.{each.name}"
+            elif is_dataclass(found):
+                yield from unset(found)
+
+    assert list(unset(RECORDS[name])) == []
+
+
+def test_damaged_file_is_named_by_its_path(tmp_path: Path) -> None:
+    directory = Directory(str(tmp_path))
+    assert read_note(directory, "drained.json", Drained, "the note") is None
+    assert read_block(directory, "told", Drained) is None
+    directory.write("drained.json", b"{")
+    with pytest.raises(DamagedError, match=rf"the note {tmp_path}/drained\.json is damaged: .*; restore it"):
+        read_note(directory, "drained.json", Drained, "the note")
+    with pytest.raises(DamagedError, match=rf"the file {tmp_path}/drained\.json is damaged"):
+        read_block(directory, "drained.json", Drained)
+    directory.write("drained.json", b'{"format": 99}')
+    with pytest.raises(UnknownVersionError, match=rf"the note {tmp_path}/drained\.json has format version 99"):
+        read_note(directory, "drained.json", Drained, "the note")
+
+
+def main() -> None:
+    """Write the files that are missing."""
+    for name in RECORDS:
+        if not (HERE / name).exists():
+            (HERE / name).write_bytes(written(name))
+
+
+if __name__ == "__main__":
+    main()
