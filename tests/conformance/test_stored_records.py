@@ -7,7 +7,7 @@ anew without a new `record.FORMAT`, once anything was released.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +18,14 @@ import pytest
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.drained import Drained
 from spark_throttle.checkpoint.manifest import Manifest, Resharding
+from spark_throttle.checkpoint.offered import OfferedRows
 from spark_throttle.checkpoint.open_batch import OpenBatch
+from spark_throttle.checkpoint.told import ToldInBatch
+from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
 from spark_throttle.files.storage import Directory
@@ -47,8 +52,16 @@ NOTES: Final[list[Any]] = [
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
     Refusal(41, "it is busy", "acme", 2_500),
 ]
-BLOCKS: Final[list[Any]] = []
-RECORDS: Final = {f"{type(each).__name__}.{'json' if each in NOTES else 'bin'}": each for each in [*NOTES, *BLOCKS]}
+CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
+BLOCKS: Final[list[Any]] = [
+    replace(CHARGES, common_ns=np.array([0, 2**40])),
+    ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),
+    UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
+    GivenUpCalls(("6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0")),
+    OfferedRows({"gold": 2**40, "zoë": -1}),
+]
+RECORDS: Final[dict[str, Any]] = {f"{type(each).__name__}.json": each for each in NOTES}
+RECORDS.update({f"{type(each).__name__}.bin": each for each in BLOCKS})
 
 
 def written(name: str) -> bytes:

@@ -13,11 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.checkpoint.offered import unpack_offered
-from spark_throttle.checkpoint.told import unpack_told
-from spark_throttle.checkpoint.unsent import unpack_given_up, unpack_unsent
 from spark_throttle.core.arithmetic.packing import pack, unpack
-from spark_throttle.core.charges_codec import unpack_charges
 from spark_throttle.core.codec import (
     STATE_VERSION,
     Epoch,
@@ -35,7 +31,6 @@ from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLim
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
-from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -58,11 +53,6 @@ UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
     "usage": unpack_usage,
     "epoch": unpack_epoch,
     "grant": unpack_grant,
-    "charges": unpack_charges,
-    "told": unpack_told,
-    "unsent": unpack_unsent,
-    "givenup": unpack_given_up,
-    "offered": unpack_offered,
 }
 FILES = sorted(STORED.glob("*.bin"))
 
@@ -142,12 +132,6 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     state = ShardState(data.draw(int64), flows, queue, grants)
     stored = StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
     round_trip("shard", stored)
-
-
-@pytest.mark.slow
-@given(st.dictionaries(names, st.integers(0, 2**40), max_size=4), st.integers(0, 2**62))
-def test_charges_come_back_as_they_were(time_ns: dict[str, int], unattributed_ns: int) -> None:
-    round_trip("charges", TimeCharges.of(time_ns, unattributed_ns=unattributed_ns))
 
 
 @pytest.mark.slow

@@ -19,12 +19,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.checkpoint.offered import pack_offered
-from spark_throttle.checkpoint.told import pack_told
-from spark_throttle.checkpoint.unsent import Held, UnsentCalls, pack_given_up, pack_unsent
-from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
-from spark_throttle.core.lending.destinations import DestinationRates, Told
+from spark_throttle.core.lending.destinations import DestinationRates
 from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
@@ -42,7 +38,6 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
-from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -262,11 +257,6 @@ def grant(
     return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral, time)
 
 
-def charges() -> TimeCharges:
-    """Return charges of two namespaces, and of none."""
-    return TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
-
-
 CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v1": shard,
     "policy_v1": policy,
@@ -306,23 +296,11 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v12": lambda: epoch(SHARE, READING, None, OF_SHARDS, PARTED_TIME),
     "epoch_v13": lambda: epoch(SHARE, READING, None, OF_SHARDS, TIME_BY_LEVEL),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
-    "charges_v1": charges,
-    "charges_v2": lambda: replace(charges(), common_ns=np.array([0, 2**40])),
-    "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
-    "told_v2": lambda: {"gold": Told(0, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(9, 0, 1, 5, 0, 0)},
-    "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),
-    "offered_v1": lambda: {"gold": 2**40, "zoë": -1},
-    "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
-    "unsent_v2": lambda: UnsentCalls(
-        "https://api.example/events", 1, [b"a table"], {"acme/a": Held("acme/a"), "zoë/b": Held("api", 2**41)}
-    ),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
     "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
-    "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
-    "givenup": pack_given_up, "offered": pack_offered,
 }  # fmt: skip
 
 _NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")
