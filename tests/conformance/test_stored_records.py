@@ -25,12 +25,14 @@ from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.quota import Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json, pack, to_json, unpack
 from spark_throttle.spark.metering.task_refusal import Refusal
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE: Final = Path(__file__).parent / "records"
 
@@ -52,8 +54,35 @@ NOTES: Final[list[Any]] = [
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
     Refusal(41, "it is busy", "acme", 2_500),
 ]
+POLICY: Final = replace(
+    make_policy(
+        job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
+        tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
+        groups={
+            "gold": limit(
+                bytes_per_second=5_000,
+                weight=7,
+                on_excess=OnExcess.REJECT,
+                max_message_bytes=2**20,
+                request_percentage=250,
+            )
+        },
+        namespaces={
+            "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
+            "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
+            "zoë/*": Namespace(limit(weight=2, max_message_bytes=7), "gold"),
+            "*/logs": Namespace(limit(bytes_per_second=7)),
+        },
+        exempt=["acme/audit", "infra/*"],
+        default=Namespace(limit(messages_per_second=5, request_percentage=0.5)),
+        queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
+        revision="0123456789abcdef",
+    ),
+    destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
+)
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 BLOCKS: Final[list[Any]] = [
+    POLICY,
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),
     UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
