@@ -25,12 +25,15 @@ from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.lending.destinations import Told
-from spark_throttle.core.quota import Destinations, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json, pack, to_json, unpack
+from spark_throttle.sharing.report import StoredHead, StoredRows
+from spark_throttle.sharing.settings import ShareTerms
+from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.task_refusal import Refusal
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
@@ -80,6 +83,11 @@ POLICY: Final = replace(
     ),
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
 )
+ROWS: Final = StoredRows(
+    np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),
+    np.array([[1, 2], [3, 4]], np.uint32), np.array([1, 2], np.uint8), np.array([[1, 2], [3, 4], [5, 6]], np.uint32),
+    np.array([1, 1000, 7], np.uint32),
+)  # fmt: skip
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 BLOCKS: Final[list[Any]] = [
     POLICY,
@@ -88,7 +96,17 @@ BLOCKS: Final[list[Any]] = [
     UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
     GivenUpCalls(("6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0")),
     OfferedRows({"gold": 2**40, "zoë": -1}),
-]
+    ROWS,
+    StoredHead(
+        "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
+        ROWS, ShareTerms(60_000, 10, 1),
+    ),
+    Observation(
+        np.array([5, 2**62]), np.array([[9, UNLIMITED]] * 2), np.array([[5, 0]] * 2), np.array([[7, 1]] * 2),
+        (PeerStatus("another", "f00d", 250, "live"),), np.array([1]), np.array([0]), np.array([[3, 4]]),
+        np.array([[1, 2]]), is_leased=True, lease_age_ms=1, lease_left_ms=2, as_of_ms=3, problem="it is slow",
+    ),
+]  # fmt: skip
 RECORDS: Final[dict[str, Any]] = {f"{type(each).__name__}.json": each for each in NOTES}
 RECORDS.update({f"{type(each).__name__}.bin": each for each in BLOCKS})
 
