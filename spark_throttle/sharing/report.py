@@ -261,12 +261,12 @@ class StoredRows:
     @classmethod
     def of(cls, rows: ScopeRows) -> StoredRows:
         """Return rows as they are stored."""
-        *columns, weight = (getattr(rows, name) for name in ScopeRows.__slots__)
-        return cls(*columns, weight.astype(np.uint32, copy=False))
+        weight = rows.bin_weight.astype(np.uint32, copy=False)
+        return cls(rows.ids, rows.claim, rows.floor, rows.usage, rows.bins, rows.bin_demand, weight)
 
     def rows(self) -> ScopeRows:
         """Return the rows."""
-        return ScopeRows(*(getattr(self, name) for name in ScopeRows.__slots__))
+        return ScopeRows(self.ids, self.claim, self.floor, self.usage, self.bins, self.bin_demand, self.bin_weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

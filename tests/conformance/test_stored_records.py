@@ -35,6 +35,8 @@ from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.task_refusal import Refusal
+from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
+from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE: Final = Path(__file__).parent / "records"
@@ -55,6 +57,7 @@ NOTES: Final[list[Any]] = [
     ),
     NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
+    WaitingAccount(41, (WaitingFolder(7, ((5, 7), (9, 9)), 0, 40, 40, CopyKind.LEFTOVERS, 12),), '{"type": "struct"}'),
     Refusal(41, "it is busy", "acme", 2_500),
 ]
 POLICY: Final = replace(
@@ -100,6 +103,11 @@ BLOCKS: Final[list[Any]] = [
     StoredHead(
         "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
         ROWS, ShareTerms(60_000, 10, 1),
+    ),
+    Extent(
+        41, ExtentName(40, "000000000040-0123456789abcdef"),
+        (SourceFile(3, "day=zoë/a.parquet", 100, 7, (("day", "zoë"),)),), {"version": 7},
+        (SourceFile(0, "b.parquet", 100, 0, (("day", None),)),),
     ),
     Observation(
         np.array([5, 2**62]), np.array([[9, UNLIMITED]] * 2), np.array([[5, 0]] * 2), np.array([[7, 1]] * 2),
