@@ -14,6 +14,7 @@ Laws::
 
 A field that is absent from a block has its default; one without a default is an error, and so is a field that the
 dataclass lacks. So a field may be added with a default. Any other change of a stored dataclass takes a new `FORMAT`.
+A stored dataclass stands at the top of its module, so that its annotations can be looked up.
 
 Arrays that come back are read-only. Those that were not narrowed are parts of the block, and keep all of it alive.
 """
@@ -38,7 +39,7 @@ import pyarrow as pa
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, ThrottleError, UnknownVersionError
 
 FORMAT: Final = 1
-"""The format of all blocks and notes of this release."""
+"""The format of all blocks and notes."""
 
 Record = TypeVar("Record")
 _Value: TypeAlias = Any
@@ -106,13 +107,12 @@ def pack(record: object, *, is_compressed: bool = False) -> bytes:
     Within(least=1, most=4096)
     """
     out = _Out()
-    text = _to_text([type(record).__name__, _coder_of(type(record)).write(record, out)]).encode(
-        "utf-8", "surrogatepass"
-    )
+    tree = [type(record).__name__, _coder_of(type(record)).write(record, out)]
+    text = _to_text(tree).encode("utf-8", "surrogatepass")
     parts = [text, _PADDING[-len(text) % 8], *out.parts]
     body_size = len(text) + -len(text) % 8 + out.size
     if is_compressed:
-        parts = [pa.compress(b"".join(parts), codec=_CODEC, asbytes=True)]
+        parts = [pa.compress(b"".join(parts), codec=_CODEC)]
     header = _HEADER.pack(_MAGIC, FORMAT, is_compressed, body_size, len(text))
     checksum = zlib.crc32(header)
     for part in parts:
