@@ -92,17 +92,17 @@ def parse_mark(text: str | None) -> BatchMark | None:
 
 
 def mark_of(manifest: Manifest, batch: int, reports: Iterable[UsageReport]) -> BatchMark:
-    """Return the mark of a batch, by the reports of its shards."""
+    """Return the mark of a batch, by its reports."""
     return BatchMark(manifest.query, batch, identity_of(reports))
 
 
 def identity_of(reports: Iterable[UsageReport]) -> str:
-    """Return the identity of a batch; the order of the reports makes no difference."""
+    """Return the identity of a batch."""
     digest = hashlib.sha256()
-    for report in sorted(reports, key=lambda report: report.shard):
+    for report in reports:
         names = report.names.cast(pa.binary())
         lengths = pc.binary_length(names).cast(pa.int64())
-        head = f"{report.shard} {report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"
+        head = f"{report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"
         digest.update(head.encode())
         digest.update(lengths.to_numpy(zero_copy_only=False).tobytes())
         digest.update(b"".join(names.to_pylist()))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
-from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.files.storage import Directory
 
 _FOLDER = "told"

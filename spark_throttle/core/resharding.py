@@ -25,7 +25,7 @@ from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Flows, Grants, Queue
 from spark_throttle.core.usage import UsageReport
 
 _BY_FLOW: Final = (
@@ -39,12 +39,12 @@ _BY_FLOW: Final = (
 class StatePart:
     """What goes from one former shard to one new one."""
 
-    state: ShardState
+    state: DeciderState
     rows: Int64s
     """The positions, ascending, of its waiting rows in the former shard's queue."""
 
 
-def paid_until(state: ShardState, policy: CompiledPolicy, *, to_ms: int) -> ShardState:
+def paid_until(state: DeciderState, policy: CompiledPolicy, *, to_ms: int) -> DeciderState:
     """Return a state whose balances are paid up to `to_ms`, at the rates of its policy."""
     if not state.advanced_to_ms < to_ms or not len(state.flows):
         return replace(state, advanced_to_ms=max(to_ms, state.advanced_to_ms))
@@ -52,7 +52,7 @@ def paid_until(state: ShardState, policy: CompiledPolicy, *, to_ms: int) -> Shar
     return carried(state, in_force, in_force, now_ms=to_ms)
 
 
-def parts_of(state: ShardState, shards: int) -> Iterator[StatePart]:
+def parts_of(state: DeciderState, shards: int) -> Iterator[StatePart]:
     """Yield the part of every new shard, in their order.
 
     Examples
@@ -60,7 +60,7 @@ def parts_of(state: ShardState, shards: int) -> Iterator[StatePart]:
     >>> pairs = np.zeros((3, 2), dtype=np.int64)
     >>> flows = Flows(pa.array(["a", "b", "d"]), pairs, pairs, pairs[:, 0], pairs)
     >>> queue = Queue(*(np.array(values) for values in ([2, 0, 0, 2], [10, 20, 30, 40], [5] * 4, [0] * 4)))
-    >>> state = replace(ShardState.initial(1), flows=flows, queue=queue)
+    >>> state = replace(DeciderState.initial(1), flows=flows, queue=queue)
     >>> [(part.state.flows.names.to_pylist(), part.rows.tolist()) for part in parts_of(state, 2)]
     [(['d'], [0, 3]), (['a', 'b'], [1, 2])]
     """
@@ -78,7 +78,7 @@ def parts_of(state: ShardState, shards: int) -> Iterator[StatePart]:
         yield StatePart(replace(state, flows=flows.take(at), queue=held), rows)
 
 
-def joined(parts: Sequence[ShardState]) -> ShardState:
+def joined(parts: Sequence[DeciderState]) -> DeciderState:
     """Return the state of a new shard from its parts, in the order of the former shards; nothing is granted to it.
 
     The parts are paid up to the same time.
@@ -103,7 +103,7 @@ def joined(parts: Sequence[ShardState]) -> ShardState:
     grants = max((part.grants for part in parts), key=lambda each: each.epoch)
     nothing = np.zeros_like(grants.balance_micro)
     ended = Grants(grants.epoch, nothing - 1, nothing, grants.as_of_ms, time=grants.time)
-    return ShardState(max(part.advanced_to_ms for part in parts), all_flows, queue, ended)
+    return DeciderState(max(part.advanced_to_ms for part in parts), all_flows, queue, ended)
 
 
 def resharded_reports(reports: Sequence[UsageReport], shards: int) -> list[UsageReport]:

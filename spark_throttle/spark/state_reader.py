@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from spark_throttle.core.codec import StoredShard, unpack_shard
+from spark_throttle.core.codec import StoredState, unpack_state
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
@@ -266,7 +266,7 @@ class QueueUnpacker:
             for block in batch.column("block"):
                 yield from self._rows(_opened(block.as_py()))
 
-    def _rows(self, stored: StoredShard) -> Iterator[pa.RecordBatch]:
+    def _rows(self, stored: StoredState) -> Iterator[pa.RecordBatch]:
         queue, start = stored.state.queue, 0
         rows_of_frame = np.bincount(stored.frame_of_row, minlength=len(stored.frames)).tolist()
         for frame, count in zip(stored.frames, rows_of_frame, strict=True):
@@ -282,5 +282,5 @@ class QueueUnpacker:
             start = end
 
 
-def _opened(block: bytes) -> StoredShard:
-    return unpack_shard(block, "the state of a shard")
+def _opened(block: bytes) -> StoredState:
+    return unpack_state(block, "the state of a shard")

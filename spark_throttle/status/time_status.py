@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from spark_throttle.control.epochs import read_epoch
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.files.storage import Directory

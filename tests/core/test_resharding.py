@@ -13,7 +13,7 @@ import pytest
 
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.resharding import joined, paid_until, parts_of, resharded_reports
-from spark_throttle.core.state import Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Flows, Grants, Queue
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 
@@ -21,7 +21,7 @@ POLICY = make_policy(namespaces={"*": Namespace(limit(messages_per_second=2, byt
 AT_MS = 50_000
 
 
-def drawn_states(rng: random.Random, shards: int, *, is_deferred: bool) -> list[ShardState]:
+def drawn_states(rng: random.Random, shards: int, *, is_deferred: bool) -> list[DeciderState]:
     """Return states of all shards, each namespace in its own."""
     names = [f"t/n{number}" for number in range(rng.randint(0, 40))]
     found = []
@@ -37,11 +37,11 @@ def drawn_states(rng: random.Random, shards: int, *, is_deferred: bool) -> list[
         deferred = np.array([rng.random() < 0.5 for _ in range(rows)]) if is_deferred and rng.random() < 0.7 else None
         queue = Queue(flow, size, arrival, release, deferred)
         grants = Grants(7 + shard % 2, np.ones((1, 2), np.int64), np.ones((1, 2), np.int64), AT_MS)
-        found.append(ShardState(AT_MS, flows, queue, grants))
+        found.append(DeciderState(AT_MS, flows, queue, grants))
     return found
 
 
-def told(state: ShardState) -> dict[str, tuple[object, ...]]:
+def told(state: DeciderState) -> dict[str, tuple[object, ...]]:
     """Return what a state knows of every namespace: its values, and its waiting rows in order."""
     flows, queue = state.flows, state.queue
     deferred = [False] * len(queue) if queue.is_deferred is None else queue.is_deferred.tolist()
@@ -56,7 +56,7 @@ def told(state: ShardState) -> dict[str, tuple[object, ...]]:
     }  # fmt: skip
 
 
-def resharded(states: list[ShardState], shards: int) -> list[ShardState]:
+def resharded(states: list[DeciderState], shards: int) -> list[DeciderState]:
     parts = [list(parts_of(state, shards)) for state in states]
     return [joined([of_one[shard].state for of_one in parts]) for shard in range(shards)]
 
@@ -100,7 +100,7 @@ def test_balances_are_paid_up_to_one_time_and_no_debt_is_forgotten() -> None:
     balance = np.array([[-9_000_000, -5], [5_999_000, 300_000_000], [0, 0]])
     pairs = np.zeros_like(balance)
     flows = Flows(names, balance, pairs, pairs[:, 0], pairs)
-    state = replace(ShardState.initial(1), flows=flows, advanced_to_ms=AT_MS)
+    state = replace(DeciderState.initial(1), flows=flows, advanced_to_ms=AT_MS)
     paid = paid_until(state, POLICY, to_ms=AT_MS + 500)  # 2 messages and 100 bytes a second: 1 message and 50 bytes
     assert paid.advanced_to_ms == AT_MS + 500
     assert paid.flows.balance_micro.tolist() == [[-8_000_000, 49_999_995], [6_000_000, 300_000_000],

@@ -86,8 +86,6 @@ class ShardOperator:
             stored,
             grant,
             frames,
-            shard=shard,
-            shards=len(self.shard_keys),
             now_ms=state.getCurrentProcessingTimeMs(),
             is_explained=self.is_explained,
             room=self.room,

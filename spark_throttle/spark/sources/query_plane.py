@@ -93,8 +93,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     shared = None if keeper is None else SharedQuotas(keeper, direction)
     retained = int(options["batchesretained"])
     return ControlPlane(
-        directory, policies, direction, shards, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
-        resharding=manifest.reshardings[-1] if manifest.reshardings else None,
+        directory, policies, direction, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
         are_policies_on_disk=location.is_on_disk,
     )  # fmt: skip
 

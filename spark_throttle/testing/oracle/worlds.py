@@ -10,7 +10,7 @@ Two namespaces of one group that may together use 100 messages per second:
 ... )
 >>> policy.shared.rate_micro_per_ms.tolist()
 [[-1, -1], [100000, -1]]
->>> state = granted(ShardState.initial(2), policy, {"gold": (100, 0)}, now_ms=0)
+>>> state = granted(DeciderState.initial(2), policy, {"gold": (100, 0)}, now_ms=0)
 >>> state.grants.balance_micro.tolist()
 [[-1, -1], [100000000, 0]]
 """
@@ -36,7 +36,7 @@ from spark_throttle.core.quota import (
     TimeQuotas,
     WindowRules,
 )
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 
 UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overflow=Overflow.REJECT)
 
@@ -192,8 +192,8 @@ def make_grants(
 
 
 def granted(
-    state: ShardState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]], *, now_ms: int
-) -> ShardState:
+    state: DeciderState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]], *, now_ms: int
+) -> DeciderState:
     """Return `state` with the next epoch's grants: whole tokens by scope name, without headroom.
 
     The job's name is the empty string. A scope that is not named admits nothing, not even into debt.

@@ -133,9 +133,8 @@ class SimulatedQuery:
         shared = None if self.lease is None else SharedQuotas(self.lease.keeper, given.direction)
         self._room = queue_bounds(given.policies.snapshot.document.queue)
         plane = ControlPlane(
-            self._directory, given.policies, given.direction, given.shards, given.clock, shared,
+            self._directory, given.policies, given.direction, given.clock, shared,
             batches_retained=given.batches_retained, fence=fence,
-            resharding=self._manifest.reshardings[-1] if self._manifest.reshardings else None,
         )  # fmt: skip
         self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
 
@@ -290,7 +289,7 @@ class SimulatedQuery:
             kept_epochs = self._given.batches_retained
             folder = QueueFolder(self._directory, shard, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
             outcomes[shard] = run_batch(
-                before.get(shard), grants.get(shard), frames.get(shard, []), shard=shard, shards=shards,
+                before.get(shard), grants.get(shard), frames.get(shard, []),
                 now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
             )  # fmt: skip
             folder.delete(outcomes[shard].deletable_files)

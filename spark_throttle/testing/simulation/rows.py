@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_throttle.core.codec import unpack_shard
+from spark_throttle.core.codec import unpack_state
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.queue_folder import QueueFolder
@@ -116,7 +116,7 @@ def _text(name: bytes | None) -> str | None:
 
 def waiting_ids(state: bytes, folder: QueueFolder) -> list[int]:
     """Return the numbers of the waiting rows of a shard's state, in the order of its queue."""
-    stored = unpack_shard(state, "the state of a simulated shard")
+    stored = unpack_state(state, "the state of a simulated shard")
     ids = [decode(frame).column(_ID).to_pylist() for frame in folder.open(stored.frames)]
     assert len(stored.state.queue) == len(stored.frame_of_row), "every waiting row has a payload"
     return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]

@@ -18,14 +18,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from spark_throttle.core.lending.grants import Buckets, Lending
 
 from spark_throttle.checkpoint.offered import pack_offered
 from spark_throttle.checkpoint.told import pack_told
 from spark_throttle.checkpoint.unsent import Held, UnsentCalls, pack_given_up, pack_unsent
 from spark_throttle.core.charges_codec import pack_charges
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
-from spark_throttle.core.lending.destinations import DestinationRates, Told
-from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -41,7 +40,8 @@ from spark_throttle.core.quota import (
     Overflow,
     QueueBounds,
 )
-from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.shares.destinations import DestinationRates, Told
+from spark_throttle.core.state import NO_BOUND, DeciderState, Deferral, Flows, Grants, Queue
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
@@ -198,7 +198,7 @@ def shard(
         9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli,
         deferral, time,
     )  # fmt: skip
-    state = ShardState(1_760_000_000_003, flows, queue, grants)
+    state = DeciderState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
     return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying, files)
 
