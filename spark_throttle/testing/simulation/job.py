@@ -18,16 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.spark.offline.handing_over import FormerShard, Reshard
 from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.resharded_shard import divided
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
 from spark_throttle.testing.simulation.disk import (
@@ -280,34 +277,6 @@ class SimulatedJob:
         self.checkpoint.put_back(batches)
         if with_control is not None:
             self.checkpoint.control = dict(with_control.control)
-
-    def reshard(self, shards: int) -> None:
-        """Stop the job, and hand its states over to another number of shards, with which it starts next.
-
-        Raises
-        ------
-        ConfigurationError
-            If it has committed no batch, or its last batch is not committed.
-        """
-        self.stop()
-        checkpoint = self.checkpoint
-        if not checkpoint.committed or len(checkpoint.log) != checkpoint.committed:
-            raise ConfigurationError("the last batch of the simulated job is not committed: call restart() first")
-        batch = checkpoint.committed - 1
-        control = MemoryDirectory(checkpoint.control, self._interruptions.passes, self.place)
-        states = checkpoint.states[checkpoint.committed]
-
-        def folder(shard: int) -> QueueFolder:
-            return QueueFolder(control, shard, inline_bytes=INLINE_BYTES)
-
-        Reshard(control, bound_manifest(control), batch, EpochName.of(checkpoint.log[batch].end), shards).hand_over(
-            [FormerShard.of(shard, states[shard]) for shard in sorted(states)],
-            lambda to_ms: {
-                number: divided(states[shard], number, shards, to_ms, folder)
-                for number, shard in enumerate(sorted(states))
-            },
-        )
-        self.shards = shards
 
     def lose_control(self) -> None:
         """Stop the job and delete its control directory."""
