@@ -27,7 +27,7 @@ from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.control.reports import Reports
 from spark_throttle.control.run_fence import RunFence, refuse_past
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import is_shared
+from spark_throttle.control.shared_scopes import is_shared, is_time_shared
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
@@ -48,10 +48,7 @@ logger = logging.getLogger(__name__)
 _BATCHES_TO_WARM_UP = 2
 
 _BATCHES_TO_FORGET = 100
-"""Batches between two prunings; `Epochs` keeps as many more."""
-
-_EPOCHS_TO_PUT_AWAY = 100
-"""Where no quota on processing time is set, charges are put away after so many epochs: nothing reads them."""
+"""Commits between two prunings, of which the first commit of a run is one; `Epochs` keeps as many batches more."""
 
 _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
@@ -130,7 +127,7 @@ class ControlPlane:
         self._warned_of = ""
         self._due_ms = NEVER_MS
         self._ends_when_drained = False
-        self._epochs_made = self._batches_seen = self._batches_committed = 0
+        self._epochs_made = self._batches_seen = self._commits_to_pruning = 0
         is_cheap = directory.is_on_disk and are_policies_on_disk
         self._look = Occasion(self._clock.steady_ms, 0 if is_cheap else _LOOK_INTERVAL_MS)
         """The occasion to look for reports and for other policies."""
@@ -158,31 +155,32 @@ class ControlPlane:
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
         before = self.epochs.policy(epoch)
-        if looks:
-            self._take_in(epoch, before, now_ms)
-        if not moment.is_off and not self._is_due(epoch, policy, now_ms):
-            return start
-        left = self._left(epoch, start, before, policy, now_ms)
-        name = self._make(epoch.number + 1, policy, left, moment)
-        if epoch.time is not None or epoch.number % _EPOCHS_TO_PUT_AWAY == 0:
-            put_away_charges(self._directory, before_batch=epoch.settled_batch)
+        has_come = looks and self._take_in(epoch, before, now_ms)
+        name = start
+        if moment.is_off or self._is_due(epoch, start, policy, now_ms):
+            left = self._left(epoch, start, before, policy, now_ms)
+            name = self._make(epoch.number + 1, policy, left, moment)
+            if epoch.time is not None:
+                put_away_charges(self._directory, before_batch=epoch.settled_batch)
+        elif has_come:
+            self.epochs.check_fence()
+        if has_come:  # the fence was checked; readers of the newest reports compare them with those before
+            self._reports.put_away(before_batch=self._reports.newest_batch - 1)
         return name
 
-    def _take_in(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> None:
-        """Read the reports that came since the last look."""
+    def _take_in(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
+        """Read the reports that came since the last look, and return whether any did."""
+        is_of_earlier_run = not (self._reports.has_begun or self._epochs_made)
         came = self._reports.take_in(epoch)
-        if came:
-            self.epochs.check_fence()
-            self._reports.put_away(
-                before_batch=self._reports.newest_batch - 1
-            )  # its readers compare it with the one before
         for reports in came:
             self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
-            self._batches_seen += 1
-            self._warn_if_late(reports[-1], policy)
+            if not is_of_earlier_run:
+                self._batches_seen += 1
+                self._warn_if_late(reports[-1], policy)
             self._due_ms = reports[-1].due_ms
+        return bool(came)
 
     def _left(
         self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, now_ms: int
@@ -230,7 +228,8 @@ class ControlPlane:
             return None
         due_ms, last = self._next_due_ms(self._planned), self._reports.last
         if due_ms >= NEVER_MS:
-            return None if last is None or last.due_with_quotas_ms >= NEVER_MS else _LEASE_WAIT_MS
+            waits_for_lease = self._shared is not None and last is not None and last.due_with_quotas_ms < NEVER_MS
+            return _LEASE_WAIT_MS if waits_for_lease else None
         return max(0, due_ms - moment_after(self._planned, self._clock).paid_ms)
 
     def note_batch(self) -> None:
@@ -239,9 +238,13 @@ class ControlPlane:
 
     def forget_before(self, name: EpochName) -> None:
         """Delete the files that no batch retained by Spark can need; called once the batch of `name` is committed."""
-        self._batches_committed += 1
-        if self._batches_committed % _BATCHES_TO_FORGET == 0:
-            self.epochs.forget_before(name, self._policy_seen().revision)
+        self._commits_to_pruning -= 1
+        if self._commits_to_pruning >= 0:
+            return
+        self._commits_to_pruning = _BATCHES_TO_FORGET - 1
+        self.epochs.forget_before(name, self._policy_seen().revision)
+        if self._planned is None or self._planned.time is None:  # else every epoch puts away what it settles
+            put_away_charges(self._directory, before_batch=self._reports.newest_batch)
 
     def stop(self) -> None:
         """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""
@@ -271,16 +274,16 @@ class ControlPlane:
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
-    def _is_due(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
+    def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
             return True
         shared, share, reports = self._shared, epoch.shares, self._reports
-        if (
-            shared is not None
-            and share is not None
-            and shared.is_due(policy, share, now_ms=now_ms, is_waiting=reports.is_waiting)
-        ):
-            return True
+        if shared is not None and share is not None:
+            if shared.is_due(policy, share, now_ms=now_ms, is_waiting=reports.is_waiting):
+                return True
+            # The decider would pay the whole time since its last batch, though others had the share for a while.
+            if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy) | is_time_shared(policy)].any():
+                return True
         # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
         if reports.last is None or reports.last.epoch != epoch.number:
             return True

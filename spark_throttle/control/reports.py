@@ -62,7 +62,9 @@ class Reports:
         """The packed reports in the files that this run has read and not put away, by the files' names."""
 
         self._has_put_away = False
-        self._has_begun = False
+        self.has_begun = False
+        """Whether `take_in` was called."""
+
         self.last: UsageReport | None = None
         """The last report; `None` before the first."""
 
@@ -72,11 +74,11 @@ class Reports:
     def take_in(self, epoch: Epoch) -> list[list[UsageReport]]:
         """Read the reports that came since the last call, or at a start all that are kept; return them by batch."""
         came = []
-        if not self._has_begun:
+        if not self.has_begun:
             self._check_fence()
             settles = epoch.time is not None or epoch.destinations is not None
             bring_back(self._directory, from_batch=epoch.settled_batch if settles else newest_batch(self._directory))
-            self._has_begun = True
+            self.has_begun = True
         files = report_files(self._directory)
         newest = newest_batch(self._directory, files)
         if newest != self.newest_batch:

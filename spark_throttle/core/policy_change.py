@@ -47,9 +47,14 @@ _SHUT_AND_SPENT = -2
 def under_epoch(
     state: DeciderState, row: ControlRow, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
 ) -> DeciderState:
-    """Return the state, paid up to `now_ms` under `before`, with what an epoch pins; `after` is the epoch's policy."""
+    """Return the state, paid up to `now_ms` under `before`, with what an epoch pins; `after` is the epoch's policy.
+
+    Under the same policy, the shared buckets are paid up to the time at which the epoch was made: from then on they
+    earn at the shares that it pins.
+    """
     if after is before:
-        shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
+        pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
+        shared = state.shared.refilled(before, now_ms=pinned_ms, earns_until_ms=row.earns_until_ms)
         state = replace(_with_leads_carried(state, after, row.time), shared=shared)
     else:
         state = carried(state, before, after, now_ms=now_ms, time=row.time, earns_until_ms=row.earns_until_ms)
