@@ -2,7 +2,7 @@
 
 Spark gives the same numbers again after a checkpoint was put back, and a copy of a checkpoint numbers its batches as
 the original does. So the sinks that count batches keep a batch's identity in addition to its number. The identity
-covers what the shards report: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
+covers what the decider reports: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
 of that is a function of what was logged, so a batch that is run again has the same identity under any release.
 """
 
@@ -34,7 +34,7 @@ class BatchMark:
 
     batch: int
     identity: str
-    """Digest of what the shards report of the batch; empty where it is not known."""
+    """Digest of what the decider reports of the batch; empty where it is not known."""
 
     def of_part(self, part: str) -> BatchMark:
         """Return the mark of the same batch in another table of the query."""
@@ -92,17 +92,17 @@ def parse_mark(text: str | None) -> BatchMark | None:
 
 
 def mark_of(manifest: Manifest, batch: int, reports: Iterable[UsageReport]) -> BatchMark:
-    """Return the mark of a batch, by the reports of its shards."""
+    """Return the mark of a batch, by its reports."""
     return BatchMark(manifest.query, batch, identity_of(reports))
 
 
 def identity_of(reports: Iterable[UsageReport]) -> str:
-    """Return the identity of a batch; the order of the reports makes no difference."""
+    """Return the identity of a batch."""
     digest = hashlib.sha256()
-    for report in sorted(reports, key=lambda report: report.shard):
+    for report in reports:
         names = report.names.cast(pa.binary())
         lengths = pc.binary_length(names).cast(pa.int64())
-        head = f"{report.shard} {report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"
+        head = f"{report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"
         digest.update(head.encode())
         digest.update(lengths.to_numpy(zero_copy_only=False).tobytes())
         digest.update(b"".join(names.to_pylist()))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
 
 from spark_throttle.checkpoint.drained import refuse_drained
-from spark_throttle.checkpoint.offset_log import OffsetLog
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, ShardCountChangedError
+from spark_throttle.errors import ConfigurationError, DamagedError
 from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import Count, Name, Within, to_json
+from spark_throttle.record import Name, to_json
 
 _NAME = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
-MOST_SHARDS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +27,12 @@ class Manifest:
     remember the batches that were undone under the earlier name.
     """
 
-    shards: Annotated[int, Within(1, MOST_SHARDS)]
     direction: str
     """``publish`` or ``dispatch``."""
-
-    reshardings: tuple[Resharding, ...] = ()
-    """The changes of the number of shards, in their order."""
 
     def __post_init__(self) -> None:
         if self.direction not in _DIRECTIONS:
             raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
-
-    def shards_of(self, batch: int) -> int:
-        """Return the number of the shards that ran the newest batch: the former one if none has run since a change."""
-        last = self.reshardings[-1] if self.reshardings else None
-        return self.shards if last is None or last.batch != batch else last.former_shards
-
-
-@dataclass(frozen=True, slots=True)
-class Resharding:
-    """A change of the number of shards."""
-
-    batch: Count
-    """The last batch of the former shards."""
-
-    former_shards: Annotated[int, Within(1, MOST_SHARDS)]
-    handover: Name
-    """The name of what the new shards begin with (`handover`)."""
-
-
-def refuse_shards(shards: int) -> None:
-    """Refuse what is no number of shards.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none.
-    """
-    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
-        raise ConfigurationError(f"shards is {shards!r}; give a number from 1 to {MOST_SHARDS}")
 
 
 def read_manifest(directory: Directory) -> Manifest | None:
@@ -124,14 +88,7 @@ def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
     return renamed
 
 
-def reshard(directory: Directory, manifest: Manifest, shards: int, reshardings: tuple[Resharding, ...]) -> Manifest:
-    """Write the manifest with another number of shards, and return it."""
-    changed = replace(manifest, shards=shards, reshardings=reshardings)
-    _write(directory, changed)
-    return changed
-
-
-def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool = True) -> Manifest:
+def bind(directory: Directory, *, direction: str, may_begin: bool = True) -> Manifest:
     """Return the manifest, writing it at the first start.
 
     Parameters
@@ -143,10 +100,8 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     ------
     DrainedError
         If the waiting rows of the checkpoint were written elsewhere.
-    ShardCountChangedError
-        If the checkpoint was written with another number of shards.
     ConfigurationError
-        If it was written for the other direction.
+        If the checkpoint was written for the other direction.
     DamagedError
         If the manifest is gone and the query has run.
     """
@@ -155,47 +110,24 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     if manifest is None:
         if not may_begin or directory.names("epochs"):  # under a new name, sinks would take again what they have
             raise _gone(directory)
-        manifest = Manifest(uuid.uuid4().hex, shards, direction)
+        manifest = Manifest(uuid.uuid4().hex, direction)
         _write(directory, manifest)
-    refuse_unbound(manifest, shards=shards, direction=direction)
+    refuse_unbound(manifest, direction=direction)
     return manifest
 
 
-def refuse_unbound(manifest: Manifest, *, shards: int, direction: str) -> None:
-    """Refuse a query of another number of shards, or of the other direction, than its checkpoint.
+def refuse_unbound(manifest: Manifest, *, direction: str) -> None:
+    """Refuse a query of the other direction than its checkpoint.
 
     Raises
     ------
-    ShardCountChangedError
-        If the checkpoint was written with another number of shards.
     ConfigurationError
-        If it was written for the other direction.
+        If the checkpoint was written for the other direction.
     """
-    if manifest.shards != shards:
-        raise ShardCountChangedError(manifest.shards, shards)
     if manifest.direction != direction:
         raise ConfigurationError(
             f"this checkpoint limits {manifest.direction}, but {direction} was asked for: the balances it holds belong "
             f"to other quotas; set direction={manifest.direction!r}, or start a new checkpoint"
-        )
-
-
-def refuse_before_resharding(directory: Directory, manifest: Manifest, log: OffsetLog) -> None:
-    """Refuse a checkpoint that was put back to before its number of shards changed, without its control directory.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the checkpoint's newest batch is earlier than the last of the former shards.
-    """
-    last = manifest.reshardings[-1].batch if manifest.reshardings else -1
-    if log.committed < last:
-        raise CheckpointMismatchError(
-            f"the control directory {directory.location}",
-            f"is of {manifest.shards} shards since batch {last + 1}, and the checkpoint has committed batches up to "
-            f"{log.committed}",
-            f"the checkpoint was put back to before its number of shards changed: restore the control directory from "
-            f"the same backup, and start with {manifest.reshardings[-1].former_shards} shards",
         )
 
 

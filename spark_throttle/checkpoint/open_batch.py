@@ -64,14 +64,14 @@ def decided_digest(reports: Iterable[UsageReport]) -> str:
     It leaves out sizes: what a decision took from a bucket shows in what was admitted.
     """
     whole = hashlib.sha256()
-    for report in sorted(reports, key=lambda report: report.shard):
+    for report in reports:
         counts = np.stack([report.offered[:, 0], report.admitted[:, 0], report.rejected[:, 0]], axis=1)
         moved = np.flatnonzero(counts.any(axis=1))
         names = report.names.cast(pa.binary()).take(pa.array(moved))
         order = pc.sort_indices(names)
         whole.update(b"\x00".join(names.take(order).to_pylist()))
         whole.update(counts[moved[order.to_numpy()]].tobytes())
-        whole.update(f"{report.shard} {report.invalid_messages}".encode())
+        whole.update(f"{report.invalid_messages}".encode())
     return whole.hexdigest()[:16]
 
 

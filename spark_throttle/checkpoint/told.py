@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack

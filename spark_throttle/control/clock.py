@@ -99,9 +99,9 @@ def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
     wall_ms, steady_ms = clock.wall_ms(), clock.steady_ms()
     if epoch is None:
         return Moment(wall_ms, ClockReading(wall_ms, wall_ms, steady_ms, clock.boot), is_off=False)
-    before, paid_ms = epoch.reading, epoch.buckets.as_of_ms
-    latest_ms = paid_ms if before is None else before.latest_wall_ms
-    if before is None or before.boot != clock.boot or steady_ms < before.steady_ms:
+    before, paid_ms = epoch.reading, epoch.paid_ms
+    latest_ms = before.latest_wall_ms
+    if before.boot != clock.boot or steady_ms < before.steady_ms:
         reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
         return Moment(paid_ms + max(0, wall_ms - latest_ms), reading, is_off=True)
     passed_ms = steady_ms - before.steady_ms

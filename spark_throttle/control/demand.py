@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.division import demand_bins
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.shares.allocation import PLENTY
+from spark_throttle.core.shares.division import demand_bins
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_throttle.checkpoint.handover import forget_handovers
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.checkpoint.told import forget_told
 from spark_throttle.control.feedback import forget_put_away
@@ -28,8 +27,8 @@ from spark_throttle.files.storage import Directory
 BATCHES_RETAINED = 100
 """The number of batches by which a checkpoint can be put back: Spark's own default."""
 
-_PRUNED_EVERY = 100
-"""Epochs between two prunings. As many again are kept, because Spark may prune its log later than we prune ours."""
+_SLACK_BATCHES = 100
+"""As many batches more are kept, because Spark may prune its log later than we prune ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class Epochs:
     @property
     def batches_kept(self) -> int:
         """For how many batches files are kept."""
-        return self._batches_retained + _PRUNED_EVERY
+        return self._batches_retained + _SLACK_BATCHES
 
     def begin(self) -> None:
         """Take over the directory, now that this run goes on in it."""
@@ -171,13 +170,10 @@ class Epochs:
         A batch has at most one epoch, so the last `batches_retained` batches need at most the last `batches_retained`
         epochs, and the reports of as many batches and of a few before. The policy revision `in_force` stays too.
         """
-        if name.number % _PRUNED_EVERY:
-            return
         self.check_fence()
         retained = self.batches_kept
         forget_put_away(self._directory, but_newest=retained)
         forget_told(self._directory, but_newest=retained)
-        forget_handovers(self._directory, before_epoch=name.number - retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")

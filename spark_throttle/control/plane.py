@@ -5,45 +5,39 @@ batch's offset names the epoch. So a batch that is run again, after a crash, on 
 in force, finds what it found the first time. Clocks are read here, and nowhere in the data path: tokens are earned by
 a clock that is never set (`clock`), and every epoch pins its reading.
 
-An epoch is due when the policies or the job's shares have changed, when the last batch brought or moved rows, when a
-waiting row may by now leave or expire, or when the wall clock was set. When nothing waits and nothing arrives, none is
-due, and an idle query runs no batch. Grants then stand and grow (`core.state.Grants`), so the first rows after a pause
-are served at once.
+An epoch is due when the policies or the job's shares have changed, when a waiting row may by now leave or expire, when
+processing time or a destination's answers are to be settled, or when the wall clock was set. The decider refills its
+buckets itself, so while none of this happens batches run without a new epoch, and an idle query runs no batch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.checkpoint.handover import read_handover
-from spark_throttle.checkpoint.manifest import Resharding
 from spark_throttle.control.charges import put_away_charges
 from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.rejection_notice import RejectionNotice
+from spark_throttle.control.reports import Reports
 from spark_throttle.control.run_fence import RunFence, refuse_past
-from spark_throttle.control.settling import Settling
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import is_shared
+from spark_throttle.control.shared_scopes import is_shared, is_time_shared
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.destinations import DestinationRates, rates_after
-from spark_throttle.core.lending.events import lent_turn, next_event_ms
-from spark_throttle.core.lending.grants import Buckets, claims_of, lend
-from spark_throttle.core.lending.owed_time import with_owed
-from spark_throttle.core.lending.shares import lacks_messages, refill_share, under_share
-from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
+from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_no_time, under_share
+from spark_throttle.core.shares.destinations import DestinationRates, rates_after
 from spark_throttle.core.time_codec import EpochTime
-from spark_throttle.core.time_quota.time_in_force import PolicyInForce
+from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -51,10 +45,10 @@ from spark_throttle.policy.source import PolicySnapshot, PolicySource
 
 logger = logging.getLogger(__name__)
 
-_EPOCHS_TO_WARM_UP = 2
+_BATCHES_TO_WARM_UP = 2
 
-_EPOCHS_TO_PUT_AWAY = 100
-"""Where no quota on processing time is set, charges are put away after so many epochs: nothing reads them."""
+_BATCHES_TO_FORGET = 100
+"""Commits between two prunings, of which the first commit of a run is one; `Epochs` keeps as many batches more."""
 
 _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
@@ -74,11 +68,11 @@ _LOOK_INTERVAL_MS = 1_000
 class _Left:
     """What an epoch leaves to the next one."""
 
-    buckets: Buckets
+    balance_micro: Int64s
+    """Shape (scopes, 2): the balances of the shared buckets now, as far as the last report tells."""
+
     settled_batch: int = -1
-    advance_micro: Int64s | None = None
-    owed_ms: Int64s | None = None
-    interval_ms: int = 0
+    earns_until_ms: Int64s | None = None
     time: TimeLedger | None = None
     destinations: DestinationRates | None = None
 
@@ -100,8 +94,6 @@ class ControlPlane:
         Checks that the directory still belongs to this run.
     pulse
         Gives the job's signs of life, which no decision reads; `None` where nobody watches.
-    resharding
-        The last change of the number of shards; `None` where it never changed.
     are_policies_on_disk
         Whether to ask for the policies costs next to nothing: no request to a store.
     """
@@ -111,36 +103,31 @@ class ControlPlane:
         directory: Directory,
         policies: PolicySource,
         direction: Direction,
-        shards: int,
         clock: Clock | Callable[[], int],
         shared: SharedQuotas | None = None,
         *,
         batches_retained: int = BATCHES_RETAINED,
         fence: RunFence | None = None,
         pulse: Pulse | None = None,
-        resharding: Resharding | None = None,
         are_policies_on_disk: bool = True,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
         self._policies = policies
         self._direction: Direction = direction
-        self._shards = shards
         self._clock = Clock.of(clock)
         self._shared = shared
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
         """The epochs that it made, by name."""
 
-        self._resharding = resharding
-        last = -1 if resharding is None else int(resharding.handover.partition("-")[0])
-        self._settling = Settling(directory, shards, self.epochs.check_fence, resharded_after=last)
+        self._reports = Reports(directory, self.epochs.check_fence)
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
         self._planned: Epoch | None = None
-        self._event: tuple[Epoch | None, int, int] = None, -1, NEVER_MS
         self._rejections = RejectionNotice()
         self._warned_of = ""
+        self._due_ms = NEVER_MS
         self._ends_when_drained = False
-        self._epochs_made = 0
+        self._epochs_made = self._batches_seen = self._commits_to_pruning = 0
         is_cheap = directory.is_on_disk and are_policies_on_disk
         self._look = Occasion(self._clock.steady_ms, 0 if is_cheap else _LOOK_INTERVAL_MS)
         """The occasion to look for reports and for other policies."""
@@ -163,105 +150,87 @@ class ControlPlane:
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
         last, epoch = self._planned, self.epochs.load(start)
         self._planned = epoch
-        handover = self._handover_after(start, epoch)
         looks = self._look.comes() or epoch is not last or ends_when_drained
         policy = self._policy_in_force() if looks else self._policy_seen()
         moment = moment_after(epoch, self._clock)
         now_ms = moment.paid_ms
-        for reports in self._settling.take_in(epoch) if looks else ():
+        before = self.epochs.policy(epoch)
+        has_come = looks and self._take_in(epoch, before, now_ms)
+        name = start
+        if moment.is_off or self._is_due(epoch, start, policy, now_ms):
+            left = self._left(epoch, start, before, policy, now_ms)
+            name = self._make(epoch.number + 1, policy, left, moment)
+            if epoch.time is not None:
+                put_away_charges(self._directory, before_batch=epoch.settled_batch)
+        elif has_come:
+            self.epochs.check_fence()
+        if has_come:  # the fence was checked; readers of the newest reports compare them with those before
+            self._reports.put_away(before_batch=self._reports.newest_batch - 1)
+        return name
+
+    def _take_in(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
+        """Read the reports that came since the last look, and return whether any did."""
+        is_of_earlier_run = not (self._reports.has_begun or self._epochs_made)
+        came = self._reports.take_in(epoch)
+        for reports in came:
             self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
-        if not moment.is_off and not handover and not self._is_due(epoch, policy, now_ms):
-            return start
-        before = self.epochs.policy(epoch)
-        missing = self._settling.missing_shards(epoch)
-        if missing:
-            logger.warning(
-                "epoch %d: no usage report from shards %s; their whole grants count as used", epoch.number, missing
-            )
-        settled = self._settling.settled(epoch, before, now_ms)
-        advance_micro = self._settling.advance(epoch, before, policy)
-        self._warn_if_slow(policy, now_ms)
-        leased_until_ms = self._leased_until_ms(epoch, start, settled, now_ms=now_ms)
-        buckets = _paid(settled, epoch, before, leased_until_ms, now_ms=now_ms)
-        time = self._settling.settled_time(epoch, before, buckets, leased_until_ms=leased_until_ms)
-        if policy.revision != before.revision:
-            buckets = Buckets(carried_shared(buckets.balance_micro, before, policy), buckets.as_of_ms)
-            time = None if time is None else time.carried(before, policy)
-        left = _Left(
-            buckets, self._settling.newest_settled(epoch), advance_micro,
-            self._settling.owed_ms(epoch, before, policy, now_ms, is_own=self._has_pinned(start)),
-            now_ms - epoch.buckets.as_of_ms, time,
-            rates_after(
-                epoch.destinations, before, self._settling.told(), policy, elapsed_ms=now_ms - epoch.buckets.as_of_ms
-            ),
-        )  # fmt: skip
-        name = self._make(epoch.number + 1, policy, left, moment, handover)
-        self._settling.put_away(before_batch=epoch.settled_batch)  # `_make` checked that they are this run's
-        if epoch.time is not None or epoch.number % _EPOCHS_TO_PUT_AWAY == 0:
-            put_away_charges(self._directory, before_batch=epoch.settled_batch)
-        return name
+            if not is_of_earlier_run:
+                self._batches_seen += 1
+                self._warn_if_late(reports[-1], policy)
+            self._due_ms = reports[-1].due_ms
+        return bool(came)
 
-    def _leased_until_ms(self, epoch: Epoch, start: EpochName, settled: Buckets, *, now_ms: int) -> int | None:
+    def _left(
+        self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, now_ms: int
+    ) -> _Left:
+        """Return what the epoch leaves, under the policy that is in force now."""
+        leased_until_ms = self._leased_until_ms(epoch, start, now_ms=now_ms)
+        earns_until_ms = None
+        if leased_until_ms is not None:
+            earns_until_ms = np.where(is_shared(before), leased_until_ms, NEVER_MS)
+        balance_micro = self._balances(epoch, before, now_ms, earns_until_ms)
+        time = self._reports.settled_time(epoch, before, now_ms=now_ms, leased_until_ms=leased_until_ms)
+        if policy.revision != before.revision:
+            balance_micro = carried_shared(balance_micro, before, policy)
+            time = None if time is None else time.carried(before, policy)
+        destinations = rates_after(
+            epoch.destinations, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms
+        )
+        return _Left(balance_micro, self._reports.newest_settled(epoch), earns_until_ms, time, destinations)
+
+    def _balances(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int, earns_until_ms: Int64s | None) -> Int64s:
+        """Return the balances of the shared buckets now, as the decider will find them."""
+        share, last = epoch.share_in_force(len(policy.shared)), self._reports.last
+        if last is None or last.revision != policy.revision:
+            return SharedBuckets.full(policy, share, now_ms=now_ms).balance_micro
+        buckets = SharedBuckets(last.shared_micro, last.as_of_ms, share)
+        return buckets.refilled(policy, now_ms=now_ms, earns_until_ms=earns_until_ms).balance_micro
+
+    def _leased_until_ms(self, epoch: Epoch, start: EpochName, *, now_ms: int) -> int | None:
         """Return the paying time up to which scopes that jobs share earn; `None` if this job never shared any.
 
-        After the settled batches they earn only while this process, having made `epoch`, holds the lease.
+        After the last batch they earn only while this process, having made `epoch`, holds the lease.
         """
+        last = self._reports.last
+        reported_ms = epoch.paid_ms if last is None else max(epoch.paid_ms, last.as_of_ms)
         if self._shared is None:
-            return None if epoch.share_micro_per_ms is None else settled.as_of_ms
-        return max(settled.as_of_ms, self._shared.paid_until_ms(start.file, now_ms=now_ms))
-
-    def _handover_after(self, start: EpochName, epoch: Epoch) -> str:
-        """Return the handover with which the shards begin after the last epoch of the former ones; else no name.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            If the epoch lends to another number of shards, and is not that last one.
-        """
-        if not self._settling.is_of_former_shards(epoch):
-            return ""
-        name = "" if self._resharding is None else self._resharding.handover
-        if not name or read_handover(self._directory, name).epoch_file != start.file:
-            raise CheckpointMismatchError(
-                f"the control directory {self._directory.location}",
-                f"is of {self._shards} shards, and the checkpoint goes on from epoch {epoch.number}, which is of "
-                f"{len(epoch.lending.balance_micro)}",
-                "the two were not put back together: restore both from one backup",
-            )
-        return name
-
-    def _has_pinned(self, name: EpochName) -> bool:
-        """Return whether this run made the epoch, as one that shares quotas."""
-        return self._shared is not None and self._shared.has_pinned(name.file)
-
-    def handovers(self, epoch: Epoch, keys: Sequence[int]) -> dict[int, tuple[str, bytes | None]]:
-        """Return what becomes of the states of keys with an epoch, by key; empty if the epoch begins no new shards.
-
-        For each key: the digest of its former shard's state, and the state with which its new shard begins.
-
-        Parameters
-        ----------
-        keys
-            The key of every shard.
-        """
-        if not epoch.handover:
-            return {}
-        found = read_handover(self._directory, epoch.handover)
-        states = {key: found.state(self._directory, shard) for shard, key in enumerate(keys)}
-        return {key: (found.former.get(key, ""), states.get(key)) for key in found.former.keys() | states.keys()}
+            return None if epoch.share_micro_per_ms is None else reported_ms
+        return max(reported_ms, self._shared.paid_until_ms(start.file, now_ms=now_ms))
 
     def wait_ms(self) -> int | None:
         """Return how long until a waiting row may leave or expire: 0 if at once, `None` if none ever will by itself.
 
         A row that only a share of 0 holds back leaves once the job has a lease: nobody knows when that will be.
         """
-        now_ms = moment_after(self._planned, self._clock).paid_ms
-        event_ms = self._next_event_ms(self._planned, now_ms)
-        if event_ms >= NEVER_MS:
-            return _LEASE_WAIT_MS if self._waits_for_a_lease(self._planned, now_ms) else None
-        return max(0, event_ms - now_ms)
+        if self._planned is None:
+            return None
+        due_ms, last = self._next_due_ms(self._planned), self._reports.last
+        if due_ms >= NEVER_MS:
+            waits_for_lease = self._shared is not None and last is not None and last.due_with_quotas_ms < NEVER_MS
+            return _LEASE_WAIT_MS if waits_for_lease else None
+        return max(0, due_ms - moment_after(self._planned, self._clock).paid_ms)
 
     def note_batch(self) -> None:
         """Note that a batch is planned, which will report, so that the next look is not put off."""
@@ -269,7 +238,13 @@ class ControlPlane:
 
     def forget_before(self, name: EpochName) -> None:
         """Delete the files that no batch retained by Spark can need; called once the batch of `name` is committed."""
+        self._commits_to_pruning -= 1
+        if self._commits_to_pruning >= 0:
+            return
+        self._commits_to_pruning = _BATCHES_TO_FORGET - 1
         self.epochs.forget_before(name, self._policy_seen().revision)
+        if self._planned is None or self._planned.time is None:  # else every epoch puts away what it settles
+            put_away_charges(self._directory, before_batch=self._reports.newest_batch)
 
     def stop(self) -> None:
         """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""
@@ -299,81 +274,63 @@ class ControlPlane:
             self._snapshot = (snapshot, policy)
         return self._snapshot[1]
 
-    def _is_due(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
+    def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
             return True
-        shared, share, is_waiting = self._shared, epoch.shares, self._settling.is_waiting
-        if (
-            shared is not None
-            and share is not None
-            and shared.is_due(policy, share, now_ms=now_ms, is_waiting=is_waiting)
-        ):
+        shared, share, reports = self._shared, epoch.shares, self._reports
+        if shared is not None and share is not None:
+            if shared.is_due(policy, share, now_ms=now_ms, is_waiting=reports.is_waiting):
+                return True
+            # The decider would pay the whole time since its last batch, though others had the share for a while.
+            if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy) | is_time_shared(policy)].any():
+                return True
+        # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
+        if reports.last is None or reports.last.epoch != epoch.number:
             return True
-        # Every batch reports before it is committed: without a report, this epoch's batch ran, and its report was lost.
-        is_over = not self._settling.has_reports or self._settling.has_moved
-        return is_over or self._next_event_ms(epoch, now_ms) <= now_ms
+        is_to_settle = (epoch.time is not None or epoch.destinations is not None) and reports.has_moved
+        return is_to_settle or self._next_due_ms(epoch) <= now_ms
 
-    def _next_event_ms(self, epoch: Epoch | None, now_ms: int) -> int:
-        """Return when a row that waits after `epoch`'s batches may leave or expire."""
-        if epoch is None or not self._settling.has_reports:
-            return NEVER_MS
-        if self._event[0] is not epoch or self._event[1] != self._settling.newest_batch:
-            time_share = None if epoch.time is None else epoch.time.share_ns_per_ms
-            event_ms = self._event_under(
-                under_share(self.epochs.policy(epoch), epoch.share_in_force, time_share), epoch, now_ms
-            )
-            event_ms = min(event_ms, self._destinations_event_ms(epoch))
-            self._event = epoch, self._settling.newest_batch, event_ms
-        return self._event[2]
+    def _next_due_ms(self, epoch: Epoch) -> int:
+        """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
+        last = self._reports.last
+        due_ms = NEVER_MS if last is None or last.epoch != epoch.number else last.due_ms
+        return min(due_ms, self._destinations_due_ms(epoch))
 
-    def _destinations_event_ms(self, epoch: Epoch) -> int:
+    def _destinations_due_ms(self, epoch: Epoch) -> int:
         """Return when rows that a destination did not take are to be sent, or an epoch may say that they were."""
-        rates, told = epoch.destinations, self._settling.told()[-1:]
+        rates, told = epoch.destinations, self._reports.told()[-1:]
         if rates is None or not told:
             return NEVER_MS
         given_up = set[str]()
         if self._ends_when_drained and self._epochs_made:
             given_up = rates.unavailable(self.epochs.policy(epoch))
         if any(each.unsent_messages and (each.accepted or name not in given_up) for name, each in told[0].items()):
-            return epoch.buckets.as_of_ms + _UNSENT_WAIT_MS
+            return epoch.paid_ms + _UNSENT_WAIT_MS
         were_sent = any(not each.unsent_messages for each in told[0].values())
-        return epoch.buckets.as_of_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
+        return epoch.paid_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
 
-    def _waits_for_a_lease(self, epoch: Epoch | None, now_ms: int) -> bool:
-        """Return whether a waiting row would ever leave or expire if the job had the whole of its shared quotas."""
-        if self._shared is None or epoch is None or not self._settling.has_reports:
-            return False
-        return self._event_under(self.epochs.policy(epoch), epoch, now_ms) < NEVER_MS
+    def _warn_if_late(self, report: UsageReport, policy: CompiledPolicy) -> None:
+        """Warn, once per revision, that rows waited longer for a batch than a bucket takes to fill.
 
-    def _event_under(self, policy: CompiledPolicy, epoch: Epoch, now_ms: int) -> int:
-        """Return when a row may leave or expire at the rates of `policy`: the epoch's, with or without its shares."""
-        own = self.epochs.policy(epoch)
-        settled = self._settling.settled(epoch, own, now_ms)
-        reports = self._settling.last_under(policy)
-        timed = PolicyInForce.of(policy, settled, self._settling.settled_time(epoch, own, settled), reports)
-        return next_event_ms(reports, timed.buckets, timed.policy)
-
-    def _warn_if_slow(self, policy: CompiledPolicy, now_ms: int) -> None:
-        """Warn, once per revision, that a batch takes longer than a bucket to fill: such a quota cannot be reached.
-
-        The first batches of a run do not count: they start workers, or follow a time in which nothing ran.
+        Such a quota cannot be reached. The first batches of a run do not count: they start workers, or follow a time in
+        which nothing ran.
         """
-        if self._epochs_made < _EPOCHS_TO_WARM_UP:
+        late_ms = report.as_of_ms - self._due_ms
+        if self._batches_seen <= _BATCHES_TO_WARM_UP or late_ms <= 0 or report.revision != policy.revision:
             return
-        elapsed_ms = now_ms - self._settling.began_ms(now_ms)
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
-        is_slow = (rate > 0) & (elapsed_ms > burst // np.maximum(rate, 1))
+        is_slow = (rate > 0) & (late_ms > burst // np.maximum(rate, 1))
         if (time := policy.shared.time) is not None:
-            is_short = (time.rate_ns_per_ms > 0) & (elapsed_ms > time.burst_ns // np.maximum(time.rate_ns_per_ms, 1))
+            is_short = (time.rate_ns_per_ms > 0) & (late_ms > time.burst_ns // np.maximum(time.rate_ns_per_ms, 1))
             is_slow = is_slow | is_short[:, None]
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             first, *others = np.flatnonzero(is_slow.any(axis=1)).tolist()
             logger.warning(
-                "the last batch took %d ms, longer than the bucket of %s takes to fill%s: not all that arrives during "
-                "such a batch can be granted; raise burst_seconds above %d",
-                elapsed_ms, _scope_in_words(policy, first), f" (and {len(others)} more)" if others else "",
-                -(-elapsed_ms // 1000),
+                "waiting rows were due %d ms before their batch, longer than the bucket of %s takes to fill%s: what "
+                "it would have earned meanwhile is lost; raise burst_seconds above %d, or trigger more often",
+                late_ms, _scope_in_words(policy, first), f" (and {len(others)} more)" if others else "",
+                -(-late_ms // 1000),
             )  # fmt: skip
 
     def _check_fence_and_go_on(self) -> None:
@@ -383,13 +340,10 @@ class ControlPlane:
         if self._shared is not None and yields:
             self._shared.go_on()
 
-    def _make(
-        self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment, handover: str = ""
-    ) -> EpochName:
+    def _make(self, number: int, policy: CompiledPolicy, left: _Left | None, moment: Moment) -> EpochName:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self._check_fence_and_go_on()
         now_ms = moment.paid_ms
-        reports = self._settling.last_under(policy)
         shares, share, time_share, in_force = None, None, None, policy
         if self._shared is not None:
             prices = None if left is None or left.time is None else left.time.shared
@@ -397,70 +351,33 @@ class ControlPlane:
             share, time_share = shares[:, :2].copy(), None if policy.shared.time is None else shares[:, 2].copy()
             in_force = under_share(policy, share, time_share)
         destinations = rates_after(None, None, [], policy, elapsed_ms=0) if left is None else left.destinations
-        bounded = None if destinations is None else destinations.share(None, len(policy.shared))
-        if bounded is not None:
-            in_force = under_share(policy, bounded)
-        if left is None:
-            left = _Left(Buckets.full(in_force, now_ms=now_ms))
-        buckets, time = left.buckets, _ledger(in_force, left.time, now_ms)
         if destinations is not None:
-            balance_micro = destinations.room_left(buckets.balance_micro, policy)
-            buckets = refill_share(Buckets(balance_micro, now_ms), policy, bounded, now_ms=now_ms)
+            in_force = under_share(policy, destinations.share(None, len(policy.shared)))
+        if left is None:
+            left = _Left(SharedBuckets.full(in_force, now_ms=now_ms).balance_micro)
+        balance_micro, time = left.balance_micro, _ledger(in_force, left.time, now_ms)
         if self._shared is not None and shares is not None:
-            buckets = refill_share(Buckets(buckets.balance_micro, now_ms), policy, share, now_ms=now_ms)
             time = None if time is None else time.refilled(in_force, now_ms=now_ms)
             balance_ns = np.zeros(len(shares), dtype=np.int64) if time is None else time.shared.balance_ns
-            balances = np.column_stack([buckets.balance_micro, balance_ns])
+            balances = np.column_stack([balance_micro, balance_ns])
             self._shared.keep_until_repaid(policy, balances, shares, now_ms=now_ms)
-        outlook = self._settling.outlook(reports, policy, interval_ms=left.interval_ms)
-        timed = PolicyInForce.of(in_force, replace(buckets, as_of_ms=now_ms), time, reports)
-        claims = claims_of(reports, policy, timed.limits)
-        advance_micro = left.advance_micro
-        if advance_micro is not None and time is not None:
-            advance_micro = np.where(timed.policy.shared.is_limited, advance_micro, 0)
-        lending = lent_turn(
-            reports,
-            timed.buckets,
-            timed.policy,
-            lambda turn: lend(
-                timed.buckets, claims, timed.policy, shards=self._shards, turn=turn, advance_micro=advance_micro,
-                is_by_turn=turn != number, outlook=outlook,
-            ),
-            number,
-        )  # fmt: skip
-        lending = with_owed(lending, left.owed_ms, outlook, under_time(policy, timed.limits))
-        held = Buckets(buckets.balance_micro, now_ms)
         epoch_time = None
-        if time is not None and (limits := timed.limits) is not None:
+        if time is not None:
+            is_unleased = None
             if share is not None and time_share is not None:
-                limits = limits.unleased(lacks_messages(share, time_share, policy))
+                is_unleased = has_no_share(share, policy)[:, 0] | has_no_time(time_share, policy)
+            report = self._reports.last_under(policy)
+            limits = limits_in_force(in_force, balance_micro, time, report, is_unleased)
             epoch_time = EpochTime(time, limits, time_share)
         epoch = Epoch(
-            number, policy.revision, held, lending, left.settled_batch, share, moment.reading, left.owed_ms, epoch_time,
-            destinations, handover,
+            number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, epoch_time,
+            destinations,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
-
-
-def _paid(
-    settled: Buckets, epoch: Epoch, before: CompiledPolicy, leased_until_ms: int | None, *, now_ms: int
-) -> Buckets:
-    """Return the settled buckets with the time up to now paid, at the rates that were in force.
-
-    A scope that jobs share earns at the share that `epoch` pins, and as long as it was leased.
-    """
-    bounded = None if epoch.destinations is None else epoch.destinations.share(None, len(before.shared))
-    own = refill_share(settled, before, bounded, now_ms=now_ms)
-    if leased_until_ms is None:
-        return own
-    share, leased = epoch.share_in_force, settled
-    if share is not None:
-        leased = refill_share(settled, before, share, now_ms=leased_until_ms)
-    return Buckets(np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro), now_ms)
 
 
 def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:

@@ -45,10 +45,8 @@ class RejectionNotice:
 
 
 def _by_reason(reports: Sequence[UsageReport]) -> str:
-    """Return the reason of most rejections, as the end of a sentence; nothing if older reports do not have it."""
+    """Return the reason of most rejections, as the end of a sentence."""
     total = rejected_by_reason(reports)
-    if not len(total):
-        return ""
     most = int(total.argmax())
     return f", {int(total[most])} of them for {REASONS[most]}"
 
@@ -61,7 +59,4 @@ def _by_namespace(reports: Sequence[UsageReport]) -> str:
         return ""
     most = int(rejected[at].argmax())
     name = shown(reports[at].names.slice(most, 1)).to_pylist()[0]
-    by_shared = reports[at].rejected_by_shared_messages
-    is_shared = by_shared is not None and int(by_shared[most]) * 2 > int(rejected[at][most])
-    level = " at its tenant's or group's quota" if is_shared else ""
-    return f", most in the namespace {name} ({int(rejected[at][most])}{level})"
+    return f", most in the namespace {name} ({int(rejected[at][most])})"

@@ -126,9 +126,9 @@ class SharedQuotas:
         owes = repaid_ms > 0
         self._meter.keep(scopes.ids[owes], now_ms + repaid_ms[owes])
 
-    def has_pinned(self, file: str) -> bool:
-        """Return whether this process wrote the epoch, and no later one."""
-        return self._pinned is not None and self._pinned[0] == file
+    def has_lapsed(self, file: str) -> bool:
+        """Return whether the rates of an epoch were not leased all the time since; true for another process's epoch."""
+        return self._pinned is None or self._pinned[0] != file or self._keeper.has_lapsed(self._pinned[1])
 
     def paid_until_ms(self, file: str, *, now_ms: int) -> int:
         """Return the paying time up to which an epoch's rates have been leased since it was written.

@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.fair_order import MESSAGE_MILLI, FairOrder
 from spark_throttle.core.fair.fair_queue import least_service, virtual_time_of
+from spark_throttle.core.limits.message_limits import MessageLimits, under_time
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import (
@@ -36,16 +37,48 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
-from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, Queue
 
 _SHUT_AND_SPENT = -2
 """The micro-tokens in a bucket of rate 0 that was not full when it was shut; one that was full holds -1."""
 
 
-def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int) -> ShardState:
-    """Return a shard's state, paid up to `now_ms` under `before` and converted to `after`.
+def under_epoch(
+    state: DeciderState, row: ControlRow, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
+) -> DeciderState:
+    """Return the state, paid up to `now_ms` under `before`, with what an epoch pins; `after` is the epoch's policy.
 
-    The grants are left alone: a policy's shared scopes index them, and a new policy comes with new grants.
+    Under the same policy, the shared buckets are paid up to the time at which the epoch was made: from then on they
+    earn at the shares that it pins.
+    """
+    if after is before:
+        pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
+        shared = state.shared.refilled(before, now_ms=pinned_ms, earns_until_ms=row.earns_until_ms)
+        state = replace(_with_leads_carried(state, after, row.time), shared=shared)
+    else:
+        state = carried(state, before, after, now_ms=now_ms, time=row.time, earns_until_ms=row.earns_until_ms)
+    shared = state.shared.under(after, row.share_micro_per_ms, row.time, row.most_micro)
+    return replace(state, shared=shared, epoch=row.epoch)
+
+
+def carried(
+    state: DeciderState,
+    before: CompiledPolicy,
+    after: CompiledPolicy,
+    *,
+    now_ms: int,
+    time: MessageLimits | None = None,
+    earns_until_ms: Int64s | None = None,
+) -> DeciderState:
+    """Return the state, paid up to `now_ms` under `before` and converted to `after`.
+
+    Parameters
+    ----------
+    time
+        The quotas on processing time that come with `after`.
+    earns_until_ms
+        As in `SharedBuckets.refilled`, for the scopes of `before`.
     """
     flows = state.flows
     was, becomes = match(flows.names, before), match(flows.names, after)
@@ -54,27 +87,26 @@ def carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *,
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
     lead_vt = flows.lead_vt
     if lead_vt.any():
-        orders = FairOrder.of(old, was, before), FairOrder.of(new, becomes, after)
-        lead_vt = _carried_leads(lead_vt, *orders, former_scopes(before, after))
+        was_order = FairOrder.of(old, was, under_time(before, state.shared.time))
+        order = FairOrder.of(new, becomes, under_time(after, time))
+        lead_vt = _carried_leads(lead_vt, was_order, order, former_scopes(before, after))
     balance_micro = carried_balances(earned_micro, old, new)
     flows = Flows(flows.names, balance_micro, lead_vt, flows.window_second, flows.window_units)
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
-    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue)
+    shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
+    shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
+    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared)
 
 
-def with_leads_carried(state: ShardState, before: CompiledPolicy, after: CompiledPolicy) -> ShardState:
-    """Return a shard's state with its leads converted from `before` to `after`, which differ in shared limits alone.
-
-    So it is with two policies in force of one policy, whose time quotas let other messages through
-    (`limits.message_limits`).
-    """
-    flows = state.flows
-    if before is after or not flows.lead_vt.any():
+def _with_leads_carried(state: DeciderState, policy: CompiledPolicy, time: MessageLimits | None) -> DeciderState:
+    """Return the state with its leads converted to what other quotas on processing time leave of messages."""
+    flows, was, becomes = state.flows, under_time(policy, state.shared.time), under_time(policy, time)
+    if was is becomes or not flows.lead_vt.any():
         return state
-    matches = match(flows.names, after)
-    limits = after.namespace_limits.take(matches.rule)
-    orders = FairOrder.of(limits, matches, before), FairOrder.of(limits, matches, after)
-    lead_vt = _carried_leads(flows.lead_vt, *orders, np.arange(len(after.shared)))
+    matches = match(flows.names, policy)
+    limits = policy.namespace_limits.take(matches.rule)
+    orders = FairOrder.of(limits, matches, was), FairOrder.of(limits, matches, becomes)
+    lead_vt = _carried_leads(flows.lead_vt, *orders, np.arange(len(policy.shared)))
     return replace(state, flows=replace(flows, lead_vt=lead_vt))
 
 

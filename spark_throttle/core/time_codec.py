@@ -1,7 +1,6 @@
 """The stored fields of quotas on processing time: limits on messages, and the ledger.
 
-Control rows and shard states hold the former, epochs the latter. They are a part of those blocks (`codec`), whose
-versions say whether they are there.
+Control rows and the decider's state hold the former, epochs the latter. They are a part of those blocks (`codec`).
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.packing import BlockFields, Field
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.names.sharding import shard_of
-from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
+from spark_throttle.core.quota import Int64s
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
@@ -26,8 +24,7 @@ class EpochTime:
 
     ledger: TimeLedger
     limits: MessageLimits
-    """What the ledger lets through; its namespaces are those of the ledger. A scope that lets nothing through because
-    the job has no share of it has a rate of 1: its quota is not 0."""
+    """What the ledger lets through; its namespaces are those of the ledger."""
 
     share_ns_per_ms: Int64s | None = None
     """Shape (scopes,): this job's shares of processing time; `None` if it shares none with other jobs."""
@@ -44,32 +41,15 @@ class EpochTime:
         specific_ns = self.ledger.prices.specific.time_ns
         return bool((specific_ns != specific_ns[:, :1]).any())
 
-    def of_shard(self, shard: int, shards: int) -> MessageLimits:
-        """Return the limits that a shard needs."""
-        is_here, is_told = shard_of(self.limits.names, shards) == shard, self.limits.own.is_limited
-        if self.limits.prices is not None:
-            is_told = is_told | (self.limits.prices.own_ns > 0)
-        return self.limits.in_shard(is_here & is_told)
-
-    def messages_under(self, share_micro_per_ms: Int64s) -> Int64s:
-        """Return a job's shares with those of messages as they are in force under its time, shape (scopes, 2)."""
-        told, out = self.limits.shared_rate_micro_per_ms, share_micro_per_ms.copy()
-        messages = share_micro_per_ms[:, Dimension.MESSAGES]
-        has_none = messages == 0
-        if self.share_ns_per_ms is not None:
-            has_none = has_none | (self.share_ns_per_ms == 0)
-        out[:, Dimension.MESSAGES] = np.where(told == UNLIMITED, messages, np.where(has_none, 0, told))
-        return out
-
 
 def message_limit_fields(limits: MessageLimits) -> dict[str, Field]:
     """Return limits on messages as fields."""
-    fields: dict[str, Field] = {
-        "time_shared_rate": limits.shared_rate_micro_per_ms, "time_shared_burst": limits.shared_burst_micro,
-        "time_is_less": limits.is_by_time.astype(np.int64), "time_names": limits.names,
-        "time_balance": limits.own.balance_micro, "time_rate": limits.own.rate_micro_per_ms,
-        "time_burst": limits.own.burst_micro,
-    }  # fmt: skip
+    fields: dict[str, Field] = {"time_unleased": limits.is_unleased.astype(np.int64), "time_names": limits.names}
+    for prefix, buckets in (("time_shared", limits.shared), ("time", limits.own)):
+        fields |= {
+            f"{prefix}_balance": buckets.balance_micro, f"{prefix}_rate": buckets.rate_micro_per_ms,
+            f"{prefix}_burst": buckets.burst_micro,
+        }  # fmt: skip
     if limits.prices is not None:
         fields |= {"time_price": limits.prices.own_ns, "time_shared_price": limits.prices.shared_ns}
     return fields
@@ -79,12 +59,12 @@ def message_limits_of(f: BlockFields) -> MessageLimits | None:
     """Return the limits on messages that a block holds; `None` if it holds none."""
     if not f.has("time_names"):
         return None
-    own = MessageBuckets(f.integers("time_balance"), f.integers("time_rate"), f.integers("time_burst"))
+    shared, own = (
+        MessageBuckets(*(f.integers(f"{prefix}_{name}") for name in ("balance", "rate", "burst")))
+        for prefix in ("time_shared", "time")
+    )
     prices = MessagePrices(f.integers("time_price"), f.integers("time_shared_price")) if f.has("time_price") else None
-    return MessageLimits(
-        f.integers("time_shared_rate"), f.integers("time_shared_burst"), f.integers("time_is_less").astype(np.bool_),
-        f.names("time_names"), own, prices,
-    )  # fmt: skip
+    return MessageLimits(shared, f.integers("time_unleased").astype(np.bool_), f.names("time_names"), own, prices)
 
 
 def epoch_time_fields(time: EpochTime) -> dict[str, Field]:
@@ -124,7 +104,7 @@ def epoch_time_of(f: BlockFields, as_of_ms: int) -> EpochTime | None:
         f.integer("used_interval"),
     )  # fmt: skip
     prices = NamespacePrices.unknown(len(limits.names), scopes=len(shared.time_ns))
-    # In older versions, and where nothing is common, all time is specific; it may be the same at all levels.
+    # Where nothing is common, all time is specific; it may be the same at all levels.
     specific_ns = f.integers("ledger_specific") if f.has("ledger_specific") else own.time_ns
     each, common = np.ones_like(prices.specific.time_ns), prices.common
     specific_ns = specific_ns.reshape(len(each), -1 if len(each) else 1) * each

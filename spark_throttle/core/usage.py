@@ -1,4 +1,4 @@
-"""What a shard reports to the control plane after a batch: the demand and usage of every active flow."""
+"""The decider's report to the control plane after a batch: the demand and usage of every active flow."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import zip_longest
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.quota import Bools, Dimension, Int64s
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UsageReport:
-    """One shard's report on one batch; arrays run over the flows whose rows arrived, waited or left, or that are ahead.
+    """The report on one batch; arrays run over the flows whose rows arrived, waited or left.
 
     Arrays of shape (n, 2) are by `Dimension`: messages, then bytes.
     """
 
-    shard: int
     epoch: int
-    """The epoch whose grants were spent."""
+    """The epoch in force."""
 
     revision: str
     """The policy revision that the indices below belong to."""
@@ -57,34 +57,26 @@ class UsageReport:
     delayed_ms: Int64s
     """The sum of the admitted rows' waiting times."""
 
-    expires_ms: int
-    """The time at which the first waiting row becomes too old; `NEVER_MS` if none ever does."""
+    shared_micro: Int64s
+    """Shape (scopes, 2): the balances of the shared buckets after the batch, at its paying time."""
+
+    due_ms: int
+    """The paying time at which the first waiting row can leave or expire; `NEVER_MS` if none ever does by itself."""
+
+    due_with_quotas_ms: int
+    """The same if the job had the whole quotas of which it has no share now."""
 
     invalid_messages: int = 0
     """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
 
-    leaves_ms: Int64s | None = None
-    """The time at which the flow's first waiting row may leave, as far as the namespace's own limits and rules decide;
-    `NEVER_MS` where no row waits, or none will ever leave by itself. `None` in a report of version 1, which has an
-    estimate of it in `expires_ms`."""
-
     paid_ms: int | None = None
-    """The batch's paying time (`paying`), the clock of the two times above; `None` where it equals `now_ms`."""
+    """The batch's paying time (`paying`); `None` where it equals `now_ms`."""
 
-    ahead_milli: Int64s | None = None
-    """How far each flow is ahead of its competitors (`fair_queue`), in thousandths of a token; at most a message. A
-    flow that is ahead is in the report even if none of its rows arrived, waited or left. `None` in a report of an older
-    version."""
-
-    rejected_by_reason: tuple[int, ...] | None = None
-    """The number of rejected messages by `Reason`, those of `invalid_messages` included; `None` in a report of an older
-    version."""
-
-    rejected_by_shared_messages: Int64s | None = None
-    """The number of rejected messages for which a shared scope had no tokens; `None` in an older report."""
+    rejected_by_reason: tuple[int, ...] = ()
+    """The number of rejected messages by `Reason`, those of `invalid_messages` included."""
 
     oldest_waiting_ms: int | None = None
-    """How long the oldest waiting row has waited; `None` where no row waits, or in a report of an older version."""
+    """How long the oldest waiting row has waited; `None` where no row waits."""
 
     @property
     def is_active(self) -> Bools:
@@ -97,6 +89,41 @@ class UsageReport:
         """The paying time of the batch."""
         return self.now_ms if self.paid_ms is None else self.paid_ms
 
+    def shared_scopes(self, tenants: int) -> Int64s:
+        """Return the shared scopes of the flows, shape (n, 3), as in `matching.Matches.shared_scope`.
+
+        Parameters
+        ----------
+        tenants
+            The number of tenants that the policy names.
+        """
+        out = np.full((3, len(self.weight)), -1, dtype=np.int64)
+        for to, position, first in zip(out, (self.tenant, self.group), (1, 1 + tenants), strict=False):
+            if position.max(initial=-1) >= 0:
+                np.copyto(to, np.where(position >= 0, first + position, -1))
+        np.subtract(self.weight > 0, 1, out=out[2], dtype=np.int64)  # an exempt namespace is charged nowhere
+        return out.T
+
+
+def used_by_scope(reports: Sequence[UsageReport], policy: CompiledPolicy) -> Int64s:
+    """Return the messages and bytes that were admitted, by shared scope; shape (scopes, 2).
+
+    The reports must belong to `policy`'s revision.
+    """
+    used = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    for report in reports:
+        used += by_scope(report.shared_scopes(len(policy.tenant_names)), report.admitted, len(used))
+    return used
+
+
+def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
+    """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
+    total = np.zeros((scopes + 1, 2), dtype=np.int64)  # with one more position for no scope
+    for scope in shared_scope.T:
+        if scope.max(initial=-1) >= 0:
+            total += sums(scope, amount, scopes + 1)
+    return total[:-1]
+
 
 def admitted_messages(reports: Sequence[UsageReport]) -> tuple[pa.StringArray, Int64s]:
     """Return the namespaces of reports, and the number of messages that were admitted of each."""
@@ -106,6 +133,6 @@ def admitted_messages(reports: Sequence[UsageReport]) -> tuple[pa.StringArray, I
 
 
 def rejected_by_reason(reports: Sequence[UsageReport]) -> Int64s:
-    """Return the number of rejected messages by `Reason`; empty if all reports are of an older version."""
-    found = [report.rejected_by_reason for report in reports if report.rejected_by_reason is not None]
+    """Return the number of rejected messages by `Reason`."""
+    found = [report.rejected_by_reason for report in reports]
     return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)

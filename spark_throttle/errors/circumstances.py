@@ -23,18 +23,17 @@ class TakenOverError(ThrottleError):
 class QueueOverflowError(ThrottleError):
     """The queue is full, and the policy says to fail rather than to reject."""
 
-    def __init__(self, shard: int, waiting_messages: int, bound_messages: int, bound_bytes: int) -> None:
-        self.shard = shard
+    def __init__(self, waiting_messages: int, bound_messages: int, bound_bytes: int) -> None:
         self.waiting_messages = waiting_messages
         self.bound_messages = bound_messages
         self.bound_bytes = bound_bytes
         super().__init__(
-            f"shard {shard} would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
+            f"the queue would hold {waiting_messages} delayed messages, over its bound of {bound_messages} "
             f"messages or {bound_bytes} bytes, and queue.on_overflow is 'fail': raise the bound and restart"
         )
 
-    def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int, int]]:
-        args = (self.shard, self.waiting_messages, self.bound_messages, self.bound_bytes)
+    def __reduce__(self) -> tuple[type[QueueOverflowError], tuple[int, int, int]]:
+        args = (self.waiting_messages, self.bound_messages, self.bound_bytes)
         return (type(self), args)
 
 

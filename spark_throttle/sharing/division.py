@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.division import max_min
 from spark_throttle.core.quota import UNLIMITED, Bools, Int64s
+from spark_throttle.core.shares.allocation import PLENTY
+from spark_throttle.core.shares.division import max_min
 from spark_throttle.sharing.pip82 import drifted, proportional, residual, steal
 from spark_throttle.sharing.report import ScopeRows
 from spark_throttle.sharing.settings import ShareSettings

@@ -113,6 +113,12 @@ class LeaseKeeper:
         with self._lock:
             return max(0, self._sharing.leased_until_ms(since_ms, self._clocks.steady_ms()) - since_ms)
 
+    def has_lapsed(self, since_ms: int) -> bool:
+        """Return whether the lease ended since `since_ms`, by the steady clock, even if it began again."""
+        with self._lock:
+            now_ms = self._clocks.steady_ms()
+            return self._sharing.leased_until_ms(since_ms, now_ms) < now_ms
+
     def begin_pin(self) -> tuple[Share, int]:
         """Return the share for an epoch to pin, and the time: until `end_pin` the job counts as using either share."""
         with self._lock:

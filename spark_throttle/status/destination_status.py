@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.destinations import group_names
 from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.shares.destinations import group_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """Why a namespace is held as it is: the rule that won, the rules that lost, and what each level has left.
 
 There are two sources, which the answer keeps apart: what the policies say (`explain_policy`), and what a running job
-did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch's buckets and
-grants, and the reports of the batches since). The balance of a namespace's own bucket is in the state of its shard,
-which these files do not hold.
+did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch and the last
+reports). The balance of a namespace's own bucket is in the decider's state, which these files do not hold.
 
 A predicted release assumes that nothing more arrives: it is the time until each level has earned the tokens that its
 whole backlog needs.
@@ -25,7 +24,6 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
@@ -120,14 +118,12 @@ def explain_job(
     reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
-    shards = len(epoch.lending.balance_micro)  # the manifest's are others after a reshard, until a batch
-    shard = int(shard_of(pa.array([namespace]), shards)[0])
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     batch, last = max(reports.items())
     spent = [report for number, each in reports.items() if number > epoch.settled_batch for report in each]
-    levels = observed_levels(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last, shard)
-    seen = last_batch_of(batch, last, namespace, shard)
+    levels = observed_levels(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last)
+    seen = last_batch_of(batch, last, namespace)
     predicted_ms, reasons = _prediction(levels, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
     return replace(
         explained,
@@ -271,9 +267,7 @@ _HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it 
 
 def _narrowed(level: LevelExplanation) -> LevelExplanation:
     """Return a level that others share as one of them may see it."""
-    return replace(
-        level, balance=(None, None), balance_time_ns=None, granted=(None, None), waiting=None, release_ms=None
-    )
+    return replace(level, balance=(None, None), balance_time_ns=None, waiting=None, release_ms=None)
 
 
 def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_wide: bool) -> list[str]:

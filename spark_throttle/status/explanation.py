@@ -32,9 +32,6 @@ class LevelExplanation:
     """What the newest epoch left of the quota on processing time; negative is debt. `None` without such a quota, and
     where no job was asked."""
 
-    granted: tuple[float | None, float | None] = (None, None)
-    """The tokens that the namespace's shard was lent for the last batch."""
-
     waiting: tuple[int, int] | None = None
     """The backlog of all the level's namespaces; `None` where no job was asked."""
 
@@ -55,7 +52,6 @@ class LastBatch:
     batch_id: int
     batch_time_ms: int
     epoch: int
-    shard: int
     offered: tuple[int, int] = (0, 0)
     admitted: tuple[int, int] = (0, 0)
     rejected: tuple[int, int] = (0, 0)

@@ -1,7 +1,7 @@
 """What a running job's reports say of one namespace: the balances and backlogs of its levels, and its last batch.
 
-The reports since an epoch was made are debited to the epoch's buckets, as the next epoch's plan will do. What those
-batches used of processing time is not known yet: their messages count at the price that the epoch found.
+What the batches since the newest epoch used of processing time is not known yet: their messages count at the price that
+the epoch found.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.grants import used_by_scope
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.usage import UsageReport, used_by_scope
 from spark_throttle.status.explanation import Explanation, LastBatch, LevelExplanation, pair_of
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
@@ -30,12 +30,11 @@ def observed_levels(
     epoch: Epoch,
     spent: list[UsageReport],
     last: list[UsageReport],
-    shard: int,
 ) -> list[LevelExplanation]:
     """Return the levels with their buckets' balances and their backlogs."""
-    now_ms = max((report.as_of_ms for report in spent), default=epoch.buckets.as_of_ms)
     used = used_by_scope(spent, policy)
-    buckets = epoch.buckets.debit(used, policy).refill(policy, now_ms=now_ms)
+    is_of_policy = last[-1].revision == policy.revision
+    balance_micro = last[-1].shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
     times = _times(explained, epoch, policy)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
     matched = [(report, match(report.names, policy)) for report in last]
@@ -44,15 +43,14 @@ def observed_levels(
         scope = scopes.get(level.level, -1)
         waiting = _waiting(matched, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
-        balance = buckets.balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
+        balance = balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
         admitted = int(used[scope, Dimension.MESSAGES]) if scope >= 0 else _admitted(spent, level.scope)
         free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, admitted)
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
         balance_ns = None if time is None else time.balance_ns
         seen = replace(level, waiting=waiting, release_ms=release_ms, balance_time_ns=balance_ns)
         if scope >= 0:
-            lent = epoch.lending.balance_micro[shard, scope]
-            seen = replace(seen, balance=pair_of(balance, MICRO, rates), granted=pair_of(lent, MICRO, rates))
+            seen = replace(seen, balance=pair_of(balance, MICRO, rates))
         observed.append(seen)
     return observed
 
@@ -117,14 +115,14 @@ def _paid_ms(waiting: tuple[int, int], level: LevelExplanation, time: ScopeTime 
 
 
 def namespace_of_tenant(tenant: str, reports: list[UsageReport]) -> str | None:
-    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by the reports of its shards."""
+    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by its reports."""
     inside = [pc.filter(report.names, pc.starts_with(report.names, f"{tenant}/")) for report in reports]
     return min((name for names in inside for name in shown(names).to_pylist()), default=None)
 
 
-def last_batch_of(batch: int, reports: list[UsageReport], namespace: str, shard: int) -> LastBatch:
-    """Return what became of a namespace's rows in a batch; `shard` is its shard if no report has the namespace."""
-    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch, shard)
+def last_batch_of(batch: int, reports: list[UsageReport], namespace: str) -> LastBatch:
+    """Return what became of a namespace's rows in a batch."""
+    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch)
     for report in reports:
         at = pc.index(report.names, namespace).as_py()
         if at >= 0:
@@ -133,7 +131,7 @@ def last_batch_of(batch: int, reports: list[UsageReport], namespace: str, shard:
                 for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
             )
             return replace(
-                seen, shard=report.shard, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
+                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
                 observed_messages=int(report.observed_messages[at]),
             )  # fmt: skip
     return seen

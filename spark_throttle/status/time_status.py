@@ -2,7 +2,7 @@
 
 An epoch says what its job was charged between the epoch before it and itself (`core.time_quota.time_ledger`): the time
 used by every scope, that of exempt namespaces, and that which belongs to no namespace. A scope in debt waits for its
-throttle time, which is KIP-124's and no longer than the scope's window.
+throttle time, which is KIP-124's without its bound: a debt is repaid as a whole.
 
 A row of the usage table has what was settled before its batch was planned. An epoch that serves several batches, as
 those in which no row moves, counts in the first of them only, so the rows of a scope may be summed.
@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from spark_throttle.control.epochs import read_epoch
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.files.storage import Directory

@@ -22,7 +22,7 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.files.storage import Directory
@@ -47,7 +47,7 @@ class MadeUpJob:
     now_ms: int = 1_795_266_764_000
     epoch: EpochName = NO_EPOCH
     number: int = -1
-    state: ShardState | None = None
+    state: DeciderState | None = None
     policy: CompiledPolicy | None = None
     direction: Direction = "publish"
     decided: list[Decided] = field(default_factory=list)
@@ -88,7 +88,7 @@ class MadeUpJob:
         before, after = self.policy, self.plane.epochs.policy_for(self.epoch, end) or self.policy
         assert after is not None
         if self.state is None or before is None:
-            self.state = ShardState.initial(len(after.shared))
+            self.state = DeciderState.initial(len(after.shared))
         elif after is not before:
             self.state = carried(self.state, before, after, now_ms=self.now_ms)
         epoch = self.plane.epochs.load(end)

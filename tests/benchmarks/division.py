@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from spark_throttle.core.lending.allocation import PLENTY
-from spark_throttle.core.lending.division import max_min
 from spark_throttle.core.quota import Int64s
+from spark_throttle.core.shares.allocation import PLENTY
+from spark_throttle.core.shares.division import max_min
 from spark_throttle.sharing.pip82 import proportional, residual, steal
 from tests.benchmarks.results import save
 from tests.sharing.share_world import GOLD, SETTINGS, SimulatedJob, World

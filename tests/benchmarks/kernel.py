@@ -29,7 +29,7 @@ from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_ad
 from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
-from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Flows, Queue
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
 from tests.benchmarks import regimes
@@ -52,9 +52,9 @@ class Case:
     policy: CompiledPolicy
     tokens: dict[str, tuple[float, float]]
 
-    def state(self, part: float) -> ShardState:
+    def state(self, part: float) -> DeciderState:
         """Return the state of a shard that is to decide `part` of the stream."""
-        initial = replace(ShardState.initial(len(self.policy.shared)), advanced_to_ms=NOW_MS - 1_000)
+        initial = replace(DeciderState.initial(len(self.policy.shared)), advanced_to_ms=NOW_MS - 1_000)
         tokens = {name: (held[0] * part, held[1] * part) for name, held in self.tokens.items()}
         return granted(initial, self.policy, tokens, now_ms=NOW_MS)
 
@@ -139,7 +139,7 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
         yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
 
 
-def decide(state: ShardState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
+def decide(state: DeciderState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
     """Decide a batch a second after the one before."""
     return plan_admission(state, arrivals, case.policy, now_ms=now_ms, shards=1, memory=MEMORY)
 
@@ -206,7 +206,7 @@ def measure_profile(stream: Stream) -> Iterator[Figure]:
     yield from ()
 
 
-def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> ShardState:
+def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderState:
     """Return a shard that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
     names = pa.array([name_of(key) for key in range(flows)], pa.string())
     random = np.random.default_rng(1)
@@ -217,7 +217,7 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> ShardSta
     size = random.integers(1, 2_000, queued)
     arrival_ms = np.full(queued, NOW_MS - 1_000, dtype=np.int64)
     queue = Queue(key, size, arrival_ms, np.zeros(queued, dtype=np.int64))
-    state = ShardState.initial(len(policy.shared))
+    state = DeciderState.initial(len(policy.shared))
     is_limited = policy.namespace_limits.is_limited[-1]
     return replace(
         state,
@@ -266,13 +266,13 @@ def measure_backlog(stream: Stream) -> Iterator[Figure]:
             yield Figure(f"{label}: state", [(len(block) - bare) / queued], "bytes/row beside its payload")
 
 
-def state_figures(label: str, state: ShardState, block: bytes) -> Iterator[Figure]:
+def state_figures(label: str, state: DeciderState, block: bytes) -> Iterator[Figure]:
     """Yield what it costs to read and to write the state."""
     yield timed(f"{label}: read", lambda: unpack_shard(block, ""), 1_000_000, "ms/batch")
     yield timed(f"{label}: write", lambda: pack_shard(stored(state)), 1_000_000, "ms/batch")
 
 
-def stored(state: ShardState) -> StoredShard:
+def stored(state: DeciderState) -> StoredShard:
     """Return `state` as it is stored, its rows in frames of 1,000 of which the payload is left out."""
     rows = np.arange(len(state.queue))
     return StoredShard(state, b"", [b""] * -(-len(rows) // 1_000), rows // 1_000, rows % 1_000)

@@ -37,7 +37,7 @@ import pyarrow as pa
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import OnExcess, Verdict
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
@@ -97,7 +97,7 @@ def kernel(stream: Stream, names: pa.StringArray, batch_ms: int) -> Pass:
         Arrivals(names.take(pa.array(stream.key[at : at + rows])), pa.array(size[at : at + rows]))
         for at in range(0, MESSAGES, rows)
     ]
-    state = ShardState.initial(len(policy.shared))
+    state = DeciderState.initial(len(policy.shared))
     verdicts, memory = [], MatchMemory()
     cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
     for number, arrivals in enumerate(batches):

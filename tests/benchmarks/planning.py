@@ -28,7 +28,7 @@ from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_ad
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
@@ -80,7 +80,7 @@ class Job:
         clock = Clock(lambda: self._now_ms, lambda: self._now_ms)
         policies = _Policies(PolicySnapshot(document, self._policy.revision, None))
         self._plane = ControlPlane(self._directory, policies, "publish", shards, clock)
-        self._states = [ShardState.initial(len(self._policy.shared)) for _ in range(shards)]
+        self._states = [DeciderState.initial(len(self._policy.shared)) for _ in range(shards)]
         self._memories = [MatchMemory() for _ in range(shards)]
         self._names = pa.array([f"t{n % _TENANTS}/n{n}" for n in range(namespaces)])
         self._random = np.random.default_rng(1)
@@ -110,7 +110,7 @@ class Job:
             row.epoch, row.balance_micro, row.headroom_micro, self._now_ms, row.share_micro_per_ms,
             row.ahead_bound_milli, row.deferral,
         )  # fmt: skip
-        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
         plan = plan_admission(
             state, Arrivals(self._names.take(pa.array(key[at])), pa.array(size[at])), self._policy, now_ms=self._now_ms,
             shards=len(self._states), shard=shard, memory=self._memories[shard],

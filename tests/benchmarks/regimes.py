@@ -18,7 +18,7 @@ from spark_throttle.core.batch.admission import Arrivals
 from spark_throttle.core.codec import ShardGrant, pack_grant
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
@@ -37,7 +37,7 @@ class Regime:
     name: str
     policy: CompiledPolicy
 
-    def lent(self, state: ShardState, *, now_ms: int) -> ShardState:
+    def lent(self, state: DeciderState, *, now_ms: int) -> DeciderState:
         """Return a state whose scopes have what one second brings."""
         names = ["", *self.policy.tenant_names.to_pylist(), *self.policy.group_names.to_pylist()]
         rates = self.policy.shared.rate_micro_per_ms
@@ -106,6 +106,6 @@ def nothing() -> Arrivals:
     return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
 
 
-def initial(policy: CompiledPolicy, *, now_ms: int) -> ShardState:
+def initial(policy: CompiledPolicy, *, now_ms: int) -> DeciderState:
     """Return the state of a shard that has decided nothing, a second before `now_ms`."""
-    return replace(ShardState.initial(len(policy.shared)), advanced_to_ms=now_ms - 1_000)
+    return replace(DeciderState.initial(len(policy.shared)), advanced_to_ms=now_ms - 1_000)

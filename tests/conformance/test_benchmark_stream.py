@@ -24,7 +24,7 @@ import pytest
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, OnExcess, Verdict
-from spark_throttle.core.state import Flows, ShardState
+from spark_throttle.core.state import DeciderState, Flows
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
 
@@ -104,8 +104,8 @@ def test_exact_loop_gives_the_published_decisions(exact: ExactRun) -> None:
 
 
 def decide(
-    state: ShardState, namespaces: pa.StringArray, sizes: pa.Int64Array, now_ms: int
-) -> tuple[ShardState, bytes]:
+    state: DeciderState, namespaces: pa.StringArray, sizes: pa.Int64Array, now_ms: int
+) -> tuple[DeciderState, bytes]:
     """Return the state after one batch, and one byte a message: 1 where it is admitted."""
     plan = plan_admission(state, Arrivals(namespaces, sizes), POLICY, now_ms=now_ms, shards=1)
     return plan.state, (plan.decisions.verdict == Verdict.ADMIT).astype(np.uint8).tobytes()
@@ -121,8 +121,8 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
     namespaces = all_names.take(pa.array(segment * NAMESPACES + stream.key[folded]))
     sizes = pa.array(stream.size[folded], pa.int64())
 
-    state = ShardState.initial(1)
-    state = ShardState(0, flows_of(exact.balances[:SEGMENTS]), state.queue, state.grants)
+    state = DeciderState.initial(1)
+    state = DeciderState(0, flows_of(exact.balances[:SEGMENTS]), state.queue, state.grants)
     decided = bytearray()
     batch = SEGMENTS * MESSAGES_PER_MS
     for now_ms in range(SEGMENT_MS):
@@ -135,7 +135,7 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
     in_order[folded] = np.frombuffer(decided, dtype=np.uint8)
     assert int(in_order.sum()) == ADMITTED_MESSAGES
     assert zlib.crc32(in_order.tobytes()) == DECISIONS_CRC32
-    assert balances_of(state) == balances_of(ShardState(0, flows_of(exact.balances[1:]), state.queue, state.grants))
+    assert balances_of(state) == balances_of(DeciderState(0, flows_of(exact.balances[1:]), state.queue, state.grants))
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_kernel_decides_the_unfolded_stream_alike(stream: Stream, exact: ExactRu
     first = 1_500 * MESSAGES_PER_MS
     namespaces = pa.array([name_of(0, key) for key in stream.key[:first].tolist()], pa.string())
     sizes = pa.array(stream.size[:first], pa.int64())
-    state, decided = ShardState.initial(1), bytearray()
+    state, decided = DeciderState.initial(1), bytearray()
     for at in range(0, first, MESSAGES_PER_MS):
         now_ms = at // MESSAGES_PER_MS
         state, decisions = decide(
@@ -166,5 +166,5 @@ def flows_of(balances: list[Balances]) -> Flows:
     return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing[:, 0], nothing)
 
 
-def balances_of(state: ShardState) -> dict[str, list[int]]:
+def balances_of(state: DeciderState) -> dict[str, list[int]]:
     return dict(zip(state.flows.names.to_pylist(), state.flows.balance_micro.tolist(), strict=True))

@@ -17,15 +17,15 @@ import pytest
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.drained import Drained
-from spark_throttle.checkpoint.manifest import Manifest, Resharding
+from spark_throttle.checkpoint.manifest import Manifest
 from spark_throttle.checkpoint.offered import OfferedRows
 from spark_throttle.checkpoint.open_batch import OpenBatch
 from spark_throttle.checkpoint.told import ToldInBatch
 from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
-from spark_throttle.core.lending.destinations import Told
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
@@ -42,7 +42,7 @@ from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limi
 HERE: Final = Path(__file__).parent / "records"
 
 NOTES: Final[list[Any]] = [
-    Manifest("5eed-1", 5, "publish", (Resharding(41, 8, "000000000042-0123456789abcdef"),)),
+    Manifest("5eed-1", "publish"),
     Drained(41, "s3a://lake/waiting", "delta", "5eed", is_finished=True),
     OpenBatch(
         41,
@@ -85,6 +85,7 @@ POLICY: Final = replace(
         revision="0123456789abcdef",
     ),
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
+    group_is_by_namespace=np.array([True]),
 )
 ROWS: Final = StoredRows(
     np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),

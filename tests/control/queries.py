@@ -1,8 +1,12 @@
-"""A query as the control plane sees it: a clock that is set, policies that are set, batches that report."""
+"""A query as the control plane sees it: a clock that is set, policies that are set, batches that report.
+
+What a batch admits is told by the test. The shared buckets are the core's own, so reports hold the balances that a
+decider would leave.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +20,10 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.codec import Epoch, pack_usage
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import MICRO, NEVER_MS, CompiledPolicy
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.policy_change import under_epoch
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy
+from spark_throttle.core.state import DeciderState
+from spark_throttle.core.usage import UsageReport, by_scope
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy, revision_of
 from spark_throttle.policy.model import PolicyDocument
@@ -28,7 +34,6 @@ from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
 
 START_MS = 1_760_000_000_000
-SHARDS = 2
 
 Usage = dict[str, tuple[int, int]]
 """Admitted messages and bytes of each namespace."""
@@ -71,6 +76,9 @@ class Query:
 
     name: EpochName = NO_EPOCH
     next_batch: int = 0
+    states: list[tuple[DeciderState, EpochName]] = field(default_factory=list)
+    """What every batch left, and its epoch."""
+
     batches_retained: int = 100
     is_fenced: bool = False
     """Whether each of its runs takes the control directory over."""
@@ -92,7 +100,6 @@ class Query:
             self.directory,
             self.policies,
             "publish",
-            SHARDS,
             Clock(lambda: self.now_ms + self.shift_ms, lambda: self.now_ms),
             shared,
             batches_retained=self.batches_retained,
@@ -121,27 +128,78 @@ class Query:
     def policy(self) -> CompiledPolicy:
         return compile_policy(self.policies.snapshot.document, "publish")
 
+    def decider(self) -> DeciderState:
+        """Return the decider's state in a batch that is run now, before it admits anything."""
+        epoch, batch_ms = self.epoch, self.now_ms + self.shift_ms
+        policy = self.plane.epochs.policy(epoch)
+        row = epoch.control_row(None, policy.shared.burst_micro)
+        if self.next_batch == 0:
+            now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=0)
+            return replace(
+                under_epoch(
+                    DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms), row, policy, policy,
+                    now_ms=now_ms,
+                ),
+                advanced_to_ms=now_ms,
+            )  # fmt: skip
+        state, name = self.states[self.next_batch - 1]
+        is_new = name != self.name
+        now_ms = row.paying.of_batch(batch_ms, is_new=is_new, advanced_to_ms=state.advanced_to_ms)
+        if is_new:
+            before = self.plane.epochs.policy(self.plane.epochs.load(name))
+            before = policy if before.revision == policy.revision else before
+            state = under_epoch(state, row, before, policy, now_ms=now_ms)
+        shared = state.shared.refilled(policy, now_ms=now_ms)
+        return replace(state, advanced_to_ms=now_ms, shared=shared)
+
     def report(
-        self, shard: int, admitted: Usage | None = None, *, waiting: int = 0, next_event_ms: int = NEVER_MS
+        self,
+        admitted: Usage | None = None,
+        *,
+        waiting: int = 0,
+        due_ms: int = NEVER_MS,
+        due_with_quotas_ms: int | None = None,
     ) -> UsageReport:
+        """Return the report of a batch that is run now."""
         names = pa.array(list(admitted or {}), pa.string())
-        found = match(names, self.policy)
+        policy, state = self.plane.epochs.policy(self.epoch), self.decider()
+        found = match(names, policy)
         used = np.array(list((admitted or {}).values()), dtype=np.int64).reshape(-1, 2)
         nothing = np.zeros(len(names), dtype=np.int64)
         left = np.stack([nothing + waiting, nothing], axis=1)
+        taken = by_scope(found.shared_scope, used, len(policy.shared))
+        shared = state.shared.debited(taken, policy, MIN_BALANCE_MICRO)
         return UsageReport(
-            shard, self.name.number, self.epoch.revision, self.now_ms, names, found.tenant, found.group, nothing + 1,
-            used, used, 0 * used, left, used + left, nothing, nothing, next_event_ms,
+            self.name.number, self.epoch.revision, self.now_ms + self.shift_ms, names, found.tenant, found.group,
+            nothing + 1, used, used, 0 * used, left, used + left, nothing, nothing, shared.balance_micro, due_ms,
+            due_ms if due_with_quotas_ms is None else due_with_quotas_ms, paid_ms=state.advanced_to_ms,
         )  # fmt: skip
 
-    def batch(self, *reports: UsageReport) -> None:
-        """Run a batch: every shard reports, unless only some are given."""
-        write_reports(self.directory, self.next_batch, [pack_usage(report) for report in reports])
+    def batch(self, report: UsageReport | None = None) -> None:
+        """Run a batch; without a report, no row reaches the decider."""
+        blocks = [] if report is None else [pack_usage(report)]
+        state, name = self.decider(), self.name
+        if report is None:
+            state, name = self.states[-1]
+        else:
+            state = replace(state, shared=replace(state.shared, balance_micro=report.shared_micro))
+        self.states[self.next_batch :] = [(state, name)]
+        write_reports(self.directory, self.next_batch, blocks)
         self.next_batch += 1
 
+    def busy_batch(self, admitted: int = 1, waiting: int = 0, due_ms: int = NEVER_MS) -> None:
+        """Run a batch that admits messages of one namespace."""
+        self.batch(self.report({"a/x": (admitted, admitted)}, waiting=waiting, due_ms=due_ms))
+
     def quiet_batch(self) -> None:
-        self.batch(*(self.report(shard) for shard in range(SHARDS)))
+        """Run a batch in which nothing moves."""
+        self.batch(self.report())
+
+    def put_back(self, batches: int, name: EpochName) -> None:
+        """Put the checkpoint back to what it was after so many batches, the last of them of the epoch `name`."""
+        self.next_batch, self.name = batches, name
+        self.restart()
 
     def tokens(self, scope: int = 0) -> float:
-        """Return the messages that a shared scope's bucket held when the epoch was made."""
-        return float(self.epoch.buckets.balance_micro[scope, 0]) / MICRO
+        """Return the messages that a shared scope's bucket holds in a batch that is run now."""
+        return float(self.decider().shared.balance_micro[scope, 0]) / MICRO

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.checkpoint.told import write_told
-from spark_throttle.core.lending.destinations import WHOLE, Told
+from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob

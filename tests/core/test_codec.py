@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spark_throttle.core.lending.grants import Buckets, Lending
 
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.codec import (
@@ -26,12 +27,11 @@ from spark_throttle.core.codec import (
     unpack_shard,
     unpack_usage,
 )
-from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Deferral, Flows, Grants, Queue
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -127,7 +127,7 @@ def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
     )  # fmt: skip
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
-    state = ShardState(data.draw(int64), flows, queue, grants)
+    state = DeciderState(data.draw(int64), flows, queue, grants)
     stored = StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
     round_trip("shard", stored)
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
-from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED
+from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.sharing.exchanges.files import FileExchange

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
+from spark_throttle.core.batch.deferral import WaitingRoom
+from spark_throttle.core.lending import grants
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control import plane, settling
@@ -16,11 +18,9 @@ from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import codec
 from spark_throttle.core.batch import queue_bounds
-from spark_throttle.core.batch.deferral import WaitingRoom
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.lending import grants
 from spark_throttle.core.limits import size_bounds, token_bucket
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel
+from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import Verdict
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.core.time_quota.time_in_force import PolicyInForce
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
@@ -49,7 +49,7 @@ def decided(
     """Return what becomes of every row of some batches, or how the job ends."""
     # Packed, as a shard receives it: a field that is not stored decides nothing.
     policy = unpack_policy(pack_policy(compile_policy(parse_document(values), direction)), "the policy")
-    state = ShardState.initial(len(policy.shared))
+    state = DeciderState.initial(len(policy.shared))
     buckets = Buckets.full(policy, now_ms=TIMES_MS[0])
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
@@ -59,7 +59,7 @@ def decided(
         lending = lend(timed.buckets, claims_of([], policy), timed.policy, shards=1, turn=turn)
         grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms, time=timed.limits)
         arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
-        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
         try:
             plan = plan_admission(state, arrivals, policy, now_ms=now_ms, shards=1)
         except QueueOverflowError:

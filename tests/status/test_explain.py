@@ -13,7 +13,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
@@ -115,7 +115,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     assert policy is not None
     lending = epoch.lending
     grants = Grants(epoch.number, lending.balance_micro[0], lending.headroom_micro[0], 1_000_000)
-    state = replace(ShardState.initial(len(policy.shared)), grants=grants)
+    state = replace(DeciderState.initial(len(policy.shared)), grants=grants)
     arrivals = make_arrivals([(name, 100) for name in names])
     plan = plan_admission(state, arrivals, policy, now_ms=1_000_000, shards=1)
     write_reports(directory, 0, [pack_usage(plan.usage)])

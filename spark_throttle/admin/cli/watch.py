@@ -61,20 +61,20 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         columns = [("level", False), ("scope", False), ("messages/s", True), ("bytes/s", True), ("burst", True),
                    ("largest", True), *timed, ("weight", True), ("excess", False)]  # fmt: skip
         paid = [("core time left", True)] if is_timed else []
-        live = [*paid, ("balance", True), ("debt", True), ("granted", True), ("waiting", True), ("may leave in", True)]
+        live = [*paid, ("balance", True), ("debt", True), ("waiting", True), ("may leave in", True)]
         rows = [
             [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
              size(level.per_second[1]) or "no limit", both(level.burst), size(level.max_message_bytes) or "no limit",
              *([_percent(level.request_percentage)] if is_timed else []), level.weight, level.on_excess,
              *([_time_left(level.balance_time_ns)] if is_live and is_timed else []),
-             *([both(level.balance), both(level.debt), both(level.granted), both(level.waiting),
+             *([both(level.balance), both(level.debt), both(level.waiting),
                 _release(level.release_ms, level.waiting)] if is_live else [])]
             for level in found.levels
         ]  # fmt: skip
         parts += [Text(), table_of(columns + (live if is_live else []), rows)]
     if found.last_batch is not None:
         last = found.last_batch
-        said = f"batch {last.batch_id} at {time_of(last.batch_time_ms)}, epoch {last.epoch}, shard {last.shard}: "
+        said = f"batch {last.batch_id} at {time_of(last.batch_time_ms)}, epoch {last.epoch}: "
         numbers = (("offered", last.offered), ("admitted", last.admitted), ("rejected", last.rejected),
                    ("waiting", last.waiting))  # fmt: skip
         parts += [Text(), Text(said + ", ".join(f"{word} {both(pair)}" for word, pair in numbers))]

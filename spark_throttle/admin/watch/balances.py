@@ -1,4 +1,4 @@
-"""What the buckets of a job's shared scopes held when its newest batch was planned, and their rates."""
+"""The balances of a job's shared scopes after its newest batch, and their rates."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from spark_throttle.admin.watch.job_watch import JobView
-from spark_throttle.core.lending.shares import under_share
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Int64s
+from spark_throttle.core.shared_buckets import under_share
 
 Pair: TypeAlias = tuple[float | None, float | None]
 """Messages, then bytes; `None` where there is no limit."""
@@ -27,13 +27,13 @@ def shared_positions(policy: CompiledPolicy, tenants: Collection[str]) -> dict[t
 
 def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str, str], tuple[Pair, Pair]]:
     """Return the balances and the rates per second of the buckets of the job, these tenants and the groups."""
-    epoch, policy, rates = view.epoch, view.epoch_policy, rates_of(view)
-    if epoch is None or policy is None or rates is None:
+    balance_micro, policy, rates = view.balance_micro, view.epoch_policy, rates_of(view)
+    if balance_micro is None or policy is None or rates is None:
         return {}
     positions = shared_positions(policy, tenants)
     at = list(positions.values())
     limited = policy.shared.is_limited[at].tolist()
-    held = (epoch.buckets.balance_micro[at] / MICRO).tolist()
+    held = (balance_micro[at] / MICRO).tolist()
     per_second = (rates[at] / 1000).tolist()
     return {
         key: (_pair(tokens, is_limited), _pair(rate, is_limited))
@@ -46,7 +46,7 @@ def rates_of(view: JobView) -> Int64s | None:
     epoch, policy = view.epoch, view.epoch_policy
     if epoch is None or policy is None:
         return None
-    return under_share(policy, epoch.share_in_force).shared.rate_micro_per_ms
+    return under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
 
 
 def _pair(values: list[float], is_limited: list[bool]) -> Pair:

@@ -33,6 +33,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
@@ -105,6 +106,10 @@ class JobView:
 
     newest: BatchNumbers | None = None
     """The newest batch, with its tenants and namespaces."""
+
+    balance_micro: Int64s | None = None
+    """Shape (scopes, 2): the balances of the shared buckets after the newest batch; `None` unless that was decided
+    under `epoch_policy`."""
 
     window: Window | None = None
     newest_seen: tuple[int, int] | None = None
@@ -212,6 +217,7 @@ class _Job:
         self._directory = directory
         self._query = ""
         self._epoch_file = ""
+        self._balances: UsageReport | None = None
         self._settled: list[Epoch] = []
         """The epochs with quotas on processing time that the last look found."""
 
@@ -236,10 +242,11 @@ class _Job:
         if manifest.query != self._query:
             # The first look, or another query began in its place.
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
+            self._balances = None
             batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), {}, by_reason[:0]
             changed = {
                 "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
-                "newest_seen": None, "newest": None, "rejected_by_reason": np.zeros(0, np.int64),
+                "newest_seen": None, "newest": None, "balance_micro": None, "rejected_by_reason": np.zeros(0, np.int64),
                 "time_totals": TimeTotals(),
             }  # fmt: skip
         followed = read_next_policies(self._directory)
@@ -250,6 +257,7 @@ class _Job:
         if newest_batch(self._directory) > last:
             changed |= self._look_at_batches(last, batches, totals, by_reason)
         changed |= self._look_at_time(changed)
+        changed |= self._look_at_balances(changed)
         self._has_looked = True
         if self.view.problem is not None:
             changed["problem"] = None
@@ -269,6 +277,12 @@ class _Job:
         policy = self._policy(epoch.revision)
         self._epoch_file = files[-1]
         return {"planned_epoch": epoch.number, "epoch": epoch, "epoch_policy": policy}
+
+    def _look_at_balances(self, changed: Mapping[str, Any]) -> dict[str, Any]:
+        policy, report = changed.get("epoch_policy", self.view.epoch_policy), self._balances
+        is_of_policy = policy is not None and report is not None and report.revision == policy.revision
+        balance_micro = report.shared_micro if is_of_policy and report is not None else None
+        return {} if balance_micro is self.view.balance_micro else {"balance_micro": balance_micro}
 
     def _look_at_time(self, changed: Mapping[str, Any]) -> dict[str, Any]:
         if "epoch" not in changed:
@@ -294,7 +308,7 @@ class _Job:
                 continue
             before = batches[-1] if batches else None
             elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
-            numbers = numbers_of(batch, reports, policy, elapsed_ms)
+            numbers, self._balances = numbers_of(batch, reports, policy, elapsed_ms), reports[-1]
             batches.append(numbers.without_namespaces())
             totals = with_batch(totals, numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)

@@ -13,11 +13,10 @@ from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.flow_time import own_throttle_ms
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.names.match_memory import taken
-from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.names.matching import Matches, enforcing_scopes
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
-    CompiledPolicy,
     Dimension,
     Int64s,
     Limits,
@@ -117,21 +116,19 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
     demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
-    active = np.flatnonzero((moved_messages[:, _MESSAGES] > 0) | (by_row(np.maximum, plan.ahead_milli) > 0))
+    active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
+    due_ms, due_with_quotas_ms = _due_ms(plan, moved.waiting, batch)
     return UsageReport(
-        batch.shard, plan.grants.epoch, policy.revision, now_ms,
+        batch.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
         entered.matches.tenant[active], entered.matches.group[active],
         np.where(entered.matches.is_exempt, 0, limits.weight)[active],
         offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
         still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
-        _expires_ms(moved.waiting, policy),
+        plan.shared.balance_micro, due_ms, due_with_quotas_ms,
         len(entered.unusable),
-        _leaves_ms(plan, moved.waiting, batch)[active],
-        ahead_milli=plan.ahead_milli.take(active, axis=0),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
-        rejected_by_shared_messages=_by_shared(rejected_rows, rows, decisions, flows)[active],
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
     )  # fmt: skip
 
@@ -200,24 +197,32 @@ def _leaves_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> Int64s
     return leaves_ms
 
 
-def _expires_ms(waiting: Candidates, policy: CompiledPolicy) -> int:
-    """Return when the first waiting row exceeds the queue's bound on age."""
-    if not len(waiting) or policy.queue.age_ms is None:
-        return NEVER_MS
-    return int(waiting.arrival_ms.min()) + policy.queue.age_ms + 1
+def _due_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> tuple[int, int]:
+    """Return when the first waiting row can leave or expire, and when it could if the job had its whole quotas.
+
+    A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends in
+    the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
+    """
+    if not len(waiting):
+        return NEVER_MS, NEVER_MS
+    expires_ms = NEVER_MS
+    if batch.policy.queue.age_ms is not None:
+        expires_ms = int(waiting.arrival_ms.min()) + batch.policy.queue.age_ms + 1
+    own_ms, now_ms, shared = _leaves_ms(plan, waiting, batch), batch.now_ms, plan.shared
+    waits = np.flatnonzero(own_ms < NEVER_MS)
+    scopes = enforcing_scopes(batch.entered.matches.shared_scope.take(waits, axis=0), batch.policy)
+    wait_ms, found = by_row(np.maximum, shared.wait_ms(batch.quotas)), []
+    for is_shut in (shared.is_unleased(batch.quotas), np.zeros(len(wait_ms), dtype=np.bool_)):
+        open_ms = now_ms + np.minimum(np.where(is_shut, NEVER_MS, wait_ms), NEVER_MS - now_ms)
+        leaves_ms = np.maximum(own_ms[waits], by_row(np.maximum, np.append(open_ms, 0)[scopes]))
+        found.append(min(int(leaves_ms.min(initial=NEVER_MS)), expires_ms))
+    return found[0], found[1]
 
 
 def _by_reason(rejected: Int64s, decisions: Decisions) -> tuple[int, ...]:
     """Return the number of rejected rows by `Reason`."""
     reasons = decisions.causes.reason[decisions.cause[rejected]]
     return tuple(np.bincount(reasons, minlength=len(Reason)).tolist())
-
-
-def _by_shared(rejected: Int64s, rows: Candidates, decisions: Decisions, flows: int) -> Int64s:
-    """Return the number of rejected rows of each flow for which a shared scope had no tokens."""
-    causes = decisions.causes
-    is_shared = (causes.reason == Reason.QUOTA) & (causes.scope >= 0)
-    return np.bincount(rows.flow[rejected[is_shared[decisions.cause[rejected]]]], minlength=flows)
 
 
 def _oldest_waiting_ms(waiting: Candidates, *, now_ms: int) -> int | None:

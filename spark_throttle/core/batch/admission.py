@@ -1,4 +1,4 @@
-"""One micro-batch of one shard: the decision on every row, and the state that the shard keeps.
+"""One micro-batch: the decision on every row, and the state that it leaves.
 
 `plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. It decides, row
 by row:
@@ -13,9 +13,9 @@ by row:
    group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its flow
    stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
-   reject only arrivals; a row that is already queued waits on. Where a rejecting scope has tokens that this shard does
-   not have, rows wait for their verdict (`rows_behind`, `deferral`). If the rows that should wait overfill the queue,
-   the rows at the ends of the longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
+   reject only arrivals; a row that is already queued waits on (`rows_behind`). If the rows that should wait overfill
+   the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
+   (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
@@ -41,7 +41,7 @@ from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
-from spark_throttle.core.state import Queue, ShardState
+from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.usage import UsageReport
 
 __all__ = ["REASONS", "AdmissionPlan", "Arrivals", "plan_admission"]
@@ -55,7 +55,7 @@ class AdmissionPlan:
     """
 
     decisions: Decisions
-    state: ShardState
+    state: DeciderState
     usage: UsageReport
     pace_micro_per_ms: Int64s
     """Shape (namespaces of `state`,): how many messages are likely to leave of each namespace of which rows joined the
@@ -63,13 +63,11 @@ class AdmissionPlan:
 
 
 def plan_admission(
-    state: ShardState,
+    state: DeciderState,
     arrivals: Arrivals,
     policy: CompiledPolicy,
     *,
     now_ms: int,
-    shards: int,
-    shard: int = 0,
     memory: MatchMemory | None = None,
 ) -> AdmissionPlan:
     """Decide one batch.
@@ -77,15 +75,11 @@ def plan_admission(
     Parameters
     ----------
     state
-        The state that the last batch left, with the grants that the epoch of this batch set.
+        The state that the last batch left, with what the epoch of this batch pins (`policy_change.under_epoch`).
     arrivals
         The rows that arrived, in the order in which they must be decided.
     now_ms
         The paying time of the batch (`paying`).
-    shards
-        The number of shards among which queue bounds and shared rates are divided.
-    shard
-        The number of this shard, for the usage report.
     memory
         The matches from batches that this process decided before; no decision depends on it.
 
@@ -95,18 +89,18 @@ def plan_admission(
         If arrivals would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
-    matched, policy = policy, under_time(policy, state.grants.time)
-    entered = enter(state, arrivals, matched, memory, now_ms=now_ms)
+    quotas, policy = policy, under_time(policy, state.shared.time)
+    entered = enter(state, arrivals, quotas, memory, now_ms=now_ms)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
-    grants = state.grants.grown(policy, now_ms=now_ms, shards=shards)
-    time = FlowTime.of(entered, grants.time)
+    shared = state.shared.refilled(quotas, now_ms=now_ms)
+    time = FlowTime.of(entered, shared.time)
     if time is not None:
         entered = time.in_force(entered)
-    batch = MicroBatch(state.queue, entered, grants, policy, shard, shards, now_ms, elapsed_ms, time)
+    batch = MicroBatch(state.queue, entered, shared, quotas, policy, state.epoch, now_ms, elapsed_ms, time)
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
-    plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, grants, policy, now_ms=now_ms)
+    plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, shared, quotas, now_ms=now_ms)
     if time is not None:
         plan = time.put_back(plan)
     behind = RowsBehind.of(candidates, plan, batch)
@@ -117,9 +111,8 @@ def plan_admission(
         waiting, refused = behind.at[~behind.is_rejected], behind.at[behind.is_rejected]
         still, laid_out = candidates.take(waiting), None
     overflow = queue_bounds.overflowing(
-        queue_bounds.WaitingRows(still, laid_out), candidates, entered.flows.names, policy.queue,
-        now_ms=now_ms, shards=shards, shard=shard,
-    )  # fmt: skip
+        queue_bounds.WaitingRows(still, laid_out), candidates, entered.flows.names, policy.queue, now_ms=now_ms
+    )
     if len(overflow):
         decisions.decide(candidates.row_at(waiting[overflow]), Verdict.REJECT, Causes.of(Reason.QUEUE_FULL))
         waiting, refused = np.delete(waiting, overflow), np.concatenate([refused, waiting[overflow]])
@@ -127,9 +120,8 @@ def plan_admission(
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
     kept, matches, position = account.remembered(entered, plan, entrance.window_units, still.flow)
-    memory.keep(kept.names, matches, matched)
-    is_deferred = behind.is_deferred_at(waiting)
-    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms, is_deferred)
+    memory.keep(kept.names, matches, quotas)
+    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, entrance.closed, entrance.oversized, marked)
     usage = account.report(moved, decided, plan, batch)
@@ -137,7 +129,8 @@ def plan_admission(
     joined = still.flow[still.queued :]
     if len(joined):
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
-    return AdmissionPlan(decided, ShardState(now_ms, kept, queue, plan.grants), usage, pace_micro_per_ms)
+    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch)
+    return AdmissionPlan(decided, after, usage, pace_micro_per_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,8 +159,7 @@ class _Entrance:
             decisions.decide(queued + entered.unusable, Verdict.REJECT, unusable, np.arange(len(entered.reason)))
         if len(large.row):
             decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
-        is_expired = queue_bounds.is_expired(queue, batch.policy.queue, now_ms=now_ms)
-        expired = np.flatnonzero(is_expired if queue.is_deferred is None else is_expired & ~queue.is_deferred)
+        expired = np.flatnonzero(queue_bounds.is_expired(queue, batch.policy.queue, now_ms=now_ms))
         if len(expired):
             decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
         windowed = _through_windows(decisions, batch)

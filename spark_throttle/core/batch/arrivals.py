@@ -1,6 +1,6 @@
-"""How rows enter a shard: unusable rows are set apart, names become positions, buckets refill.
+"""The entrance of rows: unusable rows are set apart, names become positions, buckets refill.
 
-A shard may remember many more namespaces than a batch concerns. All of them are refilled, because full buckets are
+The state may remember many more namespaces than a batch concerns. All of them are refilled, because full buckets are
 forgotten. Everything else is done only for the namespaces with rows, or with a lead that the batch may change.
 """
 
@@ -19,14 +19,14 @@ from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.match_memory import MatchMemory, taken
 from spark_throttle.core.names.matching import Matches
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Int64s, Limits
-from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrivals:
-    """The rows that a batch brings to a shard, in the order in which they must be decided."""
+    """The rows that a batch brings, in the order in which they must be decided."""
 
     namespaces: pa.StringArray | pa.DictionaryArray
     """The namespace of every row; a row whose namespace is null is rejected. A dictionary of names, in any order and
@@ -44,7 +44,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownFlows:
-    """All namespaces that a shard knows in a batch, refilled to the batch's time."""
+    """All namespaces that are known in a batch, refilled to the batch's time."""
 
     flows: Flows
     """The namespaces of the state, at their old positions, then the new ones among the arrivals."""
@@ -85,7 +85,7 @@ class BatchFlows:
 
 
 def enter(
-    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
+    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
 ) -> BatchFlows:
     """Return the flows that a batch concerns, with its arrivals assigned to them."""
     read = _read(arrivals)
@@ -105,7 +105,7 @@ def enter(
         place[at] = np.arange(len(at))
         flows, matches = known.flows.take(at), taken(matches, at)
         position, queue_flow = place[position], place[state.queue.flow]
-    # If the shard knows no namespace yet, the arriving ones keep the numbers that they already have.
+    # If no namespace is known yet, the arriving ones keep the numbers that they already have.
     is_numbered = not len(state.flows) and not len(read.unusable)
     flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
     return BatchFlows(
@@ -216,7 +216,9 @@ def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refilled(state: ShardState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int) -> KnownFlows:
+def _refilled(
+    state: DeciderState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int
+) -> KnownFlows:
     """Return the flows as of `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
     known, new = len(state.flows), len(names) - len(state.flows)
     # A clock that went back pays nothing, and the refill continues from the new time.

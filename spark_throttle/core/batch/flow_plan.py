@@ -6,7 +6,6 @@ from the sums of its flows, before any row is put in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
-from spark_throttle.core.batch.barred_flows import BarredFlows
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import (
     UNBOUNDED,
@@ -33,7 +31,8 @@ from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
-from spark_throttle.core.state import Flows, Grants
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import Flows
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
@@ -92,11 +91,8 @@ class FlowPlan:
     lead_vt: Int64s
     """Shape (flows, 2): the leads after the batch."""
 
-    ahead_milli: Int64s
-    """Shape (flows, 2): those leads in thousandths of a token (`FairOrder.ahead_milli`)."""
-
-    grants: Grants
-    """The grants after the debits."""
+    shared: SharedBuckets
+    """The shared buckets after the debits."""
 
 
 def plan_flows(
@@ -104,27 +100,24 @@ def plan_flows(
     flows: Flows,
     limits: Limits,
     matches: Matches,
-    grants: Grants,
+    shared: SharedBuckets,
     policy: CompiledPolicy,
     *,
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
-    room, scopes = room_of(grants, policy), limited_scopes(matches, policy)
+    given = policy
+    policy, balance_micro = shared.in_force(given)
+    room, scopes = room_of(balance_micro, policy), limited_scopes(matches, policy)
     own, counts = OwnRoom.of(flows, limits), np.bincount(candidates.flow, minlength=len(flows))
-    prices, bound_milli = None if grants.time is None else grants.time.prices_of(flows.names), grants.ahead_bound_milli
+    prices = None if shared.time is None else shared.time.prices_of(flows.names)
     order_of = partial(FairOrder.of, limits, matches, policy, prices=prices)
-    order, barred, outcome = None, None, None
-    if bound_milli is not None and (flows.lead_vt.any() or bound_milli.min() <= 0):  # otherwise nobody is too far ahead
-        order = order_of(grants.is_loose)
-        barred = BarredFlows.of(order, flows.lead_vt, bound_milli, prices)
-    if barred is None or not counts[barred.flow].any():
-        may_hold = not is_overdrawn(room, policy).any()
-        outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
+    may_hold = not is_overdrawn(room, policy).any()
+    outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
     if outcome is not None:
-        leads = _leads_where_all_fits(flows.lead_vt, room, matches, policy, order_of)
+        leads = _leads_where_all_fits(flows.lead_vt, room, matches, policy)
         taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
-        return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=DebtFloors.none())
+        return _settled(outcome, leads, flows, limits, taken, shared, given, floors=DebtFloors.none())
     layout = Layout.of(candidates, counts)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
@@ -134,17 +127,13 @@ def plan_flows(
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     is_short = is_short_of(scopes, eligible, layout.bytes_of_first(eligible), room)
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
-    if barred is not None or is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
+    if is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
-        order = order or order_of(grants.is_loose)
-        order = order.entered(flows.lead_vt, short, policy)
+        order = order_of().entered(flows.lead_vt, short, policy)
         contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
-        competing = eligible if barred is None else contest.competing(barred, eligible)
-        count, stops = contest.decide(competing, short)
+        count, stops = contest.decide(eligible, short)
         levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
-    if barred is not None:
-        barred.stop(stops, count < eligible)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
@@ -166,45 +155,22 @@ def plan_flows(
     taken = taken_by(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     left = room.less(*taken)
     is_contended = held_back | is_overdrawn(left, policy)
-    leads = _Leads.none(len(flows))
+    leads = np.zeros((len(flows), 2), dtype=np.int64)
     if contest is not None:
         leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none() if not levels else DebtFloors.of(
-        layout, count, levels, flows.balance_micro, limits, grants.balance_micro, policy.shared
+        layout, count, levels, flows.balance_micro, limits, shared.balance_micro, given.shared
     )  # fmt: skip
-    return _settled(outcome, leads, flows, limits, taken, grants, policy, floors=floors)
+    return _settled(outcome, leads, flows, limits, taken, shared, given, floors=floors)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Leads:
-    """The leads that a batch leaves; as in `FlowPlan`."""
-
-    lead_vt: Int64s
-    ahead_milli: Int64s
-
-    @classmethod
-    def of(cls, lead_vt: Int64s, order: FairOrder) -> _Leads:
-        """Return the leads, with their values in thousandths of a token."""
-        if not lead_vt.any():
-            return cls.none(len(lead_vt))
-        return cls(lead_vt, order.ahead_milli(lead_vt))
-
-    @classmethod
-    def none(cls, flows: int) -> _Leads:
-        """Return the leads of `flows` flows, none of which is ahead."""
-        nothing = np.zeros((flows, 2), dtype=np.int64)
-        return cls(nothing, nothing)
-
-
-def _leads_where_all_fits(
-    lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy, order_of: Callable[[], FairOrder]
-) -> _Leads:
+def _leads_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
     """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
     owes = is_overdrawn(room, policy)
     if not owes.any() or not lead_vt.any():
-        return _Leads.none(len(lead_vt))
+        return np.zeros_like(lead_vt)
     is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
-    return _Leads.of(np.where(is_kept, lead_vt, 0), order_of())
+    return np.where(is_kept, lead_vt, 0)
 
 
 def _outcome_if_all_fits(
@@ -263,34 +229,6 @@ class _Contest:
     candidates: Candidates
     names: pa.StringArray
     now_ms: int
-
-    def competing(self, barred: BarredFlows, eligible: Int64s) -> Int64s:
-        """Return how many of the first `eligible` rows of each flow compete.
-
-        Of a barred flow, these are the rows that precede the last row that any flow of its scope that is not barred
-        could pass. So no flow overtakes another of its shard because a division left that one out.
-        """
-        is_barred = np.zeros(len(eligible), dtype=np.bool_)
-        is_barred[barred.flow] = True
-        competing = np.where(is_barred, 0, eligible)
-        bars = np.zeros(len(self.room.messages) + 1, dtype=np.bool_)
-        bars[barred.scope] = True
-        enforcing = self.order.enforcing
-        goes = np.flatnonzero((competing > 0) & by_row(np.logical_or, bars[enforcing]))
-        passing = np.minimum(competing, self._passing_alone(enforcing))
-        goes = goes[passing[goes] > 0]
-        last_key = np.full(len(bars), -1, dtype=np.int64)
-        if len(goes):
-            key = self._rows(goes).keys(np.arange(len(goes)), passing[goes] - 1)
-            for scope in enforcing.take(goes, axis=0).T:
-                np.maximum.at(last_key, scope, key)
-        last_key[-1] = -1
-        until = last_key[barred.scope]
-        at = np.flatnonzero((until >= 0) & (eligible[barred.flow] > 0))
-        if len(at):
-            flow = barred.flow[at]
-            competing[flow] = self._rows(flow).counts(np.arange(len(flow)), eligible[flow]).up_to(until[at])
-        return competing
 
     def decide(self, eligible: Int64s, scope: Int64s) -> tuple[Int64s, Stops]:
         """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped the flow.
@@ -353,10 +291,9 @@ class _Contest:
 
     def leads_after(
         self, lead_vt: Int64s, eligible: Int64s, served: Int64s, is_contended: Bools, policy: CompiledPolicy
-    ) -> _Leads:
+    ) -> Int64s:
         """Return the leads that the batch leaves (`FairOrder.leads_after`)."""
-        after = self.order.leads_after(lead_vt, self.layout, eligible, served, is_contended, policy)
-        return _Leads.of(after, self.order)
+        return self.order.leads_after(lead_vt, self.layout, eligible, served, is_contended, policy)
 
     def _rows(self, flows: Int64s) -> FairRows:
         """Return the rows of `flows`, which ascend, in the form that `contention` takes."""
@@ -370,24 +307,16 @@ class _Contest:
 
 def _settled(  # noqa: PLR0913 - all that a batch debits
     outcome: Outcome,
-    leads: _Leads,
+    lead_vt: Int64s,
     flows: Flows,
     limits: Limits,
     taken: Int64s,
-    grants: Grants,
+    shared: SharedBuckets,
     policy: CompiledPolicy,
     *,
     floors: DebtFloors,
 ) -> FlowPlan:
     """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
-    return FlowPlan(
-        outcome,
-        _debited(flows.balance_micro, outcome.served, limits.is_limited, floors.own),
-        leads.lead_vt,
-        leads.ahead_milli,
-        replace(grants, balance_micro=_debited(grants.balance_micro, taken.T, policy.shared.is_limited, floors.shared)),
-    )
-
-
-def _debited(balance_micro: Int64s, tokens: Int64s, is_limited: Bools, floor_micro: Int64s | int) -> Int64s:
-    return np.where(is_limited, debit(balance_micro, tokens, floor_micro), balance_micro)
+    left = debit(flows.balance_micro, outcome.served, floors.own)
+    balance_micro = np.where(limits.is_limited, left, flows.balance_micro)
+    return FlowPlan(outcome, balance_micro, lead_vt, shared.debited(taken.T, policy, floors.shared))

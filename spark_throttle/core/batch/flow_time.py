@@ -79,17 +79,17 @@ class FlowTime:
         )
 
     def put_back(self, plan: FlowPlan) -> FlowPlan:
-        """Return a plan whose balances are those of the flows' own limits, and whose grants are less the time used."""
+        """Return a plan whose balances are those of the flows' own limits, and whose time is less what was used."""
         balance = plan.balance_micro.copy()
         own_micro = balance[:, _MESSAGES] + self.own.balance_micro - self._least_micro
         balance[:, _MESSAGES] = np.where(self.own.is_limited, own_micro, 0)
-        grants, limits = plan.grants, plan.grants.time
+        shared, limits = plan.shared, plan.shared.time
         if limits is not None:
             held = np.flatnonzero(self.at >= 0)
             messages = np.zeros(len(limits.names), dtype=np.int64)
             messages[self.at[held]] = plan.outcome.served[held, _MESSAGES]
-            grants = replace(grants, time=replace(limits, own=limits.own.less(messages)))
-        return replace(plan, balance_micro=balance, grants=grants)
+            shared = replace(shared, time=replace(limits, own=limits.own.less(messages)))
+        return replace(plan, balance_micro=balance, shared=shared)
 
     def after(self, plan: FlowPlan) -> MessageBuckets:
         """Return what the time of every flow lets through after the batch."""
@@ -114,12 +114,12 @@ def own_throttle_ms(plan: FlowPlan, batch: MicroBatch) -> Int64s:
 
 def told_dimension(stops: Stops, batch: MicroBatch) -> Int64s:
     """Return the dimension that stopped each flow, `TIME` where its time lets less through than the limit itself."""
-    limits = batch.grants.time
+    limits = batch.shared.time
     if limits is None and batch.time is None:
         return stops.dimension
     is_by_time = np.zeros(len(stops.scope), dtype=np.bool_)
     if limits is not None:
-        is_by_time = (stops.scope >= 0) & limits.is_by_time[stops.scope]
+        is_by_time = (stops.scope >= 0) & limits.is_by_time(batch.shared.balance_micro, batch.quotas)[stops.scope]
     if batch.time is not None:
         is_by_time |= (stops.scope < 0) & is_stricter(batch.time.time, batch.time.own)
     return np.where((stops.dimension == _MESSAGES) & is_by_time, TIME, stops.dimension)

@@ -29,7 +29,7 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     is_shared = stops.scope >= 0
     at, scope = np.flatnonzero(is_shared), stops.scope[is_shared]
     together = sums(scope, weight[at], len(policy.shared))[scope]
-    in_force = np.maximum(batch.grants.expected_micro_per_ms(policy) // batch.shards, 0)
+    in_force = np.maximum(batch.shared.expected_micro_per_ms(policy), 0)
     # What a scope that is shut holds back leaves in turns when it opens, as what a slow one holds back does.
     pace[at] = np.maximum(proportional(in_force[scope, dimension[at]], weight[at], together), 1)
     waiting = plan.outcome.wanted - plan.outcome.served

@@ -8,12 +8,13 @@ from spark_throttle.core.batch.arrivals import BatchFlows
 from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import CompiledPolicy, Int64s
-from spark_throttle.core.state import Grants, Queue
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import Queue
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroBatch:
-    """One micro-batch of one shard."""
+    """One micro-batch."""
 
     queue: Queue
     """The rows that waited before the batch."""
@@ -21,12 +22,18 @@ class MicroBatch:
     entered: BatchFlows
     """The flows that the batch concerns, and the rows that arrive."""
 
-    grants: Grants
-    """What the shard has of the shared scopes when the batch begins."""
+    shared: SharedBuckets
+    """The shared buckets when the batch begins."""
+
+    quotas: CompiledPolicy
+    """The policy as it stands."""
 
     policy: CompiledPolicy
-    shard: int
-    shards: int
+    """The policy with quotas on processing time in the form of limits on messages (`message_limits.under_time`)."""
+
+    epoch: int
+    """The number of the epoch in force."""
+
     now_ms: int
     """The paying time of the batch."""
 

@@ -1,6 +1,6 @@
 """What the queue may hold: rows that are too old leave it, as do rows over its bounds, the longest queues' first.
 
-The bounds of a job are divided equally among its shards. Up to each row, a namespace's queue takes some part of the
+Up to each row, a namespace's queue takes some part of the
 bound on messages and some part of the bound on bytes; the larger of the two is the row's share. If not all rows that
 should wait fit, the rows with the smallest shares are kept and the others put out, whether they waited already or are
 new: room is divided max-min among the namespaces by dominant share. This is the policy of shared-memory switches that
@@ -62,8 +62,6 @@ def overflowing(
     bounds: QueueBounds,
     *,
     now_ms: int,
-    shards: int,
-    shard: int,
 ) -> Int64s:
     """Return the positions, ascending, of the rows that the queue has no room for.
 
@@ -77,32 +75,23 @@ def overflowing(
     QueueOverflowError
         If there is no room and the bounds say to fail.
     """
-    room = QueueRoom.of(bounds, shards)
+    room = QueueRoom(max(1, bounds.messages), max(1, bounds.bytes))
     rows = waiting.rows
     if room.fits(len(rows), int(rows.size_bytes.sum())):
         return np.zeros(0, dtype=np.int64)
     if bounds.on_overflow == Overflow.FAIL:
         if rows.queued == len(rows):  # a bound that shrank loses nothing by itself
             return np.zeros(0, dtype=np.int64)
-        raise QueueOverflowError(shard, len(rows), room.messages, room.bytes)
+        raise QueueOverflowError(len(rows), room.messages, room.bytes)
     return room.beyond(waiting, candidates, names, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRoom:
-    """Messages and bytes that the queue of a shard may hold."""
+    """Messages and bytes that the queue may hold."""
 
     messages: int
     bytes: int
-
-    @classmethod
-    def of(cls, bounds: QueueBounds, shards: int) -> QueueRoom:
-        """Return a shard's part of the bounds of a job."""
-        return cls(max(1, bounds.messages // shards), max(1, bounds.bytes // shards))
-
-    def beside(self, size_bytes: Int64s) -> QueueRoom:
-        """Return the room that rows of these sizes leave."""
-        return QueueRoom(max(0, self.messages - len(size_bytes)), max(0, self.bytes - int(size_bytes.sum())))
 
     def fits(self, messages: int, size_bytes: int) -> bool:
         """Return whether that many messages and bytes may wait."""

@@ -15,7 +15,7 @@ from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
-from spark_throttle.core.state import Flows, Grants
+from spark_throttle.core.state import Flows
 
 UNBOUNDED = 1 << 62
 """The room where nothing is limited."""
@@ -50,12 +50,12 @@ class OwnRoom:
         return by_messages, np.minimum(by_messages, by_bytes)
 
 
-def room_of(grants: Grants, policy: CompiledPolicy) -> Room:
-    """Return the room of the shared scopes, which `grants` give to the shard."""
+def room_of(balance_micro: Int64s, policy: CompiledPolicy) -> Room:
+    """Return the room in the balances of the shared scopes, shape (scopes, 2)."""
     limited = policy.shared.is_limited
     return Room(
-        np.where(limited[:, _MESSAGES], admissible_messages(grants.balance_micro[:, _MESSAGES]), UNBOUNDED),
-        np.where(limited[:, _BYTES], byte_room(grants.balance_micro[:, _BYTES]), UNBOUNDED),
+        np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
+        np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
     )
 
 

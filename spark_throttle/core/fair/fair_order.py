@@ -14,7 +14,6 @@ from spark_throttle.core.fair.fair_queue import (
     VT_BITS,
     VT_MAX,
     base_clocks,
-    least_service,
     service_units,
     virtual_time,
 )
@@ -56,21 +55,17 @@ class FairOrder:
     """Shape (flows, 2): whether the dimension counts in the order: whether the domain limits it, or, once it is known
     which scopes run short, whether any of those does."""
 
-    binding: Int64s
-    """Shape (flows, 3): the scopes of `enforcing` for which flows compete, -1 for the others; all of `enforcing` if
-    flows compete for none of them."""
-
     lead_rate_micro_per_ms: Int64s
     """Shape (flows, 2): the rates in which leads are kept, in the common time: those of the domain, or of a wider scope
     where only that one limits the dimension. Prices do not count: a lead stays as many messages while they change."""
 
     rate_micro_per_ms: Int64s
-    """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `binding`, or
+    """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `enforcing`, or
     `lead_rate_micro_per_ms` where that scope does not limit the dimension; by the prices of messages, if they count."""
 
     memory_vt: Int64s
     """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` at the own rates of the
-    widest scope in `binding`."""
+    widest scope in `enforcing`."""
 
     weight: Int64s
     domain_weight: Int64s
@@ -93,16 +88,12 @@ class FairOrder:
         limits: Limits,
         matches: Matches,
         policy: CompiledPolicy,
-        is_loose: Bools | None = None,
         prices: MessagePrices | None = None,
     ) -> FairOrder:
         """Find the domain of every flow, and the rates by which its service counts.
 
         Parameters
         ----------
-        is_loose
-            Whether, for every scope, other scopes stop its flows before it does (`state.NO_CONTEST`). By default, none
-            is loose.
         prices
             The prices of the flows' messages, where scopes are divided by time.
         """
@@ -125,8 +116,7 @@ class FairOrder:
                 of_wider = common.take(wider, axis=0)
                 kept = np.where(adds, of_wider, kept)
                 counted = kept if prices is None else np.where(adds, prices.rates(of_wider, wider), counted)
-        binding = enforcing if is_loose is None else _without(enforcing, is_loose)
-        short = _widest_of(binding)
+        short = _widest_of(enforcing)
         is_other = short != domain
         if is_other.any():
             of_short = is_other[:, None] & limited_by(short[:, None], shared.is_limited)
@@ -136,7 +126,6 @@ class FairOrder:
             domain,
             has_clock,
             is_limited,
-            binding,
             kept,
             counted,
             _memory(shared.rate_micro_per_ms, common).take(short),
@@ -157,7 +146,6 @@ class FairOrder:
         short
             Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
-        short = self._competed_for(short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
@@ -170,18 +158,6 @@ class FairOrder:
     def take(self, at: Int64s) -> FairOrder:
         """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
-
-    def _competed_for(self, scopes: Int64s) -> Int64s:
-        """Return the scopes of each flow that are in `binding`; all of them where none is.
-
-        Parameters
-        ----------
-        scopes
-            Shape (flows, 3): `enforcing`, with -1 in some places.
-        """
-        if self.binding is self.enforcing:
-            return scopes
-        return _first_of(np.where(scopes == self.binding, scopes, -1), scopes)
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain.
@@ -200,11 +176,6 @@ class FairOrder:
         """Return the keys that order rows across domains: a domain of twice the weight goes twice as far."""
         return self.tags(flow, messages_before, bytes_before) // self.domain_weight[flow]
 
-    def ahead_milli(self, lead_vt: Int64s) -> Int64s:
-        """Return how far flows are ahead of their competitors, in thousandths of a token; shape (flows, 2)."""
-        ahead = np.where(self.has_clock, np.maximum(lead_vt, 0), 0)
-        return np.minimum(least_service(ahead, self.lead_rate_micro_per_ms, self.weight[:, None]), MESSAGE_MILLI)
-
     def leads_after(
         self,
         lead_vt: Int64s,
@@ -216,8 +187,7 @@ class FairOrder:
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
-        The virtual time of a scope is the largest key that was served in it. Among its contended scopes that are not
-        loose, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
+        The virtual time of a scope is the largest key that was served in it. Among its contended scopes, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
         one scope stops keep a common order, whatever their domains are, and however far other flows of those domains
         went. In a dimension that does not count, a flow stays as far ahead as it was while a scope that limits the
         dimension holds any flow back.
@@ -228,18 +198,17 @@ class FairOrder:
             Whether each scope held a flow back or is overdrawn. Other scopes forget leads.
         """
         holding = scopes_where(is_contended, self.enforcing)
-        contended = self._competed_for(holding)
-        competes = by_row(np.logical_or, contended >= 0)
+        competes = by_row(np.logical_or, holding >= 0)
         if not competes.any():
             return np.zeros_like(lead_vt)
         moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
         last_key = self.keys(moved, last, layout.bytes_before(moved, last))
         virtual_now = np.zeros(len(is_contended) + 1, dtype=np.int64)
-        for scope in contended.take(moved, axis=0).T:
+        for scope in holding.take(moved, axis=0).T:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
-        least_key = by_row(np.minimum, virtual_now[contended])
+        least_key = by_row(np.minimum, virtual_now[holding])
         service = virtual_time(served, self.token_service, self.second_service, round_up=True)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
@@ -280,20 +249,10 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
     return out
 
 
-def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
-    """Return the scopes of every flow, shape (flows, 3), without those left out; all of them where none remains."""
-    return _first_of(scopes_where(~is_left_out, scopes), scopes)
-
-
 def _widest_of(scopes: Int64s) -> Int64s:
     """Return the widest scope of every flow, -1 where it has none."""
     group, tenant, job = scopes[:, 1], scopes[:, 0], scopes[:, _JOB_COLUMN]
     return np.where(job >= 0, job, np.where(tenant >= 0, tenant, group))
-
-
-def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
-    """Return `scopes` for every flow that has any of them, and `otherwise` for the others."""
-    return np.where(by_row(np.logical_or, scopes >= 0)[:, None], scopes, otherwise)
 
 
 def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:

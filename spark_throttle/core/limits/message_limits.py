@@ -102,16 +102,13 @@ def stricter(time: MessageBuckets, own: MessageBuckets) -> MessageBuckets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MessageLimits:
-    """The quotas on processing time of one epoch, as limits on messages."""
+    """The quotas on processing time that an epoch pins, as limits on messages."""
 
-    shared_rate_micro_per_ms: Int64s
-    """Shape (scopes,): the rate in force of every shared scope whose time is limited, `UNLIMITED` for the others."""
+    shared: MessageBuckets
+    """What the time of every shared scope lets through; the scopes' own limits on messages are not in it."""
 
-    shared_burst_micro: Int64s
-    """Shape (scopes,): the bursts of those scopes."""
-
-    is_by_time: Bools
-    """Shape (scopes,): whether the time lets less through than the scope's own limit on messages."""
+    is_unleased: Bools
+    """Shape (scopes,): whether the job has no share of the scope's time or messages, though its quota is not 0."""
 
     names: pa.StringArray
     """The namespaces whose own time is limited, and whose price is known or that are in debt; and those whose price
@@ -126,16 +123,16 @@ class MessageLimits:
     @property
     def limits_shared(self) -> bool:
         """Whether the time of any shared scope is limited."""
-        return bool((self.shared_rate_micro_per_ms != UNLIMITED).any())
+        return bool(self.shared.is_limited.any())
 
-    def unleased(self, is_unleased: Bools) -> MessageLimits:
-        """Return these limits with a rate of 1 for scopes that let nothing through but whose quotas are not 0."""
-        rate = self.shared_rate_micro_per_ms
-        return replace(self, shared_rate_micro_per_ms=np.where(is_unleased & (rate == 0), 1, rate))
-
-    def in_shard(self, is_here: Bools) -> MessageLimits:
-        """Return these limits with the namespaces of one shard."""
-        at = np.flatnonzero(is_here)
+    def needed(self) -> MessageLimits:
+        """Return these limits without the namespaces that they neither limit nor price."""
+        is_needed = self.own.is_limited
+        if self.prices is not None:
+            is_needed = is_needed | (self.prices.own_ns > 0)
+        if is_needed.all():
+            return self
+        at = np.flatnonzero(is_needed)
         prices = None if self.prices is None else MessagePrices.of(self.prices.own_ns[at], self.prices.shared_ns)
         return replace(self, names=self.names.take(pa.array(at)), own=self.own.take(at), prices=prices)
 
@@ -144,19 +141,32 @@ class MessageLimits:
         return None if self.prices is None else self.prices.of_names(names, self.names)
 
     def grown(self, elapsed_ms: int) -> MessageLimits:
-        """Return these limits `elapsed_ms` later; shared scopes grow with their grants."""
-        return replace(self, own=self.own.grown(elapsed_ms))
+        """Return these limits `elapsed_ms` later."""
+        return replace(self, shared=self.shared.grown(elapsed_ms), own=self.own.grown(elapsed_ms))
+
+    def less_shared(self, messages: Int64s) -> MessageLimits:
+        """Return these limits less the messages that were taken of the shared scopes, shape (scopes,)."""
+        return replace(self, shared=self.shared.less(messages))
+
+    def is_by_time(self, balance_micro: Int64s, policy: CompiledPolicy) -> Bools:
+        """Return at which shared scopes time lets less through than the balance of messages; shape (scopes,)."""
+        shared = policy.shared
+        own = MessageBuckets(
+            balance_micro[:, _MESSAGES], shared.rate_micro_per_ms[:, _MESSAGES], shared.burst_micro[:, _MESSAGES]
+        )
+        return is_stricter(self.shared, own)
 
 
 def under_time(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPolicy:
-    """Return a policy whose shared scopes have the limits on messages that an epoch's time quotas put in force."""
+    """Return a policy in which messages have the lower of their own rate and of what time lets through."""
     if limits is None or not limits.limits_shared:
         return policy
-    shared = policy.shared
-    is_timed = limits.shared_rate_micro_per_ms != UNLIMITED
+    shared, time = policy.shared, limits.shared
     rate, burst = shared.rate_micro_per_ms.copy(), shared.burst_micro.copy()
-    rate[is_timed, _MESSAGES] = limits.shared_rate_micro_per_ms[is_timed]
-    burst[is_timed, _MESSAGES] = limits.shared_burst_micro[is_timed]
+    for column, other in ((rate, time.rate_micro_per_ms), (burst, time.burst_micro)):
+        both = np.minimum(column[:, _MESSAGES], other)
+        is_limited = shared.is_limited[:, _MESSAGES]
+        column[:, _MESSAGES] = np.where(time.is_limited, np.where(is_limited, both, other), column[:, _MESSAGES])
     return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))
 
 

@@ -143,21 +143,3 @@ def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s
     debt = np.maximum(-balance_micro, 0)
     wait_ms = -(-debt // np.maximum(rate_micro_per_ms, 1))
     return np.where((rate_micro_per_ms <= 0) & (debt > 0), NEVER_MS, wait_ms)
-
-
-def divided_throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s, *, shards: int) -> Int64s:
-    """Return how long each balance stays below zero if every one of the shards earns its part of the rate.
-
-    Examples
-    --------
-    A debt of 5 tokens in each of 8 shards, at 10 per second for all of them, lasts 4 s:
-
-    >>> divided_throttle_time_ms(np.array([-5_000_000]), np.array([10_000]), shards=8).tolist()
-    [4000]
-    """
-    debt = np.maximum(-balance_micro, 0)
-    # A rate has at most 50 bits and shards 12, so that the product of what is left fits.
-    whole_ms, rest = np.divmod(debt, np.maximum(rate_micro_per_ms, 1))
-    rest_ms = -(-rest * shards // np.maximum(rate_micro_per_ms, 1))
-    wait_ms = np.minimum(whole_ms, NEVER_MS // shards - shards) * shards + rest_ms
-    return np.where((rate_micro_per_ms <= 0) & (debt > 0), NEVER_MS, wait_ms)

@@ -13,7 +13,6 @@ count, as dear ones may come in their place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,12 +21,10 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.lending.allocation import PLENTY, water_fill
-from spark_throttle.core.lending.grants import claims_of
-from spark_throttle.core.lending.shard_parts import Claims
 from spark_throttle.core.limits.message_limits import MessageBuckets
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.shares.allocation import PLENTY, water_fill
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
@@ -62,14 +59,14 @@ class TimeMix:
     def of(
         cls,
         accounts: TimeAccounts,
-        reports: Sequence[UsageReport],
+        report: UsageReport,
         prices: NamespacePrices,
         shared_ns: Int64s,
         known: pa.StringArray,
         held: Int64s,
         policy: CompiledPolicy,
     ) -> TimeMix | None:
-        """Return what the time is enough for, given the last report of every shard; `None` if there is no flow.
+        """Return what the time is enough for, given the last report; `None` if it has no flow.
 
         Parameters
         ----------
@@ -82,19 +79,17 @@ class TimeMix:
         policy
             The policy, with the job's shares as its rates if it has any.
         """
-        claims = claims_of(list(reports), policy)
-        if not len(claims.weight):
+        if not len(report.weight):
             return None
-        names = pa.concat_arrays([report.names for report in reports])
-        at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
+        at = pc.fill_null(pc.index_in(report.names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
         own_ns = prices.with_unknown(1).price_ns.take(at, axis=0)
-        waiting = np.concatenate([report.waiting[:, _MESSAGES] for report in reports])
-        is_divided, demand = (shared_ns > 0) & (accounts.balance_ns > 0), claims.demand[:, _MESSAGES]
-        scope = claims.shared_scope
+        waiting, demand = report.waiting[:, _MESSAGES], report.demand[:, _MESSAGES]
+        is_divided = (shared_ns > 0) & (accounts.balance_ns > 0)
+        scope = report.shared_scopes(len(policy.tenant_names))
         each_ns = np.where(own_ns > 0, own_ns + prices.held_up_ns[scope], shared_ns[scope]) * is_divided[scope]
         time_ns = np.where(is_divided, accounts.balance_ns, 0)
         (given, is_short), (of_waiting, _) = (
-            _given(claims, messages, each_ns, time_ns, held, policy)
+            _given(scope, report.weight, messages, each_ns, time_ns, held, policy)
             for messages in (demand, np.minimum(demand, waiting))
         )
         is_in_debt = (shared_ns > 0) & ~is_divided
@@ -120,7 +115,7 @@ class TimeMix:
     def with_waiting(self, time: MessageBuckets) -> MessageBuckets:
         """Return what the scopes' time lets through, with at least the messages that wait and that it is enough for.
 
-        Nothing is earned beyond them while a grant stands.
+        Nothing is earned beyond them until the next epoch.
         """
         messages = np.where(self.is_divided, np.minimum(self.given_waiting, self.given[:, 0]) >> _BITS, 0)
         least_micro = np.maximum(messages - 1, 0) * MICRO  # a balance of 0 lets one pass
@@ -133,7 +128,13 @@ class TimeMix:
 
 
 def _given(
-    claims: Claims, messages: Int64s, each_ns: Int64s, time_ns: Int64s, held: Int64s, policy: CompiledPolicy
+    shared_scope: Int64s,
+    weight: Int64s,
+    messages: Int64s,
+    each_ns: Int64s,
+    time_ns: Int64s,
+    held: Int64s,
+    policy: CompiledPolicy,
 ) -> tuple[Int64s, Bools]:
     """Return the messages and the time that every scope gives of `messages` of each flow, shape (scopes, 2).
 
@@ -150,16 +151,16 @@ def _given(
     time = np.where(is_divided, np.clip(time_ns >> _BITS, 1, _MOST), PLENTY)
     available = np.stack([np.where(held == PLENTY, PLENTY, np.minimum(held, _MOST >> _BITS) << _BITS), time], axis=1)
     wanted = np.minimum(messages, _MOST >> _BITS) << _BITS
-    domain = domains_of(enforcing_scopes(claims.shared_scope, policy))
+    domain = domains_of(enforcing_scopes(shared_scope, policy))
     observes, given = policy.shared.on_excess == OnExcess.OBSERVE, np.zeros((scopes, 2), dtype=np.int64)
     is_short = np.zeros(scopes, dtype=np.bool_)
-    for scope, in_scope_ns in zip(claims.shared_scope.T, each_ns.T, strict=True):
+    for scope, in_scope_ns in zip(shared_scope.T, each_ns.T, strict=True):
         at = np.flatnonzero(scope >= 0)
         here = scope[at]
         taken = proportional(wanted[at], in_scope_ns[at], np.full_like(here, 1 << 2 * _BITS))
         taken = np.minimum(taken, _MOST)
-        weight = weights_in(here, claims.weight[at], domain[at], policy)
-        granted = water_fill(np.stack([wanted[at], taken], axis=1), weight, here, available)
+        in_scope = weights_in(here, weight[at], domain[at], policy)
+        granted = water_fill(np.stack([wanted[at], taken], axis=1), in_scope, here, available)
         given += sums(here, granted, scopes)
         is_short[here[granted[:, 0] < wanted[at]]] = True
         wanted[at] = np.where(observes[here], wanted[at], granted[:, 0])

@@ -37,8 +37,8 @@ from spark_throttle.checkpoint.offered import note_offered, noted_offered
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.checkpoint.unsent import UnsentCalls, forget_unsent, read_unsent, write_unsent
 from spark_throttle.control.epochs import Epochs
-from spark_throttle.core.lending.destinations import group_names
 from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import Backpressure, DeliveryError, SourceChangedError
 from spark_throttle.files.storage import Directory

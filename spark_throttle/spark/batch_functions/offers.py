@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.quota import MICRO
+from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.sending import Parcel
 

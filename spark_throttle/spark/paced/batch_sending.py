@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.lending.destinations import WHOLE, Told, aimd_after, group_names
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.shares.destinations import WHOLE, Told, aimd_after, group_names
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.spark.paced.calls import HASTE
 from spark_throttle.spark.paced.gate import Terms

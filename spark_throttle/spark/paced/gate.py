@@ -26,8 +26,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.errors import Backpressure, TurnTimeoutError
 from spark_throttle.pace import AsyncProducer, Limit, Pacer
 from spark_throttle.spark.paced.retry_after import FIRST_PAUSE_SECONDS, LONGEST_ASKED_SECONDS, LONGEST_PAUSE_SECONDS

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from spark_throttle.checkpoint.unsent import Held
-from spark_throttle.core.lending.destinations import Told
 from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.spark.paced.in_flight import InFlight, Stop
 
 _LOOKS_EVERY_SECONDS: Final = 0.5

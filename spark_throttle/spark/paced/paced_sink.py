@@ -34,8 +34,8 @@ from spark_throttle.checkpoint.unsent import (
     write_unsent,
 )
 from spark_throttle.control.epochs import EpochName, Epochs, logged_epoch
-from spark_throttle.core.lending.destinations import Told, group_names
 from spark_throttle.core.quota import Dimension
+from spark_throttle.core.shares.destinations import Told, group_names
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError, SourceChangedError
 from spark_throttle.files.storage import Directory

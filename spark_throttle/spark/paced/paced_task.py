@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.unsent import Held
-from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.calls import HASTE, calls_of, sorted_by_namespace
 from spark_throttle.spark.paced.gate import Terms

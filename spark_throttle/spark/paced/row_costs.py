@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_throttle.core.names.matching import enforcing_scopes, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, OnExcess
-from spark_throttle.core.state import rates_of_shares
+from spark_throttle.core.shared_buckets import rates_of_shares
 
 _PS_OF_A_MILLITOKEN: Final = 10**15
 """Picoseconds in which one thousandth of a token per second adds a token; rates are in micro-tokens per millisecond."""

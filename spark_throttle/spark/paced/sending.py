@@ -31,7 +31,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import pyarrow as pa
 
 from spark_throttle.checkpoint.unsent import Held
-from spark_throttle.core.lending.destinations import Told
+from spark_throttle.core.shares.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call

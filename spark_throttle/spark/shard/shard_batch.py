@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
-from spark_throttle.core.codec import ShardGrant, StoredShard, pack_shard, pack_usage, unpack_grant, unpack_shard
-from spark_throttle.core.limits.message_limits import under_time
+from spark_throttle.core.codec import StoredState, pack_state, pack_usage, unpack_control_row, unpack_state
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_change import carried, with_leads_carried
+from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     NEVER_MS,
@@ -34,7 +33,7 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
@@ -70,21 +69,25 @@ class ShardOutcome:
 
 
 _MATCHES: Final = MatchMemory()
-"""Matches of the shards that this process decided last; a worker is likely to get the same shards again."""
+"""Matches of the batch that this process decided last; a worker is likely to get the next one too."""
+
+
+_NO_STATE: Final = (
+    "the decider has no state and its batch brings no policy: its state was removed from the checkpoint; restore the "
+    "checkpoint, or start a new one"
+)
 
 
 @lru_cache(maxsize=64)
 def _policy(block: bytes) -> CompiledPolicy:
-    return unpack_policy(block, "the policy in a shard's state")
+    return unpack_policy(block, "the policy in the decider's state")
 
 
 def run_batch(  # noqa: PLR0913 - all that a batch depends on
     state: bytes | None,
-    grant: bytes | None,
+    control: bytes | None,
     frames: list[bytes],
     *,
-    shard: int,
-    shards: int,
     now_ms: int,
     is_explained: bool,
     room: QueueBounds | None = None,
@@ -96,8 +99,8 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     Parameters
     ----------
     state
-        The state that the shard's last batch returned; `None` before the first.
-    grant
+        The state that the last batch returned; `None` before the first.
+    control
         The control row of the batch, if it has one.
     frames
         Frames of arrived rows, in any order.
@@ -112,13 +115,13 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     folder
         Where the payload of waiting rows lies that is too large for the state; by default, all of it is in the state.
     """
-    folder = folder or QueueFolder(None, shard)
+    folder = folder or QueueFolder(None)
     batch_ms = now_ms
-    stored, now_ms = _granted(state, grant, shard, batch_ms)
+    stored, now_ms = _begun(state, control, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
     arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
     arrivals = _arrivals(arrived, partition_columns)
-    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, shards=shards, shard=shard, memory=_MATCHES)
+    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
     decided = _DecidedBatch(plan, stored.state, queue, folder, arrivals, rows, policy, now_ms)
@@ -127,17 +130,17 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     waits = plan.decisions.verdict == Verdict.DELAY
     queued = len(stored.state.queue)
     joining, left = _joining(rows, waits[queued:], plan)
-    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, left.grants.epoch, folder)
-    after_batch = StoredShard(
+    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, left.epoch, folder)
+    after_batch = StoredState(
         left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return ShardOutcome(
-        pack_shard(after_batch), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
+        pack_state(after_batch), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
     )
 
 
-def _joining(rows: pa.Table | None, waits: Bools, plan: AdmissionPlan) -> tuple[pa.Table | None, ShardState]:
+def _joining(rows: pa.Table | None, waits: Bools, plan: AdmissionPlan) -> tuple[pa.Table | None, DeciderState]:
     """Return the arrivals that join the queue, and the state with them: in the order in which they are likely to leave.
 
     The core queues them as they arrived. But rows that leave together should lie in the same frames.
@@ -164,39 +167,32 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
     return replace(policy, queue=wider)
 
 
-def _granted(state: bytes | None, grant: bytes | None, shard: int, batch_ms: int) -> tuple[StoredShard, int]:
-    """Return the shard's state with the batch's grant in it, and the batch's paying time."""
-    stored = unpack_shard(state, f"the state of shard {shard}") if state is not None else None
-    row = unpack_grant(grant, f"the control row of shard {shard}") if grant is not None else None
+def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int]:
+    """Return the state with what the batch's epoch pins, if it brings one, and the batch's paying time."""
+    stored = unpack_state(state, "the decider's state") if state is not None else None
+    row = unpack_control_row(control, "the control row") if control is not None else None
+    if row is None:
+        if stored is None:
+            raise ConfigurationError(_NO_STATE)
+        advanced_to_ms = stored.state.advanced_to_ms
+        return stored, stored.paying.of_batch(batch_ms, is_new=False, advanced_to_ms=advanced_to_ms)
+    advanced_to_ms = 0 if stored is None else stored.state.advanced_to_ms
+    now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=advanced_to_ms)
     if stored is None:
-        if row is None or row.policy is None:
-            raise ConfigurationError(
-                f"shard {shard} has no state and its batch brings no policy: its state was removed from the "
-                f"checkpoint; restore the checkpoint, or start a new one"
-            )
-        nothing = ShardQueue.empty()
-        initial = ShardState.initial(len(row.balance_micro))
-        stored = StoredShard(initial, row.policy, nothing.frames, nothing.frame_of_row, nothing.row_in_frame)
-    paying, advanced_to_ms = stored.paying if row is None else row.paying, stored.state.advanced_to_ms
-    now_ms = batch_ms
-    if paying is not None:
-        now_ms = paying.of_batch(batch_ms, is_new=row is not None, advanced_to_ms=advanced_to_ms)
-    return stored if row is None else _with_grant(stored, row, now_ms), now_ms
-
-
-def _with_grant(stored: StoredShard, row: ShardGrant, now_ms: int) -> StoredShard:
-    grants = Grants(
-        row.epoch, row.balance_micro, row.headroom_micro, now_ms, row.share_micro_per_ms, row.ahead_bound_milli,
-        row.deferral, row.time,
-    )  # fmt: skip
-    state, policy = stored.state, stored.policy
-    before = under_time(_policy(policy), state.grants.time)
-    if row.policy is not None and row.policy != policy:
-        policy = row.policy
-        state = carried(state, before, under_time(_policy(policy), row.time), now_ms=now_ms)
-    else:
-        state = with_leads_carried(state, before, under_time(_policy(policy), row.time))
-    return replace(stored, state=replace(state, grants=grants), policy=policy, paying=row.paying)
+        if row.policy is None:
+            raise ConfigurationError(_NO_STATE)
+        policy, queue = _policy(row.policy), ShardQueue.empty()
+        first = DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms)
+        state_now = under_epoch(first, row, policy, policy, now_ms=now_ms)
+        return StoredState(
+            state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying
+        ), now_ms
+    block = stored.policy if row.policy is None else row.policy
+    before, after = _policy(stored.policy), _policy(block)
+    if before.revision == after.revision:
+        after = before
+    state_now = under_epoch(stored.state, row, before, after, now_ms=now_ms)
+    return replace(stored, state=state_now, policy=block, paying=row.paying), now_ms
 
 
 def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
@@ -216,7 +212,7 @@ class _DecidedBatch:
     """A batch with its decisions."""
 
     plan: AdmissionPlan
-    before: ShardState
+    before: DeciderState
     queue: ShardQueue
     folder: QueueFolder
     arrivals: Arrivals

@@ -10,7 +10,6 @@ import pyarrow as pa
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.open_batch import begin
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.metering.running_task import batch_of_task
@@ -57,5 +56,4 @@ class DecisionUnpacker:
         )
 
     def _report(self, block: bytes) -> None:
-        shard = unpack_usage(block, "a usage report").shard
-        write_reports(Directory(self.control_path), batch_of_task(), [block], part=f"{shard:05d}")
+        write_reports(Directory(self.control_path), batch_of_task(), [block])

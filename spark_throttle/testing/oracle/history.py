@@ -13,7 +13,7 @@ from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.policy_change import carried, with_leads_carried
 from spark_throttle.core.quota import CompiledPolicy, Verdict
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.testing.oracle.comparison import decisions_of
 from spark_throttle.testing.oracle.reference_rules import Pair
 from spark_throttle.testing.oracle.reference_usage import Decision
@@ -33,7 +33,7 @@ class Step:
     """Every so many of the queued rows wait for their verdict, whatever the last batch left; `None` keeps what it left.
     """
 
-    def before(self, state: ShardState, former: CompiledPolicy) -> ShardState:
+    def before(self, state: DeciderState, former: CompiledPolicy) -> DeciderState:
         """Return the state in which the batch begins, given the state that the last batch left under `former`."""
         state = self.deferred(state)
         time = state.grants.time if self.grants is None else self.grants.time
@@ -44,7 +44,7 @@ class Step:
             state = with_leads_carried(state, was, becomes)
         return state if self.grants is None else replace(state, grants=self.grants)
 
-    def deferred(self, state: ShardState) -> ShardState:
+    def deferred(self, state: DeciderState) -> DeciderState:
         """Return a state in which the rows that `deferred_each` asks for wait for their verdict."""
         if self.deferred_each is None or not len(state.queue):
             return state
@@ -60,9 +60,9 @@ class History:
     shard: int
     steps: list[Step]
 
-    def initial_state(self) -> ShardState:
+    def initial_state(self) -> DeciderState:
         """Return the state before the first step."""
-        return ShardState.initial(len(self.steps[0].policy.shared))
+        return DeciderState.initial(len(self.steps[0].policy.shared))
 
     def play(self) -> Iterator[PlayedBatch]:
         """Yield the batches as the kernel decides them, each on the state that the last one left."""
@@ -83,7 +83,7 @@ class PlayedBatch:
 
     history: History
     step: Step
-    before: ShardState
+    before: DeciderState
     plan: AdmissionPlan
 
     @property

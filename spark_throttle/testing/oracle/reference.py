@@ -33,7 +33,7 @@ from spark_throttle.core.quota import (
     Overflow,
     Verdict,
 )
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
@@ -64,7 +64,7 @@ class ReferencePlan:
 
 
 def reference_admission(
-    state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int, shards: int, shard: int = 0
+    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int, shards: int, shard: int = 0
 ) -> ReferencePlan:
     """Return what `plan_admission` must return for the same arguments.
 
@@ -80,7 +80,7 @@ class _Batch:
     """One call of `reference_admission`: the steps of the module's header, in order."""
 
     def __init__(
-        self, state: ShardState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int, shards: int, shard: int
+        self, state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int, shards: int, shard: int
     ) -> None:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Level, OnExcess
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, NamespaceRules, Pair, ScopeLimits, pair, rules_of
 from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState
 
 
 def reference_change(
-    state: ShardState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
+    state: DeciderState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
 ) -> ReferenceState:
     """Return what `carried` must return for the same arguments; `state` already has the grants of `after`."""
     names: list[str] = state.flows.names.to_pylist()

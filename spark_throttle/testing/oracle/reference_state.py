@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Level
-from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.state import NO_BOUND, DeciderState, Deferral, Flows, Grants, Queue
 from spark_throttle.testing.oracle.reference_rules import NamespaceRules, Pair, ScopeLimits, pair, rules_of
 
 
@@ -89,7 +89,7 @@ def in_force(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPo
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
-    """A `ShardState` in plain Python; equal states have the same future."""
+    """A `DeciderState` in plain Python; equal states have the same future."""
 
     advanced_to_ms: int
     flows: dict[str, FlowMemory]
@@ -101,7 +101,7 @@ class ReferenceState:
     """What the time of namespaces lets through; `None` if no quota on time is in force."""
 
     @classmethod
-    def from_arrays(cls, state: ShardState, policy: CompiledPolicy) -> ReferenceState:
+    def from_arrays(cls, state: DeciderState, policy: CompiledPolicy) -> ReferenceState:
         """Return `state` under `policy`, with 0 for every value that has no meaning under it."""
         names: list[str] = state.flows.names.to_pylist()
         flows = {}
@@ -151,8 +151,8 @@ class ReferenceState:
             own = {name: TimeMemory(*each) for name, each in zip(time.names.to_pylist(), buckets, strict=True)}
         return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants, own)
 
-    def to_arrays(self) -> ShardState:
-        """Return the state as a `ShardState`, so that the oracle can run a history by itself."""
+    def to_arrays(self) -> DeciderState:
+        """Return the state as a `DeciderState`, so that the oracle can run a history by itself."""
         names = list(self.flows)
         flows = list(self.flows.values())
         queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
@@ -162,7 +162,7 @@ class ReferenceState:
         rooms = [grant.room_micro for grant in self.grants if grant.room_micro is not None]
         deferral = Deferral(_pairs(rooms), _pairs([grant.flow_micro for grant in self.grants]))
         shares = [grant.share_micro_per_ms for grant in self.grants if grant.share_micro_per_ms is not None]
-        return ShardState(
+        return DeciderState(
             self.advanced_to_ms,
             Flows(
                 pa.array(names, pa.string()),

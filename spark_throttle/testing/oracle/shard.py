@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.reference import ReferencePlan, reference_admission
 from spark_throttle.testing.oracle.reference_change import reference_change
@@ -43,14 +43,14 @@ class Shard:
     """The policy; a policy that is assigned takes effect in the next batch."""
 
     shards: int = 1
-    state: ShardState = field(init=False)
+    state: DeciderState = field(init=False)
     plan: ReferencePlan = field(init=False)
     in_force: CompiledPolicy = field(init=False)
     """The policy of the last batch."""
 
     def __post_init__(self) -> None:
         self.in_force = self.policy
-        self.state = ShardState.initial(len(self.policy.shared))
+        self.state = DeciderState.initial(len(self.policy.shared))
 
     def batch(
         self,
@@ -78,7 +78,7 @@ class Shard:
         """Convert the state to the terms of the new policy, without grants if the scopes changed."""
         before, self.in_force = self.in_force, self.policy
         if len(self.policy.shared) != len(before.shared):
-            grants = ShardState.initial(len(self.policy.shared)).grants
+            grants = DeciderState.initial(len(self.policy.shared)).grants
             self.state = replace(self.state, grants=replace(grants, epoch=self.state.grants.epoch))
         if self.engine == "oracle":
             self.state = reference_change(self.state, before, self.policy, now_ms=now_ms).to_arrays()

@@ -1,4 +1,4 @@
-"""Small worlds for tests: policies, arrivals and grants, written as plain Python values.
+"""Small worlds for tests: policies, arrivals and balances, written as plain Python values.
 
 Examples
 --------
@@ -10,9 +10,9 @@ Two namespaces of one group that may together use 100 messages per second:
 ... )
 >>> policy.shared.rate_micro_per_ms.tolist()
 [[-1, -1], [100000, -1]]
->>> state = granted(ShardState.initial(2), policy, {"gold": (100, 0)}, now_ms=0)
->>> state.grants.balance_micro.tolist()
-[[-1, -1], [100000000, 0]]
+>>> state = with_tokens(DeciderState.initial(policy), policy, {"gold": (50, 0)})
+>>> state.shared.balance_micro.tolist()
+[[-1, -1], [50000000, 0]]
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spark_throttle.core.quota import (
     TimeQuotas,
     WindowRules,
 )
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState
 
 UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overflow=Overflow.REJECT)
 
@@ -179,22 +179,8 @@ def make_arrivals(rows: Iterable[tuple[str | None, int | None]]) -> Arrivals:
     )
 
 
-def make_grants(
-    balance_micro: list[tuple[int, int]], headroom_micro: list[tuple[int, int]], *, epoch: int, as_of_ms: int
-) -> Grants:
-    """Return the grants of all shared scopes, in the scopes' order."""
-    return Grants(
-        epoch,
-        np.array(balance_micro, dtype=np.int64).reshape(-1, 2),
-        np.array(headroom_micro, dtype=np.int64).reshape(-1, 2),
-        as_of_ms,
-    )
-
-
-def granted(
-    state: ShardState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]], *, now_ms: int
-) -> ShardState:
-    """Return `state` with the next epoch's grants: whole tokens by scope name, without headroom.
+def with_tokens(state: DeciderState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]]) -> DeciderState:
+    """Return `state` with other balances of the shared buckets: whole tokens by scope name.
 
     The job's name is the empty string. A scope that is not named admits nothing, not even into debt.
     """
@@ -202,5 +188,5 @@ def granted(
     micro = [(-1, -1)] * len(names)
     for name, (messages, in_bytes) in tokens.items():
         micro[names.index(name)] = (round(messages * MICRO), round(in_bytes * MICRO))
-    nothing = [(0, 0)] * len(names)
-    return replace(state, grants=make_grants(micro, nothing, epoch=state.grants.epoch + 1, as_of_ms=now_ms))
+    balance_micro = np.array(micro, dtype=np.int64).reshape(-1, 2)
+    return replace(state, shared=replace(state.shared, balance_micro=balance_micro))

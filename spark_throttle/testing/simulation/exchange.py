@@ -15,8 +15,8 @@ from typing import Final, Literal, Protocol, TypeAlias
 import numpy as np
 
 from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
-from spark_throttle.core.lending.allocation import PLENTY
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper

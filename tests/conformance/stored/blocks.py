@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from spark_throttle.core.lending.grants import Buckets, Lending
 
 from spark_throttle.core.arithmetic.packing import unpack
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
-from spark_throttle.core.lending.destinations import DestinationRates
-from spark_throttle.core.lending.grants import Buckets, Lending
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
@@ -31,7 +30,8 @@ from spark_throttle.core.quota import (
     UNLIMITED,
     Int64s,
 )
-from spark_throttle.core.state import NO_BOUND, Deferral, Flows, Grants, Queue, ShardState
+from spark_throttle.core.shares.destinations import DestinationRates
+from spark_throttle.core.state import NO_BOUND, DeciderState, Deferral, Flows, Grants, Queue
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -152,7 +152,7 @@ def shard(
         9, np.array([[0, -1], [10**12, 2]]), np.array([[0, 5], [2**60, 0]]), 1_760_000_000_003, share, bound_milli,
         deferral, time,
     )  # fmt: skip
-    state = ShardState(1_760_000_000_003, flows, queue, grants)
+    state = DeciderState(1_760_000_000_003, flows, queue, grants)
     frames = [b"the first frame", b"\x00\xff"]
     return StoredShard(state, POLICY, frames, np.array([0, 0, 1]), np.array([4, 7, 0]), paying, files)
 

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Verdict
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
 from spark_throttle.testing.oracle.worlds import (
@@ -81,12 +81,12 @@ def service_under(
     """
     arrivals = make_arrivals(rows)
     served = {name: [0, 0] for name in NAMES}
-    state = ShardState.initial(len(policy.shared))
+    state = DeciderState.initial(len(policy.shared))
     history = [[Fraction(0)] * len(NAMES)]
     for epoch, balances in enumerate(epochs, start=1):
         grants = make_grants(balances, [(0, 0)] * len(balances), epoch=epoch, as_of_ms=epoch)
         waiting = waiting_rows(state) + (rows if epoch == 1 else [])
-        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
         plan = plan_admission(state, arrivals, policy, now_ms=epoch, shards=1)
         for (name, size_bytes), verdict in zip(waiting, plan.decisions.verdict, strict=True):
             if verdict == Verdict.ADMIT:
@@ -98,7 +98,7 @@ def service_under(
     return history
 
 
-def waiting_rows(state: ShardState) -> list[tuple[str, int]]:
+def waiting_rows(state: DeciderState) -> list[tuple[str, int]]:
     names = state.flows.names.to_pylist()
     return [(names[flow], size) for flow, size in zip(state.queue.flow, state.queue.size_bytes.tolist(), strict=True)]
 
@@ -233,13 +233,13 @@ def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: in
         namespaces={name: Namespace(limit(weight=w), group="gold") for name, w in zip(NAMES, weights, strict=True)},
     )
     first, joins = NAMES[:2]
-    state = ShardState.initial(2)
+    state = DeciderState.initial(2)
     served = {first: 0, joins: 0}
     for epoch, (messages, new) in enumerate(((alone, first), (shared, joins)), start=1):
         grants = make_grants([(0, 0), (messages * MICRO, 0)], [(0, 0)] * 2, epoch=epoch, as_of_ms=epoch)
         rows = [(new, 1)] * 64
         waiting = waiting_rows(state) + rows
-        state = ShardState(state.advanced_to_ms, state.flows, state.queue, grants)
+        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
         plan = plan_admission(state, make_arrivals(rows), policy, now_ms=epoch, shards=1)
         served = dict.fromkeys(served, 0)
         for (name, _), verdict in zip(waiting, plan.decisions.verdict, strict=True):

@@ -22,7 +22,7 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Dimension, Level, OnExcess, Verdict
-from spark_throttle.core.state import Flows, Queue, ShardState
+from spark_throttle.core.state import DeciderState, Flows, Queue
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, rules_of
@@ -291,7 +291,7 @@ def l6_a_plan_is_a_function_of_its_arguments(batches: list[PlayedBatch]) -> None
         assert as_reference(again, batch.step.policy) == as_reference(batch.plan, batch.step.policy)
 
 
-def state_bytes(state: ShardState) -> list[object]:
+def state_bytes(state: DeciderState) -> list[object]:
     """Return all of `state`, byte for byte."""
     tables = (state.flows, state.queue, state.grants)
     columns = [getattr(table, name) for table in tables for name in table.__slots__]
@@ -339,12 +339,12 @@ def taken(arrivals: Arrivals, order: list[int]) -> Arrivals:
     return Arrivals(arrivals.namespaces.take(index), arrivals.size_bytes.take(index), is_writable)
 
 
-def reordered(state: ShardState, flow_order: list[int], queue_order: list[int]) -> ShardState:
+def reordered(state: DeciderState, flow_order: list[int], queue_order: list[int]) -> DeciderState:
     flows, queue = state.flows, state.queue
     new_position = np.argsort(np.array(flow_order, dtype=np.int64))
     index = np.array(flow_order, dtype=np.int64)
     rows = np.array(queue_order, dtype=np.int64)
-    return ShardState(
+    return DeciderState(
         state.advanced_to_ms,
         Flows(
             flows.names.take(pa.array(flow_order, pa.int64())),

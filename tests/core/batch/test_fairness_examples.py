@@ -10,7 +10,7 @@ import numpy as np
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.fair.fair_queue import VT_SECOND
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Verdict
-from spark_throttle.core.state import NO_BOUND, ShardState
+from spark_throttle.core.state import NO_BOUND, DeciderState
 from spark_throttle.testing.oracle.worlds import Namespace, granted, limit, make_arrivals, make_policy
 
 Rows = list[tuple[str, int]]
@@ -21,7 +21,7 @@ class Shard:
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self.policy = policy
-        self.state = ShardState.initial(len(policy.shared))
+        self.state = DeciderState.initial(len(policy.shared))
         self.now_ms = 0
 
     def batch(

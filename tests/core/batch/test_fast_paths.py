@@ -16,7 +16,7 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.codec import StoredShard, pack_shard, pack_usage
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.quota import OnExcess
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.history import History
 from spark_throttle.testing.oracle.strategies import histories
@@ -60,7 +60,7 @@ def test_rows_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch, o
     monkeypatch.setattr(Layout, "of", refuse)
     quota = limit(messages_per_second=3, bytes_per_second=30, on_excess=on_excess)
     policy = make_policy(job=quota, default=Namespace(quota))
-    state = granted(ShardState.initial(1), policy, {"": (2, 20)}, now_ms=1_000)
+    state = granted(DeciderState.initial(1), policy, {"": (2, 20)}, now_ms=1_000)
     rows = [("a", 10), ("b", 5), ("a", 5)]
     plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=1)
     assert plan.usage.admitted.tolist() == [[2, 15], [1, 5]]

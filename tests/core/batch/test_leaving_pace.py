@@ -11,7 +11,7 @@ import pytest
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.leaving_pace import FREE_MICRO_PER_MS
 from spark_throttle.core.quota import CompiledPolicy, Int64s
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Window, granted, limit, make_arrivals, make_policy
 
 MICRO_PER_MS = 1_000
@@ -20,7 +20,7 @@ MICRO_PER_MS = 1_000
 
 def planned(policy: CompiledPolicy, rows: Sequence[tuple[str, int]], *, shards: int = 1) -> AdmissionPlan:
     """Return the plan of a first batch in which no shared scope has any tokens."""
-    state = granted(ShardState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
+    state = granted(DeciderState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
     return plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=shards)
 
 
@@ -62,7 +62,7 @@ def test_namespaces_of_a_group_that_lets_hardly_anything_pass_wait_for_it_togeth
 def test_namespaces_of_a_job_that_has_no_share_yet_divide_the_quota_itself() -> None:
     light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
     policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
-    state = granted(ShardState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
+    state = granted(DeciderState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
     share_micro_per_ms = np.where(policy.shared.is_limited, 0, policy.shared.rate_micro_per_ms)
     state = replace(state, grants=replace(state.grants, share_micro_per_ms=share_micro_per_ms))
     plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
@@ -76,7 +76,7 @@ def test_namespaces_that_the_job_stopped_divide_its_rate_by_their_weights_times_
         namespaces={"a/x": Namespace(Limit(), "gold"), "a/y": Namespace(Limit(), "iron")},
     )
     state = granted(
-        ShardState.initial(len(policy.shared)), policy, {"gold": (100, 100), "iron": (100, 100)}, now_ms=1_000
+        DeciderState.initial(len(policy.shared)), policy, {"gold": (100, 100), "iron": (100, 100)}, now_ms=1_000
     )
     plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
     assert per_second(plan) == {"a/x": 8, "a/y": 2}

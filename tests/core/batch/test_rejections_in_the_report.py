@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.quota import OnExcess, Overflow, QueueBounds
-from spark_throttle.core.state import ShardState
+from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy
 
 POLICY = make_policy(
@@ -19,7 +19,7 @@ POLICY = make_policy(
 
 def test_rejected_rows_are_counted_by_reason_whatever_rejected_them() -> None:
     rows = [("acme/strict", 1)] * 4 + [("acme/shut", 1)] * 7 + [("", 1), ("acme/strict", -1)]
-    plan = plan_admission(ShardState.initial(len(POLICY.shared)), make_arrivals(rows), POLICY, now_ms=1_000, shards=1)
+    plan = plan_admission(DeciderState.initial(len(POLICY.shared)), make_arrivals(rows), POLICY, now_ms=1_000, shards=1)
     found = plan.usage.rejected_by_reason
     assert found is not None
     counts = {reason: found[reason] for reason in Reason if found[reason]}
@@ -31,7 +31,7 @@ def test_rejected_rows_are_counted_by_reason_whatever_rejected_them() -> None:
 
 
 def test_age_of_the_oldest_waiting_row_grows_until_it_expires() -> None:
-    state, ages = ShardState.initial(len(POLICY.shared)), []
+    state, ages = DeciderState.initial(len(POLICY.shared)), []
     for now_ms, count in ((1_000, 2), (4_000, 1), (11_000, 0), (11_001, 0), (14_001, 0)):
         plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms, shards=1)
         state = plan.state

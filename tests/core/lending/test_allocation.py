@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.allocation import MOST_STRETCH, PLENTY, Filling, divide_whole, water_fill
+from spark_throttle.core.shares.allocation import MOST_STRETCH, PLENTY, Filling, divide_whole, water_fill
 
 UNIT = Fraction(1, 2**30)
 """What levels are counted in."""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from spark_throttle.core.lending.debts import Contestants
 
 SEATS = 3

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from spark_throttle.core.lending.debts import Contestants
 from spark_throttle.core.lending.debts_in_time import DebtsInTime
 from spark_throttle.core.lending.scope_time import ScopeTime
+
 from spark_throttle.core.quota import Int64s
 
 BITS = np.array([[20, 4]])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.allocation import PLENTY, water_fill
-from spark_throttle.core.lending.division import demand_bins, max_min
+from spark_throttle.core.shares.allocation import PLENTY, water_fill
+from spark_throttle.core.shares.division import demand_bins, max_min
 from spark_throttle.sharing.pip82 import proportional
 
 QUOTA = 1_000_000

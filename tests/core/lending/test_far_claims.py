@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from spark_throttle.core.lending.level_parts import FINE_BITS, Holding, Level
 
 

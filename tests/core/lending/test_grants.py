@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from spark_throttle.core.arithmetic.units import MAX_TOKENS_PER_SECOND
 from spark_throttle.core.lending.grants import Buckets, Lending, _divided, lend, used_by_scope
 from spark_throttle.core.lending.level_parts import Holding
 from spark_throttle.core.lending.shard_parts import Claims, OneShard
+
+from spark_throttle.core.arithmetic.units import MAX_TOKENS_PER_SECOND
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from spark_throttle.core.lending.deferrals import Outlook
 from spark_throttle.core.lending.grants import Lending
 from spark_throttle.core.lending.owed_time import is_overloaded, with_owed
+
 from spark_throttle.core.quota import MICRO, Int64s, OnExcess
 from spark_throttle.core.state import NO_BOUND, Deferral
 from spark_throttle.testing.oracle.worlds import limit, make_policy

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
 from spark_throttle.core.lending.debts import Contestants, Debts
 from spark_throttle.core.lending.repaying_fill import Fill, RepayingFill, Stock
 from spark_throttle.core.lending.scope_time import ScopeTime
+
 from spark_throttle.core.quota import Int64s
 
 

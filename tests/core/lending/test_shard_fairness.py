@@ -13,8 +13,8 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-
 from spark_throttle.core.lending.advances import carried_advance, scopes_that_stand
+
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_policy

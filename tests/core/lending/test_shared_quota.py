@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-
-from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.lending.advances import advance_after
 from spark_throttle.core.lending.grants import Buckets, Lending, claims_of, lend, used_by_scope
+
+from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.quota import CompiledPolicy, Dimension
-from spark_throttle.core.state import Grants, ShardState
+from spark_throttle.core.state import DeciderState, Grants
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, limit, make_arrivals, make_policy
 
@@ -36,13 +36,13 @@ class Job:
     turn: int = 0
     buckets: Buckets = field(init=False)
     lending: Lending | None = None
-    states: list[ShardState] = field(init=False)
+    states: list[DeciderState] = field(init=False)
     reports: dict[int, UsageReport] = field(default_factory=dict)
     unsettled: list[list[UsageReport]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.buckets = Buckets.full(self.policy, now_ms=self.now_ms)
-        self.states = [ShardState.initial(len(self.policy.shared)) for _ in range(self.shards)]
+        self.states = [DeciderState.initial(len(self.policy.shared)) for _ in range(self.shards)]
 
     def epoch(self) -> None:
         self.turn += 1

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.lending.grants import Buckets
 from spark_throttle.core.lending.shares import is_unleased, refill_share, under_share
+
+from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.quota import MICRO, UNLIMITED
 from spark_throttle.core.state import rates_of_shares
 from spark_throttle.testing.oracle.worlds import limit, make_policy

@@ -94,13 +94,13 @@ def test_shard_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> 
     # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
     from spark_throttle.core.batch.admission import plan_admission
     from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
-    from spark_throttle.core.state import ShardState
+    from spark_throttle.core.state import DeciderState
     from spark_throttle.testing.oracle.worlds import make_arrivals
 
     policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
     memory = MatchMemory()
     arrivals = make_arrivals([("memory/a", 1), ("memory/b", 1)])
-    first = plan_admission(ShardState.initial(1), arrivals, policy, now_ms=1_000, shards=1, memory=memory)
+    first = plan_admission(DeciderState.initial(1), arrivals, policy, now_ms=1_000, shards=1, memory=memory)
     nothing = np.zeros(0, dtype=np.int64)
     stored = unpack_shard(pack_shard(StoredShard(first.state, b"", [], nothing, nothing)), "the example")
     asked.clear()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from spark_throttle.core.lending.grants import Buckets
+
 from spark_throttle.core.limits.message_limits import MessageBuckets, is_stricter, stricter
 from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, CompiledPolicy, OnExcess, TimeQuotas
 from spark_throttle.core.time_charges import TimeCharges

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.destinations import WHOLE, aimd_after
 from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.shares.destinations import WHOLE, aimd_after
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP, after_refusals, cut, offered_messages, told_of_offer
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.idempotency import IdempotencyKey

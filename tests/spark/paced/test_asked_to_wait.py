@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.checkpoint.unsent import Held
-from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.core.shares.destinations import WHOLE
 from spark_throttle.errors import Backpressure
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of

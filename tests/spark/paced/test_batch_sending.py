@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.lending.destinations import WHOLE, Told
 from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.spark.paced.batch_sending import BatchDestination, BatchSending

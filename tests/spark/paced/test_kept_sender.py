@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.lending.destinations import WHOLE
+from spark_throttle.core.shares.destinations import WHOLE
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.spark.paced.calls import Call
 from spark_throttle.spark.paced.gate import Terms

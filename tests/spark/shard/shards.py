@@ -11,9 +11,11 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructType
 
-from spark_throttle.core.codec import ShardGrant, StoredShard, pack_grant, unpack_shard
+from spark_throttle.core.codec import StoredState, pack_control_row, unpack_state
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import MICRO, CompiledPolicy
+from spark_throttle.core.state import ControlRow
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
@@ -34,11 +36,25 @@ def with_helpers(
     return helped
 
 
-def grant_block(policy: CompiledPolicy | None, tokens: Sequence[tuple[float, float]], *, epoch: int = 1) -> bytes:
-    """Return a control row that lends whole tokens of every shared scope, and no headroom."""
-    balance = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
-    part = None if policy is None else pack_policy(policy)
-    return pack_grant(ShardGrant(epoch, part, balance, np.zeros_like(balance)))
+def control_block(
+    policy: CompiledPolicy | None,
+    tokens: Sequence[tuple[float, float]] | None = None,
+    *,
+    epoch: int = 1,
+    now_ms: int = START_MS,
+) -> bytes:
+    """Return a control row of an epoch that was made at `now_ms`.
+
+    Parameters
+    ----------
+    tokens
+        The most messages and bytes that each shared scope may hold; by default, their bursts.
+    """
+    most_micro = None
+    if tokens is not None:
+        most_micro = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
+    packed = None if policy is None else pack_policy(policy)
+    return pack_control_row(ControlRow(epoch, packed, PayingTime(now_ms, now_ms), most_micro=most_micro))
 
 
 def group_state(state: tuple[int, bytes] | None, now_ms: int) -> GroupState:
@@ -72,27 +88,26 @@ class Shard:
         tokens: Sequence[tuple[float, float]] | None = None,
         is_explained: bool = False,
     ) -> ShardOutcome:
-        """Run a batch; the first brings the policy and plenty of every shared scope."""
+        """Run a batch; the first brings the policy."""
         self.now_ms += after_ms
-        grant = None
+        row = None
         if tokens is not None or self.state is None or self.epoch is not None:
-            lent = tokens if tokens is not None else [(PLENTY, PLENTY)] * len(self.policy.shared)
-            grant = grant_block(self.policy if self.state is None else None, lent, epoch=self.epoch or 1)
+            policy = self.policy if self.state is None else None
+            row = control_block(policy, tokens, epoch=self.epoch or 1, now_ms=self.now_ms)
         frames = encode(rows) if rows is not None else []
         self.outcome = run_batch(
-            self.state, grant, frames, shard=0, shards=1, now_ms=self.now_ms, is_explained=is_explained,
-            folder=self.folder,
-        )  # fmt: skip
+            self.state, row, frames, now_ms=self.now_ms, is_explained=is_explained, folder=self.folder
+        )
         if self.folder is not None:
             self.folder.delete(self.outcome.deletable_files)
         self.state = self.outcome.state
         return self.outcome
 
     @property
-    def stored(self) -> StoredShard:
+    def stored(self) -> StoredState:
         """What the last batch left in Spark's state store."""
         assert self.state is not None
-        return unpack_shard(self.state, "the state")
+        return unpack_state(self.state, "the state")
 
 
 def column(tables: Sequence[pa.Table], name: str) -> list[object]:

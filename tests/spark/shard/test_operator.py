@@ -16,7 +16,7 @@ from spark_throttle.spark.rows.frames import FrameKind, decode, encode
 from spark_throttle.spark.shard.operator import ShardOperator
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.shard.shards import START_MS, grant_block, group_state, with_helpers
+from tests.spark.shard.shards import START_MS, control_block, group_state, with_helpers
 
 KEYS = (31, 4, 15)
 SHARD = 1
@@ -56,12 +56,12 @@ def run(
     return found, (int(version), bytes(block))
 
 
-def batch(ids: list[int], *, step: int, grant: bool = True) -> list[Row]:
-    """Return what reaches a shard: a control row, and arrivals in frames of a few rows."""
+def batch(ids: list[int], *, step: int, is_epoch: bool = True) -> list[Row]:
+    """Return what reaches the decider: a control row, and arrivals in frames of a few rows."""
     table = arrivals(ids)
     rows = [(FrameKind.ROWS, f) for start in range(0, len(ids), 7) for f in encode(table.slice(start, 7))]
-    block = grant_block(POLICY if step == 0 else None, [(50, 0)], epoch=step + 1)
-    return rows + ([(FrameKind.GRANT, block)] if grant else [])
+    block = control_block(POLICY if step == 0 else None, epoch=step + 1, now_ms=START_MS + 1_000 * step)
+    return rows + ([(FrameKind.GRANT, block)] if is_epoch else [])
 
 
 def ids_of(rows: list[Row], kind: FrameKind) -> list[int]:
@@ -96,7 +96,7 @@ def test_all_rows_leave_once_and_the_report_comes_last() -> None:
         assert [kind for kind, _ in rows].count(FrameKind.USAGE) == 1
         assert rows[-1][0] == FrameKind.USAGE
         report = unpack_usage(rows[-1][1], "it")
-        assert (report.shard, report.epoch, report.now_ms) == (SHARD, step + 1, START_MS + 1_000 * step)
+        assert (report.epoch, report.now_ms) == (step + 1, START_MS + 1_000 * step)
         left += ids_of(rows, FrameKind.ADMITTED)
     assert sorted(left) == list(range(45))
     assert state is not None
@@ -105,7 +105,7 @@ def test_all_rows_leave_once_and_the_report_comes_last() -> None:
 
 def test_rejected_rows_are_explained_and_admitted_ones_only_when_asked() -> None:
     table = with_helpers(pa.table({"id": [1, 2]}), ["t/1", None], [1, 1])
-    control = (FrameKind.GRANT, grant_block(POLICY, [(50, 0)]))
+    control = (FrameKind.GRANT, control_block(POLICY))
     for is_explained in (False, True):
         rows, _ = run([control, (FrameKind.ROWS, encode(table)[0])], None, is_explained=is_explained)
         columns = {kind: decode(frame).column_names for kind, frame in rows[:-1]}
@@ -115,7 +115,7 @@ def test_rejected_rows_are_explained_and_admitted_ones_only_when_asked() -> None
 
 def test_batch_without_a_control_row_is_decided_by_what_stands() -> None:
     _, state = run(batch([], step=0), None)
-    rows, _ = run(batch([1, 2, 3], step=1, grant=False), state, now_ms=START_MS + 1)
+    rows, _ = run(batch([1, 2, 3], step=1, is_epoch=False), state, now_ms=START_MS + 1)
     assert ids_of(rows, FrameKind.ADMITTED) == [1, 2, 3]
     assert unpack_usage(rows[-1][1], "it").epoch == 1
 
@@ -126,8 +126,8 @@ def test_state_of_a_newer_version_is_refused_by_its_number() -> None:
 
 
 def test_arrivals_before_any_control_row_are_an_error_with_a_remedy() -> None:
-    with pytest.raises(ConfigurationError, match="shard 1 has no state and its batch brings no policy"):
-        run(batch([1], step=0, grant=False), None)
+    with pytest.raises(ConfigurationError, match="the decider has no state and its batch brings no policy"):
+        run(batch([1], step=0, is_epoch=False), None)
 
 
 def test_state_is_updated_before_the_first_frame_is_handed_out() -> None:

@@ -1,8 +1,7 @@
-"""A whole job without Spark through changes of its policies: the control plane, its shards, and what comes of it."""
+"""A whole job without Spark through changes of its policies: the control plane, its decider, and what comes of it."""
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_throttle.checkpoint.manifest import bind
-from spark_throttle.control.epochs import NO_EPOCH
+from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.core.codec import ShardGrant, pack_grant
-from spark_throttle.core.names.sharding import slice_of
+from spark_throttle.core.codec import pack_control_row
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.files.storage import Directory
@@ -32,13 +29,12 @@ from tests.spark.shard.shards import START_MS, column, with_helpers
 class Job:
     """A job that is played by hand; it follows whatever `policies` was set to last."""
 
-    def __init__(self, folder: Path, policies: dict[str, Any], *, shards: int = 1) -> None:
-        self.directory, self.shards, self.now_ms, self.batches = Directory(str(folder)), shards, START_MS, 0
+    def __init__(self, folder: Path, policies: dict[str, Any]) -> None:
+        self.directory, self.now_ms, self.batches = Directory(str(folder)), START_MS, 0
         self.set(policies)
-        bind(self.directory, shards=shards, direction="publish")
-        self.plane = ControlPlane(self.directory, self, "publish", shards, lambda: self.now_ms)
+        self.plane = ControlPlane(self.directory, self, "publish", lambda: self.now_ms)
         self.epoch = NO_EPOCH
-        self.states: dict[int, bytes] = {}
+        self.state: bytes | None = None
 
     def set(self, policies: dict[str, Any]) -> None:
         document = load_policies(policies)
@@ -51,38 +47,22 @@ class Job:
         """Run a batch that brings so many rows of each namespace; return how many of each were admitted."""
         self.now_ms += after_ms
         epoch = self.plane.next_epoch(self.epoch)
-        grants = self._grants(epoch) if epoch != self.epoch else {}
+        row = self._control_row(epoch) if epoch != self.epoch else None
         self.epoch = epoch
         names = [name for name, count in (rows or {}).items() for _ in range(count)]
-        admitted: list[object] = []
-        reports = []
-        for shard in range(self.shards):
-            here = [name for name in names if zlib.crc32(name.encode()) % self.shards == shard]
-            table = with_helpers(pa.table({"name": here}), here, [1] * len(here)) if here else None
-            outcome = run_batch(
-                self.states.get(shard),
-                grants.get(shard),
-                encode(table) if table is not None else [],
-                shard=shard,
-                shards=self.shards,
-                now_ms=self.now_ms,
-                is_explained=False,
-            )
-            self.states[shard] = outcome.state
-            reports.append(outcome.usage)
-            admitted += column(outcome.admitted, "name")
-        write_reports(self.directory, self.batches, reports)
+        table = with_helpers(pa.table({"name": names}), names, [1] * len(names)) if names else None
+        frames = encode(table) if table is not None else []
+        outcome = run_batch(self.state, row, frames, now_ms=self.now_ms, is_explained=False)
+        self.state = outcome.state
+        write_reports(self.directory, self.batches, [outcome.usage])
         self.batches += 1
-        return Counter(str(name) for name in admitted)
+        return Counter(str(name) for name in column(outcome.admitted, "name"))
 
-    def _grants(self, name: Any) -> dict[int, bytes]:
-        epoch, policy = self.plane.epochs.load(name), self.plane.epochs.policy_for(self.epoch, name)
-        lending = epoch.lending
-        parts = [None if policy is None else pack_policy(slice_of(policy, k, self.shards)) for k in range(self.shards)]
-        return {
-            k: pack_grant(ShardGrant(epoch.number, part, lending.balance_micro[k], lending.headroom_micro[k]))
-            for k, part in enumerate(parts)
-        }
+    def _control_row(self, name: EpochName) -> bytes:
+        epochs = self.plane.epochs
+        epoch, policy = epochs.load(name), epochs.policy_for(self.epoch, name)
+        packed = None if policy is None else pack_policy(policy)
+        return pack_control_row(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
 
 
 def group_of(rate: float) -> dict[str, Any]:
@@ -143,7 +123,7 @@ def test_action_that_changes_serves_the_quota_from_two_bursts_on(
 ) -> None:
     """Whatever passed in a dry run of a minute at five times the quota, nothing of it is owed beyond a burst."""
     before, after = change
-    job = Job(tmp_path, quota_at(level, before), shards=2)
+    job = Job(tmp_path, quota_at(level, before))
     for _ in range(20):
         job.trigger({"a/x": 150}, after_ms=3_000)
     job.set(quota_at(level, after))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.codec import unpack_shard
+from spark_throttle.core.codec import unpack_state
 from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import DamagedError
@@ -214,13 +214,13 @@ def test_state_does_not_grow_with_the_payload_of_waiting_rows(tmp_path: Path) ->
     assert narrow.state is not None
     assert len(narrow.state) > 2_900 * 2_000
     assert len(wide.state) < 60_000
-    assert unpack_shard(narrow.state, "it").state.queue.size_bytes.tolist() == (
-        unpack_shard(wide.state, "it").state.queue.size_bytes.tolist()
+    assert unpack_state(narrow.state, "it").state.queue.size_bytes.tolist() == (
+        unpack_state(wide.state, "it").state.queue.size_bytes.tolist()
     )
 
 
 GROUP = make_policy(
-    groups={"gold": limit(messages_per_second=50)},
+    groups={"gold": limit(messages_per_second=150)},
     namespaces={f"a/{number}": Namespace(limit(weight=1 + number % 3), "gold") for number in range(50)},
 )
 OWN = make_policy(
@@ -235,13 +235,12 @@ def test_batch_reads_little_of_a_long_queue_though_rows_of_every_namespace_leave
     names = [f"a/{number * 7 % 50}" for number in range(10_000)]
     shard, directory = Shard(policy), CountedDirectory()
     shard.folder = folder_of(directory, 1 << 16)
-    tokens = [(150, 10**9)] * len(policy.shared)
-    shard.batch(with_helpers(rows, names, [1_000] * 10_000), tokens=tokens)
+    shard.batch(with_helpers(rows, names, [1_000] * 10_000))
     file_bytes = sum(map(len, directory.files.values()))
     for _ in range(5):
         directory.parts.clear()
         shard.folder = folder_of(directory, 1 << 16)
-        left = column(shard.batch(tokens=tokens).admitted, "id")
+        left = column(shard.batch().admitted, "id")
         assert 90 <= len(left) <= 200
         assert len({names[row] for row in left}) == 50  # type: ignore[call-overload]
         assert 0 < sum(size for _, _, size in directory.parts) <= file_bytes * 3 // 10

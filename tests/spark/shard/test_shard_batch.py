@@ -1,4 +1,4 @@
-"""A batch of a shard with its payloads: each leaves once, in order, as it came, whatever happens around it."""
+"""A batch of the decider with its payloads: each leaves once, in order, as it came, whatever happens around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.core.codec import STATE_VERSION, pack_shard, pack_usage, unpack_usage
+from spark_throttle.core.codec import STATE_VERSION, pack_state, pack_usage, unpack_usage
 from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
@@ -22,7 +22,7 @@ from spark_throttle.spark.shard import shard_batch
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
-from tests.spark.shard.shards import PLENTY, START_MS, Shard, column, grant_block, with_helpers
+from tests.spark.shard.shards import PLENTY, START_MS, Shard, column, control_block, with_helpers
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
 
@@ -100,13 +100,13 @@ def test_output_and_state_do_not_depend_on_how_rows_arrive(seed: int) -> None:
         is_ordered = rng.random() < 0.5
         rows = rows if is_ordered else rows.drop_columns([rows.column_names[-1]])
         before, now_ms = shard.state, shard.now_ms + 1_000
-        grant = grant_block(shard.policy, [(5, PLENTY)] * 2)
+        row = control_block(shard.policy, [(5, PLENTY)] * 2, now_ms=now_ms)
         outcomes = []
         for _ in range(4):
             shuffled = rows.take(pa.array(rng.sample(range(rows.num_rows), rows.num_rows)))
             cuts = sorted({0, rows.num_rows, *(rng.randrange(rows.num_rows) for _ in range(rng.randrange(4)))})
             frames = [f for i, j in pairwise(cuts) for f in encode(shuffled.slice(i, j - i))]
-            done = run_batch(before, grant, frames, shard=0, shards=1, now_ms=now_ms, is_explained=True)
+            done = run_batch(before, row, frames, now_ms=now_ms, is_explained=True)
             tables = [[f for t in ts for f in encode(t)] for ts in (done.admitted, done.rejected)]
             outcomes.append((done.state, tables, done.usage))
         assert all(outcome == outcomes[0] for outcome in outcomes[1:])
@@ -180,6 +180,7 @@ def test_admitted_row_says_how_long_it_waited() -> None:
 def test_clock_that_went_back_makes_no_delay_negative() -> None:
     shard = Shard(make_policy(default=Namespace(limit(messages_per_second=1))))
     shard.batch(ids(4, ["a/x"], [1]))
+    shard.epoch = 2
     shard.batch(after_ms=-60_000)
     (row,) = explained(shard, None, after_ms=1_000)
     assert row == {"id": 2, "verdict": "ADMIT", **NOTHING}
@@ -309,7 +310,7 @@ def test_row_that_the_sink_has_no_folder_for_is_rejected_and_costs_nothing() -> 
     rows = ids(3, ["a/x"], [1]).append_column("p", pa.array(["a" * 300, "b\0", "漢" * 60]))
     frames = encode(rows)
     outcome = run_batch(
-        None, grant_block(shard.policy, [(PLENTY, PLENTY)]), frames, shard=0, shards=1, now_ms=START_MS,
+        None, control_block(shard.policy), frames, now_ms=START_MS,
         is_explained=False, partition_columns=("p",),
     )  # fmt: skip
     assert column(outcome.admitted, "id") == [2]
@@ -325,7 +326,7 @@ def test_large_strings_of_a_session_are_names_too() -> None:
     assert column(Shard(make_policy()).batch(wide).admitted, "id") == [0, 1]
 
 
-def test_batch_without_rows_or_grant_still_reports() -> None:
+def test_batch_without_rows_or_control_row_still_reports() -> None:
     shard = Shard(make_policy())
     shard.batch()
     outcome = shard.batch()
@@ -337,22 +338,22 @@ def test_batch_without_rows_or_grant_still_reports() -> None:
 # Errors
 
 
-def test_shard_without_state_and_policy_says_that_the_state_is_gone() -> None:
-    for grant in (None, grant_block(None, [(1, 1)])):
-        with pytest.raises(ConfigurationError, match=r"shard 4 has no state .* restore the checkpoint"):
-            run_batch(None, grant, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+def test_decider_without_state_and_policy_says_that_the_state_is_gone() -> None:
+    for row in (None, control_block(None)):
+        with pytest.raises(ConfigurationError, match=r"the decider has no state .* restore the checkpoint"):
+            run_batch(None, row, [], now_ms=START_MS, is_explained=False)
 
 
 def test_state_of_another_version_or_kind_is_refused() -> None:
     newer = pack("stat", STATE_VERSION + 1, {"news": 1})
-    with pytest.raises(UnknownVersionError, match=f"the state of shard 4 has format version {STATE_VERSION + 1}"):
-        run_batch(newer, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+    with pytest.raises(UnknownVersionError, match=f"the decider's state has format version {STATE_VERSION + 1}"):
+        run_batch(newer, None, [], now_ms=START_MS, is_explained=False)
     shard = Shard(make_policy())
     shard.batch()
     usage = pack_usage(unpack_usage(shard.outcome.usage, "it"))
-    for damaged in (usage, pack_shard(shard.stored)[:-1]):
-        with pytest.raises(DamagedError, match="the state of shard 4"):
-            run_batch(damaged, None, [], shard=4, shards=8, now_ms=START_MS, is_explained=False)
+    for damaged in (usage, pack_state(shard.stored)[:-1]):
+        with pytest.raises(DamagedError, match="the decider's state"):
+            run_batch(damaged, None, [], now_ms=START_MS, is_explained=False)
 
 
 def test_queue_that_may_not_overflow_stops_the_batch() -> None:
@@ -362,6 +363,6 @@ def test_queue_that_may_not_overflow_stops_the_batch() -> None:
     shard = Shard(policy)
     shard.batch(ids(2, ["a/x"], [1]))
     kept = shard.state
-    with pytest.raises(QueueOverflowError, match="shard 0 would hold 3 delayed messages, over its bound of 2"):
+    with pytest.raises(QueueOverflowError, match="would hold 3 delayed messages, over its bound of 2"):
         shard.batch(ids(1, ["a/x"], [1], start=2))
     assert shard.state is kept

@@ -18,8 +18,8 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import bit_length, quotient
 from spark_throttle.core.arithmetic.segments import Segments, sums
-from spark_throttle.core.lending.allocation import PLENTY, water_fill
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.core.shares.allocation import PLENTY, water_fill
 
 _EXACT_FLOWS = 16
 """A scope with at most this many flows has a bin for each of them."""

@@ -105,7 +105,7 @@ class DestinationRates:
 
     @classmethod
     def of_fields(cls, f: BlockFields) -> DestinationRates | None:
-        """Return those of an epoch's block; `None` if it has none. In older ones no destination is closed."""
+        """Return those of an epoch's block; `None` if it has none."""
         if not f.has("destination_scope"):
             return None
         *known, closed = (f"destination_{each.name}" for each in fields(cls))
@@ -139,14 +139,20 @@ class DestinationRates:
         found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
         return found
 
-    def room_left(self, balance_micro: Int64s, policy: CompiledPolicy) -> Int64s:
-        """Return the balances of the shared scopes, less what admitted rows that were not sent take."""
-        found = balance_micro.copy()
+    def most_micro(self, burst_micro: Int64s) -> Int64s:
+        """Return the most that the shared buckets may hold: their burst, less what admitted rows that were not sent take.
+
+        Parameters
+        ----------
+        burst_micro
+            Shape (scopes, 2): the bursts of the shared scopes.
+        """
+        most = np.full_like(burst_micro, _NO_BOUND)
         at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
-        most = policy.shared.burst_micro[at] - self.unsent_messages * MICRO
-        most = np.where(self.in_force_micro_per_ms > 0, most, np.minimum(most, 0))
-        found[at] = np.where(self.unsent_messages > 0, np.minimum(found[at], most), found[at])
-        return found
+        left = burst_micro[at] - self.unsent_messages * MICRO
+        left = np.where(self.in_force_micro_per_ms > 0, left, np.minimum(left, 0))
+        most[at] = np.where(self.unsent_messages > 0, left, _NO_BOUND)
+        return most
 
 
 def rates_after(
