@@ -138,6 +138,8 @@ class Referee:
         """Follow a batch that was planned then; shares were leased until then at the rates of the epoch before."""
         report, policy = self.job.reports[-1], self.policy()
         is_new, quarters = self.job.name != before, 4 if self.shares is None else self.shares.quarters
+        # A batch without an epoch pays the whole time since the last one.
+        assert is_new or leased_until_ms >= planned_ms or not quarters
         used = by_scope(report.shared_scopes(len(policy.tenant_names)), report.admitted, len(policy.shared))
         for at in np.argwhere(policy.shared.is_limited).tolist():
             scope, dimension = at
@@ -190,7 +192,7 @@ def played(job: WholeJob, shares: DrawnShares | None, rng: random.Random) -> Ite
             last_ms = max(job.reports[-1].as_of_ms, job.plane.epochs.load(job.name).paid_ms)
             ends_ms = 0 if not shares.pinned_file else shares.lapsed_ms
             leased_until_ms = planned_ms if ends_ms is None else max(last_ms, min(ends_ms, planned_ms))
-        is_changed = not job.batches or job.policies.snapshot.revision != job.plane.epochs.load(job.name).revision
+        is_changed = event < 0.08 or not job.batches
         names = rng.choices(("a/x", "a/y", "b/z"), k=rng.choice((0, 0, 1, 5, 60)))
         before = job.name
         rows = [(name, rng.choice((1, 30, 200))) for name in names]
