@@ -174,7 +174,7 @@ class Referee:
 
 
 def played(job: WholeJob, shares: DrawnShares | None, rng: random.Random) -> Iterator[tuple[int, int, EpochName]]:
-    """Play a drawn history; yield after each batch when it was planned, until when shares were leased, and from what."""
+    """Play a drawn history; yield of each batch when it was planned, until when shares were leased, and its start."""
     while True:
         event = rng.random()
         if event < 0.08:

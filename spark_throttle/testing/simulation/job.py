@@ -75,7 +75,7 @@ class SimulatedJob:
     that finds a balance of 0 goes into debt.
 
     >>> limits = {"namespaces": {"acme/logs": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}}}
-    >>> job = SimulatedJob({"version": 1, **limits}, shards=2)
+    >>> job = SimulatedJob({"version": 1, **limits})
     >>> _ = job.offer([("acme/logs", 100)] * 10)
     >>> _ = job.trigger()
     >>> len(job.admitted), len(job.waiting), len(job.rejected)
@@ -101,7 +101,7 @@ class SimulatedJob:
     def __init__(
         self,
         policies: Mapping[str, object] | PolicyDocument | str,
-        shards: int = 8,
+        shards: int = 1,
         *,
         direction: Direction = "publish",
         batches_retained: int = 100,
