@@ -63,9 +63,7 @@ class MadeUpJob:
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
         fence = RunFence(self.directory)
         self.pulse = Pulse(self.directory, fence, self.clock, cores=2)
-        self.plane = ControlPlane(
-            self.directory, policies, self.direction, self.clock, fence=fence, pulse=self.pulse
-        )
+        self.plane = ControlPlane(self.directory, policies, self.direction, self.clock, fence=fence, pulse=self.pulse)
 
     @property
     def clock(self) -> Clock:

@@ -74,7 +74,7 @@ class Sink:
             frames = [
                 *((FrameKind.ADMITTED, frame) for frame in frames_of(admitted[shard::2])),
                 *((FrameKind.REJECTED, frame) for frame in frames_of(rejected[shard::2])),
-                (FrameKind.USAGE, pack_usage(report(shard, {f"acme/{shard}": (number, 1, 0, 0)}))),
+                (FrameKind.USAGE, pack_usage(report({f"acme/{shard}": (number, 1, 0, 0)}))),
             ]
             found.append(self.task(frames))
         return found
@@ -311,7 +311,7 @@ def test_conflict_that_is_no_repetition_is_raised(sink: Sink) -> None:
 def another(sink: Sink, number: int, ids: Sequence[int]) -> list[TaskOutput]:
     """Write a batch as a checkpoint that was put back plans it: later, of other rows."""
     frames = [(FrameKind.ADMITTED, frame) for frame in frames_of(ids)]
-    usage = replace(report(0, {"acme/0": (len(ids), len(ids), 0, 0)}), now_ms=77_000 + number)
+    usage = replace(report({"acme/0": (len(ids), len(ids), 0, 0)}), now_ms=77_000 + number)
     return [sink.task([*frames, (FrameKind.USAGE, pack_usage(usage))])]
 
 
