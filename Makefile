@@ -126,7 +126,7 @@ cluster-test: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ##
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.run --kills $(KILLS) --seed $(SEED) $(ARGS)
 
 .PHONY: cluster-growth
-cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ## measure a batch on such a cluster over executors, shards and the store's latency: a plot, one line of JSON
+cluster-growth: setup s3a-jars $(CLUSTER_VENV)/.stamp build/cluster-classes.jsa ## measure a batch on such a cluster over executors and the store's latency: a plot, one line of JSON
 	@$(ONE_THREAD) $(PYTHON) -m tests.cluster.growth $(ARGS)
 
 .PHONY: cluster-types
@@ -209,7 +209,7 @@ bench-overload: setup jars ## measure a batch with 0 to 5,000,000 waiting rows
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.overload --out build/bench-overload.json $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: setup jars ## measure the job with growing numbers of rows, namespaces and shards
+bench-growth: setup jars ## measure the job with growing numbers of rows and namespaces
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.growth --out build/bench-growth.json $(ARGS)
 
 .PHONY: bench-metered

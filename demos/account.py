@@ -66,7 +66,6 @@ class Run:
     rejected: Path
     traffic: Traffic
     policy: CompiledPolicy
-    shards: int
     overloaded: str
     """The resource group whose fairness is measured."""
 
@@ -95,7 +94,7 @@ def take_account(run: Run, queued: pa.Table) -> Books:
         admitted=count_tokens(admitted, namespaces, len(batches)),
         rejected=count_tokens(rejected, namespaces, len(batches)),
     )
-    limits = scope_limits(run.policy, namespaces, run.shards)
+    limits = scope_limits(run.policy, namespaces)
     fairness = measure_fairness(run.policy, run.overloaded, flows)
     account = Account(
         offered=offered,

@@ -56,7 +56,6 @@ TRAFFIC: Final[list[dict[str, Any]]] = [
 WAIT_SECONDS: Final = 170
 """Time limit for a few batches, the session's start included."""
 
-SHARDS: Final = 2
 WARM_UP_BATCHES: Final = 6
 PAUSE_BATCHES: Final = 3
 """Number of batches between two changes, so that each can be seen by itself."""
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     service.apply(load_policies(asked.policies), Author("demonstration", "what it begins with"))
     token = TokenFile(out / "tokens.json", clock_ms=_wall_clock_ms).create("demonstration", "admin", days=1)
 
-    settings = demo_settings(place, store.location, 600, asked.seed, TRAFFIC, SHARDS)
+    settings = demo_settings(place, store.location, 600, asked.seed, TRAFFIC)
     throttle = make_throttle(settings.throttle)
     control = f"{settings.checkpoint}/throttle"
     spark = open_session(settings)
@@ -145,7 +144,7 @@ def batches_until(revision: int, service: PolicyService, store: str, control: st
     planned = 0
     for name in directory.names("epochs"):
         epoch = unpack_epoch(directory.read(f"epochs/{name}") or b"", name)
-        planned_ms = epoch.buckets.as_of_ms if epoch.reading is None else epoch.reading.wall_ms
+        planned_ms = epoch.reading.wall_ms
         if planned_ms <= committed_ms:
             continue
         planned += 1

@@ -42,7 +42,6 @@ GROUPS: Final[list[dict[str, Any]]] = [
     {"prefix": "free", "namespaces": 50, "messages_per_second": 1500, "zipf_exponent": 1.0, "bursts": False},
 ]
 OVERLOADED: Final = "bronze"
-SHARDS: Final = 4
 MOST_SECONDS: Final = 140
 """Time limit of the run, including the session's start, after which the query is stopped even if rows wait."""
 
@@ -77,7 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rejected=out / "rejected",
         traffic=LoadOptions.parse(settings.source.options).traffic,
         policy=compile_policy(policies, settings.throttle.direction),
-        shards=SHARDS,
         overloaded=OVERLOADED,
     )
     books = take_account(run, queued)
@@ -94,7 +92,6 @@ def demo_settings(
     seconds: int,
     seed: int,
     groups: Sequence[Mapping[str, Any]] = GROUPS,
-    shards: int = SHARDS,
 ) -> JobSettings:
     """Return the settings of the demonstration's job."""
     rate = sum(group["messages_per_second"] for group in groups)
@@ -115,7 +112,6 @@ def demo_settings(
                 "namespace": "namespace",
                 "size": "size_bytes",
                 "order_by": ["ts", "id"],
-                "shards": shards,
             },
             "sink": {"format": "delta", "path": f"{place}/admitted"},
             "rejected": {"format": "delta", "path": f"{place}/rejected"},

@@ -5,8 +5,7 @@ rejected rows and from the queue in the checkpoint.
 
 * Conservation: each offered row is, unchanged, in exactly one of the three.
 * Limits: for every scope and every two batches i <= j, the tokens admitted in batches i to j are at most
-  burst + rate * (time of j - time of i) + the largest debt of a bucket: one message, or one message per shard in a
-  scope that many namespaces share.
+  burst + rate * (time of j - time of i) + one message, the largest debt of a bucket.
 """
 
 from __future__ import annotations
@@ -99,11 +98,9 @@ class ScopeLimit:
     """Rates by `Dimension`; negative if there is no limit."""
 
     burst_micro: Int64s
-    debt_messages: int
-    """Number of messages that may overdraw the bucket: one for each shard that holds a part of it."""
 
 
-def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray, shards: int) -> list[ScopeLimit]:
+def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray) -> list[ScopeLimit]:
     """Return every enforced limit that applies to one of `namespaces`; observed limits may be exceeded."""
     found = match(namespaces, policy)
     tenants = len(policy.tenant_names)
@@ -118,12 +115,12 @@ def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray, shards: int
             members = np.flatnonzero(found.group == scope - 1 - tenants)
         rate, burst = policy.shared.rate_micro_per_ms[scope], policy.shared.burst_micro[scope]
         if len(members) and policy.shared.on_excess[scope] != OnExcess.OBSERVE and (rate >= 0).any():
-            limits.append(ScopeLimit(name, members, rate, burst, debt_messages=shards))
+            limits.append(ScopeLimit(name, members, rate, burst))
     own = policy.namespace_limits
     for index, (name, position) in enumerate(zip(namespaces.to_pylist(), found.rule.tolist(), strict=True)):
         rate, burst = own.rate_micro_per_ms[position], own.burst_micro[position]
         if own.on_excess[position] != OnExcess.OBSERVE and (rate >= 0).any():
-            limits.append(ScopeLimit(name, np.array([index]), rate, burst, debt_messages=1))
+            limits.append(ScopeLimit(name, np.array([index]), rate, burst))
     return limits
 
 
@@ -138,7 +135,7 @@ def count_over_limit(admitted: Int64s, batches: Sequence[Batch], limits: Sequenc
     over = 0
     for limit in limits:
         passed = np.vstack([np.zeros((1, 2), dtype=np.int64), admitted[:, limit.members].sum(axis=1).cumsum(axis=0)])
-        debt = limit.debt_messages * np.array([1, largest[limit.members].max(initial=0)], dtype=np.int64)
+        debt = np.array([1, largest[limit.members].max(initial=0)], dtype=np.int64)
         for dimension in Dimension:
             if limit.rate_micro_per_ms[dimension] < 0:
                 continue

@@ -35,7 +35,6 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.load.traffic import SCHEMA
 
 ROOT: Final = Path(__file__).parent.parent
-SHARDS: Final = 1
 INTERVAL_SECONDS: Final = 4
 LEASE_SECONDS: Final = 40
 NAMESPACES: Final = {"alpha": 20, "beta": 20, "gamma": 10}
@@ -158,7 +157,6 @@ class Job:
                 "namespace": "namespace",
                 "size": "size_bytes",
                 "order_by": ["ts", "id"],
-                "shards": SHARDS,
             },
             "exchange": {"path": exchange, "job": self.name, "interval": INTERVAL_SECONDS, "lease": LEASE_SECONDS},
             "sink": {"format": "delta", "path": f"{self.place}/admitted"},
@@ -199,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         moments = _run(out, asked.place or str(out), asked.master, Script())
         bring(asked.place, out)
         moments.save(out)
-    run = SharesRun(out, tuple(NAMESPACES), SHARDS, INTERVAL_SECONDS, LEASE_SECONDS, Moments.load(out))
+    run = SharesRun(out, tuple(NAMESPACES), INTERVAL_SECONDS, LEASE_SECONDS, Moments.load(out))
     books = take_shares_account(run)
     draw_shares(books, out / "shares.png")
     _say(f"tables in {out}, plot in {out / 'shares.png'}")

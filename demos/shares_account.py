@@ -1,7 +1,7 @@
 """The account of `make shares`: each number from the jobs' tables and checkpoints, none from a program's counters.
 
 The rows admitted by all jobs are merged by the times of their batches. A group exceeds its limit by as much as a window
-of any length admitted beyond ``burst + rate * length``; each shard of each job may overdraw by one message.
+of any length admitted beyond ``burst + rate * length``; each job may overdraw by one message.
 
 A demand is *known* from the moment at which the batch with its first row was planned: nothing in the tables is earlier,
 and the job itself learns of the demand one batch later. Shares are right from the moment at which a batch was planned
@@ -58,7 +58,6 @@ class SharesRun:
 
     out: Path
     jobs: tuple[str, ...]
-    shards: int
     interval_seconds: float
     lease_seconds: float
     moments: Moments
@@ -85,7 +84,7 @@ class SharesAccount:
     """The results of the scenario."""
 
     over_quota_worst: float
-    """Largest excess of a window over its limit, in messages per shard; at most 1."""
+    """Largest excess of a window over its limit, in messages per job; at most 1."""
 
     cycles_to_1_percent: int | None
     """Cycles from the moment at which beta's new demand was known until every share was within 1 % of its fair part."""
@@ -164,7 +163,7 @@ def take_shares_account(run: SharesRun) -> SharesBooks:
 
 
 def _worst(admitted: dict[tuple[str, str], Admissions], run: SharesRun, group: str) -> float:
-    """Return the largest excess of a window over ``burst + rate * length``, in messages per shard."""
+    """Return the largest excess of a window over ``burst + rate * length``, in messages per job."""
     parts = [admitted[job, group] for job in run.jobs]
     times = np.concatenate([part.time_ms for part in parts])
     messages = np.concatenate([part.messages for part in parts])
@@ -173,7 +172,7 @@ def _worst(admitted: dict[tuple[str, str], Admissions], run: SharesRun, group: s
     total = np.cumsum(messages[order])
     lowest = np.minimum.accumulate(total - messages[order] - earned)
     excess = float((total - earned - lowest).max()) - GROUPS[group] * BURST_SECONDS
-    return max(0.0, excess) / (run.shards * len(run.jobs))
+    return max(0.0, excess) / len(run.jobs)
 
 
 def _utilisation(admitted: dict[tuple[str, str], Admissions], jobs: Sequence[str], start_ms: int, end_ms: int) -> float:

@@ -30,7 +30,6 @@ from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 
 ROOT: Final = Path(__file__).parent.parent
-SHARDS: Final = 4
 GROUPS: Final[list[dict[str, Any]]] = [
     {"prefix": "gold", "namespaces": 400, "messages_per_second": 2500, "zipf_exponent": 0.8, "bursts": False},
     {"prefix": "bronze", "namespaces": 400, "messages_per_second": 2500, "zipf_exponent": 1.1, "bursts": False},
@@ -109,7 +108,6 @@ def soak_settings(out: Path, place: Path | str) -> JobSettings:
                 "namespace": "namespace",
                 "size": "size_bytes",
                 "order_by": ["ts", "id"],
-                "shards": SHARDS,
             },
             "sink": {"format": "delta", "path": f"{place}/admitted"},
             "rejected": {"format": "delta", "path": f"{place}/rejected"},

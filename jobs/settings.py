@@ -58,7 +58,6 @@ class ThrottleSettings(_Settings):
     size: str | None = None
     order_by: list[str] = []
     direction: Literal["publish", "dispatch"] = "publish"
-    shards: int | None = Field(default=None, ge=1, le=4096)
 
 
 class ExchangeSettings(_Settings):
@@ -211,7 +210,7 @@ def _override(document: dict[str, object], override: str) -> None:
     """Replace one value; in a mapping of options the rest of the key, including its dots, is the option's name."""
     key, equals, text = override.partition("=")
     if not equals:
-        raise ConfigurationError(f"--set {override}: write it as key=value, such as throttle.shards=16")
+        raise ConfigurationError(f"--set {override}: write it as key=value, such as throttle.direction=dispatch")
     model: type[BaseModel] | None = JobSettings
     here, rest = document, key
     while "." in rest and model is not None:

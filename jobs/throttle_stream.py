@@ -52,7 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--conf", type=Path, required=True, help="YAML file of settings, such as conf/throttle.yaml")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, such as throttle.shards=16"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a setting, such as throttle.direction=dispatch",
     )
     return parser
 

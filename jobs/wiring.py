@@ -58,7 +58,6 @@ def make_throttle(settings: ThrottleSettings, exchange: ExchangeSettings | None 
         size=settings.size,
         order_by=settings.order_by or None,
         direction=settings.direction,
-        shards=settings.shards,
         exchange=None if exchange is None or exchange.path is None else exchange.model_dump(),
     )
 

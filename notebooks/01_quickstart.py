@@ -26,7 +26,7 @@ if "dbutils" in globals():
 else:
     home = Path(tempfile.mkdtemp(prefix="throttle-quickstart-"))
 
-# This stream is small, so one shard of state (`shards=1` below) and one partition for shuffles are enough.
+# This stream is small, so one partition for shuffles is enough.
 spark.conf.set("spark.sql.shuffle.partitions", "1")
 
 # COMMAND ----------
@@ -96,7 +96,7 @@ policies.write_text(POLICIES)
 
 from spark_throttle.spark import Throttle
 
-throttle = Throttle(policies=policies, namespace="namespace", size="size_bytes", order_by=["id"], shards=1)
+throttle = Throttle(policies=policies, namespace="namespace", size="size_bytes", order_by=["id"])
 
 
 def start():
@@ -240,7 +240,6 @@ dry_run = Throttle(
     namespace="namespace",
     size="size_bytes",
     order_by=["id"],
-    shards=1,
 )
 (
     dry_run.write_stream(events)

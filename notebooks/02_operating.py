@@ -71,7 +71,7 @@ events = (
     .load()
 )
 throttle = Throttle(
-    policies=home / "policies.yaml", namespace="namespace", size="size_bytes", order_by=["ts", "id"], shards=1
+    policies=home / "policies.yaml", namespace="namespace", size="size_bytes", order_by=["ts", "id"]
 )
 query = (
     throttle.write_stream(events)
@@ -188,7 +188,7 @@ proposals = {
 
 def replay(policies):
     """Return how many messages of bronze wait after each batch, and how many were rejected in the end."""
-    job, last, waits = SimulatedJob(policies, shards=1), start, []
+    job, last, waits = SimulatedJob(policies), start, []
     for batch_time, rows in arrivals.groupby("batch_time"):
         for name, messages, size in zip(rows["scope"], rows["offered_messages"], rows["offered_bytes"]):
             job.offer([(name, int(size) // int(messages))] * int(messages))
@@ -217,6 +217,6 @@ plt.show()
 # MAGIC %md
 # MAGIC ## Where to go from here
 # MAGIC
-# MAGIC - `docs/operating.md`: what to alert on, the metrics for Prometheus, how many shards.
+# MAGIC - `docs/operating.md`: what to alert on, the metrics for Prometheus.
 # MAGIC - `docs/policy-changes.md`: what a changed quota does to those who wait.
 # MAGIC - `docs/testing-policies.md`: tests of your own policies with `SimulatedJob`.

@@ -54,7 +54,7 @@ spark.dataSource.register(ThrottleLoadSource)
 def start(job, messages_per_second):
     """Start a query that shares its quotas with the others of the exchange."""
     throttle = Throttle(
-        policies=home / "policies.yaml", namespace="namespace", size="size_bytes", order_by=["ts", "id"], shards=1,
+        policies=home / "policies.yaml", namespace="namespace", size="size_bytes", order_by=["ts", "id"],
         exchange={"path": str(home / "exchange"), "job": job, "interval": 1, "lease": 10},
     )  # fmt: skip
     group = {"prefix": job, "namespaces": 2, "messages_per_second": messages_per_second}

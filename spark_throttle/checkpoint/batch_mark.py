@@ -2,7 +2,7 @@
 
 Spark gives the same numbers again after a checkpoint was put back, and a copy of a checkpoint numbers its batches as
 the original does. So the sinks that count batches keep a batch's identity in addition to its number. The identity
-covers what the shards report: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
+covers what the decider reports: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
 of that is a function of what was logged, so a batch that is run again has the same identity under any release.
 """
 
@@ -34,7 +34,7 @@ class BatchMark:
 
     batch: int
     identity: str
-    """Digest of what the shards report of the batch; empty where it is not known."""
+    """Digest of what the decider reports of the batch; empty where it is not known."""
 
     def of_part(self, part: str) -> BatchMark:
         """Return the mark of the same batch in another table of the query."""

@@ -7,19 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from spark_throttle.checkpoint.drained import refuse_drained
-from spark_throttle.checkpoint.offset_log import OffsetLog
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, ShardCountChangedError
+from spark_throttle.errors import ConfigurationError, DamagedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.typed_fields import short_text, whole_number
+from spark_throttle.files.typed_fields import short_text
 from spark_throttle.files.versioned_json import read_versioned, versioned
 
 _NAME = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
-FORMAT = 2
-"""Version 2 names the handovers to other numbers of shards; it is written where there were any."""
-
-MOST_SHARDS: Final = 4096
+FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +29,7 @@ class Manifest:
     remember the batches that were undone under the earlier name.
     """
 
-    shards: int
     direction: str
-    reshardings: tuple[Resharding, ...] = ()
-    """The changes of the number of shards, in their order."""
-
-    def shards_of(self, batch: int) -> int:
-        """Return the number of the shards that ran the newest batch: the former one if none has run since a change."""
-        last = self.reshardings[-1] if self.reshardings else None
-        return self.shards if last is None or last.batch != batch else last.former_shards
-
-
-@dataclass(frozen=True, slots=True)
-class Resharding:
-    """A change of the number of shards."""
-
-    batch: int
-    """The last batch of the former shards."""
-
-    former_shards: int
-    handover: str
-    """The name of what the new shards begin with (`handover`)."""
-
-
-def refuse_shards(shards: int) -> None:
-    """Refuse what is no number of shards.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is none.
-    """
-    if type(shards) is not int or not 1 <= shards <= MOST_SHARDS:
-        raise ConfigurationError(f"shards is {shards!r}; give a number from 1 to {MOST_SHARDS}")
 
 
 def read_manifest(directory: Directory) -> Manifest | None:
@@ -77,20 +41,7 @@ def _parsed(fields: dict[str, Any]) -> Manifest:
     direction = short_text(fields, "direction")
     if direction not in _DIRECTIONS:
         raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
-    return Manifest(
-        short_text(fields, "query", least=1),
-        whole_number(fields, "shards", least=1, most=MOST_SHARDS),
-        direction,
-        tuple(_resharding(each) for each in fields.get("reshardings", ())),
-    )
-
-
-def _resharding(fields: dict[str, Any]) -> Resharding:
-    return Resharding(
-        whole_number(fields, "batch"),
-        whole_number(fields, "former_shards", least=1, most=MOST_SHARDS),
-        short_text(fields, "handover", least=1),
-    )
+    return Manifest(short_text(fields, "query", least=1), direction)
 
 
 def bound_manifest(directory: Directory) -> Manifest:
@@ -141,14 +92,7 @@ def rename(directory: Directory, manifest: Manifest, query: str) -> Manifest:
     return renamed
 
 
-def reshard(directory: Directory, manifest: Manifest, shards: int, reshardings: tuple[Resharding, ...]) -> Manifest:
-    """Write the manifest with another number of shards, and return it."""
-    changed = replace(manifest, shards=shards, reshardings=reshardings)
-    _write(directory, changed)
-    return changed
-
-
-def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool = True) -> Manifest:
+def bind(directory: Directory, *, direction: str, may_begin: bool = True) -> Manifest:
     """Return the manifest, writing it at the first start.
 
     Parameters
@@ -160,10 +104,8 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     ------
     DrainedError
         If the waiting rows of the checkpoint were written elsewhere.
-    ShardCountChangedError
-        If the checkpoint was written with another number of shards.
     ConfigurationError
-        If it was written for the other direction.
+        If the checkpoint was written for the other direction.
     DamagedError
         If the manifest is gone and the query has run.
     """
@@ -172,24 +114,20 @@ def bind(directory: Directory, *, shards: int, direction: str, may_begin: bool =
     if manifest is None:
         if not may_begin or directory.names("epochs"):  # under a new name, sinks would take again what they have
             raise _gone(directory)
-        manifest = Manifest(uuid.uuid4().hex, shards, direction)
+        manifest = Manifest(uuid.uuid4().hex, direction)
         _write(directory, manifest)
-    refuse_unbound(manifest, shards=shards, direction=direction)
+    refuse_unbound(manifest, direction=direction)
     return manifest
 
 
-def refuse_unbound(manifest: Manifest, *, shards: int, direction: str) -> None:
-    """Refuse a query of another number of shards, or of the other direction, than its checkpoint.
+def refuse_unbound(manifest: Manifest, *, direction: str) -> None:
+    """Refuse a query of the other direction than its checkpoint.
 
     Raises
     ------
-    ShardCountChangedError
-        If the checkpoint was written with another number of shards.
     ConfigurationError
-        If it was written for the other direction.
+        If the checkpoint was written for the other direction.
     """
-    if manifest.shards != shards:
-        raise ShardCountChangedError(manifest.shards, shards)
     if manifest.direction != direction:
         raise ConfigurationError(
             f"this checkpoint limits {manifest.direction}, but {direction} was asked for: the balances it holds belong "
@@ -197,27 +135,5 @@ def refuse_unbound(manifest: Manifest, *, shards: int, direction: str) -> None:
         )
 
 
-def refuse_before_resharding(directory: Directory, manifest: Manifest, log: OffsetLog) -> None:
-    """Refuse a checkpoint that was put back to before its number of shards changed, without its control directory.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If the checkpoint's newest batch is earlier than the last of the former shards.
-    """
-    last = manifest.reshardings[-1].batch if manifest.reshardings else -1
-    if log.committed < last:
-        raise CheckpointMismatchError(
-            f"the control directory {directory.location}",
-            f"is of {manifest.shards} shards since batch {last + 1}, and the checkpoint has committed batches up to "
-            f"{log.committed}",
-            f"the checkpoint was put back to before its number of shards changed: restore the control directory from "
-            f"the same backup, and start with {manifest.reshardings[-1].former_shards} shards",
-        )
-
-
 def _write(directory: Directory, manifest: Manifest) -> None:
-    fields = asdict(manifest)
-    if not manifest.reshardings:
-        del fields["reshardings"]
-    directory.write(_NAME, versioned(FORMAT if manifest.reshardings else 1, fields))
+    directory.write(_NAME, versioned(FORMAT, asdict(manifest)))

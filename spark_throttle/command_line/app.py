@@ -46,7 +46,6 @@ app.command()(watch.status)
 app.command()(capacity.capacity)
 app.command()(serve.serve)
 app.command()(checkpoints.drain)
-app.command()(checkpoints.reshard)
 
 
 def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer

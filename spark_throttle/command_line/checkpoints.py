@@ -1,4 +1,4 @@
-"""`spark-throttle drain` and `reshard`: what is done to the checkpoint of a query that has stopped.
+"""`spark-throttle drain`: what is done to the checkpoint of a query that has stopped.
 
 They start Spark in this process, by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is
 given `--properties-file` and `--conf`. Where a session runs already, they use it.
@@ -66,29 +66,6 @@ def drain(
 
         done = drained(spark, checkpoint, into, format=written_as.value, control_path=control_path)
     _answer(done, str(done), output)
-
-
-def reshard(
-    checkpoint: Checkpoint,
-    shards: Annotated[int, typer.Option(min=1, help="The new number of shards.")],
-    control_path: ControlPath = None,
-    properties_file: PropertiesFile = None,
-    conf: Conf = None,
-    output: OutputForm = Form.TEXT,
-) -> None:
-    """Hand the queues and balances of a stopped query over to another number of shards.
-
-    The query is started with that number next.
-    """
-    from spark_throttle.checkpoint.manifest import refuse_shards
-
-    refuse_shards(shards)  # before Spark starts, which takes a while
-    with _session("reshard", checkpoint, properties_file, conf or ()) as spark:
-        from spark_throttle.spark import reshard as resharded
-
-        former = resharded(spark, checkpoint, shards, control_path=control_path)
-    said = f"{checkpoint} had {former} shards and has {shards}: start the query with shards={shards}"
-    _answer({"former_shards": former, "shards": shards}, said, output)
 
 
 def _answer(value: object, said: str, form: Form) -> None:

@@ -1,10 +1,10 @@
-"""The shards' usage reports of every batch, on their way back to the control plane.
+"""The decider's usage reports of every batch, on their way back to the control plane.
 
 The reports of a batch are in files named by its number, written before the batch is committed. A batch that is run
 again writes the same bytes under the same names, because its decisions are a function of what was logged.
 
-An epoch reaches every shard. So a batch without reports is one for which no epoch was due and which brought no row to
-any shard: it moved nothing, and nothing of it is lost. It has no file or, in older checkpoints, a file without reports.
+A batch without reports is one for which no epoch was due and which brought no row: it moved nothing, and nothing of it
+is lost. It has no file.
 
 Once the next epoch but one is made, a batch's reports are put away in another folder, in one compressed file: a
 checkpoint that is put back to the batch needs them again, to make the epoch after it. Every batch lists the first
@@ -37,7 +37,7 @@ def write_reports(directory: Directory, batch: int, reports: list[bytes], *, par
     Parameters
     ----------
     part
-        Distinguishes the files of one batch: the shard's number where every shard writes its own.
+        Distinguishes the files of one batch.
     """
     name = f"{_FOLDER}/{batch:012d}.{part}"
     if reports:

@@ -1,4 +1,4 @@
-"""Which files hold the payload of a shard's waiting rows, and when such a file may be deleted.
+"""The files that hold the payload of waiting rows, and when such a file may be deleted.
 
 The state keeps this list, so it goes back with the state when a checkpoint is put back. A file of which no row waits
 stays until no checkpoint can be put back to a batch in which one waited. Its age is counted in epochs: each epoch is at
@@ -24,7 +24,7 @@ class QueueFiles:
     """The files outside the state that hold payload of waiting rows, or held some not long ago."""
 
     written: int = 0
-    """Number of files that the shard has written; the next file has this number."""
+    """Number of files that were written; the next file has this number."""
 
     waiting: tuple[str, ...] = ()
     """The names of the files of which rows wait."""

@@ -262,7 +262,10 @@ class CompiledPolicy:
     queue: QueueBounds
 
     destinations: Destinations | None = None
-    """`None` if no resource group stands for a destination; shards have none, for the rates in force reach them."""
+    """`None` if no resource group stands for a destination; the decider has none, for the rates in force reach it."""
+
+    group_is_by_namespace: Bools | None = None
+    """Shape (G,): whether all namespaces of a group compete alike, and not first its tenants; `None` if none is so."""
 
     @property
     def has_time(self) -> bool:

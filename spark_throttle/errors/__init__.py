@@ -6,7 +6,6 @@
     ├── PolicyError                 fix the policy document, then try again
     │   └── StoredPolicyError       correct the document that a store holds
     ├── ConfigurationError          fix the call or the job's settings, then try again
-    │   ├── ShardCountChangedError  restore the shard count, or reshard the checkpoint
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
@@ -61,7 +60,6 @@ from spark_throttle.errors.configuration import (
     NativeWriterError,
     NotInstalledError,
     PolicyError,
-    ShardCountChangedError,
     StoredPolicyError,
     TableOutOfReachError,
     UnsentCallsError,
@@ -111,7 +109,6 @@ __all__ = [
     "PacerClosedError",
     "PolicyError",
     "QueueOverflowError",
-    "ShardCountChangedError",
     "SignInUnavailableError",
     "SourceChangedError",
     "StoreError",

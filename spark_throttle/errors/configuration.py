@@ -54,22 +54,6 @@ class NotInstalledError(ConfigurationError):
         return (type(self), (self.what, self.where, self.remedy))
 
 
-class ShardCountChangedError(ConfigurationError):
-    """The checkpoint was written with a different number of shards."""
-
-    def __init__(self, stored_shards: int, asked_shards: int) -> None:
-        self.stored_shards = stored_shards
-        self.asked_shards = asked_shards
-        super().__init__(
-            f"this checkpoint holds {stored_shards} shards, but {asked_shards} were requested; its queues and "
-            f"balances are kept by shard: set shards={stored_shards}, or hand them over to {asked_shards} shards "
-            f"first, by `spark-throttle reshard` or spark_throttle.spark.reshard (docs/changing-a-job.md)"
-        )
-
-    def __reduce__(self) -> tuple[type[ShardCountChangedError], tuple[int, int]]:
-        return (type(self), (self.stored_shards, self.asked_shards))
-
-
 class CheckpointMismatchError(ConfigurationError):
     """The checkpoint and something that its query has written do not share one history.
 

@@ -45,12 +45,6 @@ from spark_throttle.policy.model import (
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
-_LATER_KEYS: Final = ("max_message_bytes", "request_percentage")
-"""Keys that the first release did not have and that are `None` while unset; none is the last of its section."""
-
-_UNSET_DESTINATION: Final = ',"destination":null'
-"""As `_LATER_KEYS`; it is the last key of its section."""
-
 _DEFAULT_FLOOR_PARTS: Final = 100
 
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
@@ -65,12 +59,7 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    # Keys that older releases do not know are left out while unset, so that both name the content alike.
-    text = document.model_dump_json(exclude=None if document.exempt else {"exempt"})
-    for key in _LATER_KEYS:
-        # Inside a JSON string a quotation mark follows a backslash, so this text is a key wherever it is found.
-        text = text.replace(f'"{key}":null,', "")
-    text = text.replace(_UNSET_DESTINATION, "")
+    text = document.model_dump_json()
     for lock in ("true", "false"):
         text = text.replace(f'"locked":{lock},', "")  # who may change an entry decides about no row
     digest.update(text.encode())
@@ -114,6 +103,9 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
+        group_is_by_namespace=np.array(
+            [group.fair_between == "namespaces" for group in document.resource_groups.values()], dtype=np.bool_
+        ),
         destinations=_destinations(document, direction, 1 + len(tenants)),
     )
 

@@ -16,14 +16,13 @@ from spark_throttle.spark.spark_version import check_installed
 
 if TYPE_CHECKING:
     from spark_throttle.spark.offline.drain import DrainedQuery, drain
-    from spark_throttle.spark.offline.reshard import reshard
     from spark_throttle.spark.throttle import Throttle
     from spark_throttle.spark.writer import ThrottledStreamWriter
     from spark_throttle.status.status import ScopeStatus, Status
 
 check_installed()
 
-__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain", "reshard"]
+__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain"]
 
 __getattr__ = door(
     __name__,
@@ -34,6 +33,5 @@ __getattr__ = door(
         "Throttle": "spark_throttle.spark.throttle",
         "ThrottledStreamWriter": "spark_throttle.spark.writer",
         "drain": "spark_throttle.spark.offline.drain",
-        "reshard": "spark_throttle.spark.offline.reshard",
     },
 )

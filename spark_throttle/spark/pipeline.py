@@ -1,18 +1,17 @@
-"""The assembly of a throttled query over one stream: helper columns, control rows, shard operator and sink.
+"""The assembly of a throttled query over one stream: helper columns, control rows, decider and sink.
 
 ::
 
     events -> FramePacker ---.
-                             +-> groupBy(shard) -> ShardOperator -> frames: rows that leave, usage
+                             +-> groupBy(one key) -> Decider -> frames: rows that leave, usage
     ThrottleControlSource ---'
 
-The user's columns travel packed (`frames`). Grants and policies arrive as rows of a second source, so that Spark's
+The user's columns travel packed (`frames`). Policies and shares arrive as rows of a second source, so that Spark's
 offset log pins them. Everything here runs on the driver, once per start.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
-from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
     as_column,
@@ -47,7 +45,7 @@ from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.columns.volatile import volatile_columns
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.rows.pack_frames import FramePacker
-from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.shard.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
@@ -64,8 +62,6 @@ from spark_throttle.store.policy_location import PolicyLocation
 logger = logging.getLogger(__name__)
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
-FRAME_SHARDS: Final = 8
-"""The shards of a query whose user gives no number."""
 
 _VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
 
@@ -79,7 +75,6 @@ class ThrottleSettings:
     size: ColumnLike | None
     order_by: Sequence[ColumnLike] | None
     direction: Direction
-    shards: int | None
     exchange: ExchangeOptions | None
 
 
@@ -94,11 +89,6 @@ class Pipeline:
     def has_shares(self) -> bool:
         """Whether the job shares its quotas with other jobs."""
         return self.settings.exchange is not None
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return self.settings.shards or FRAME_SHARDS
 
     @property
     def waiting_schema(self) -> StructType:
@@ -133,19 +123,18 @@ class Pipeline:
         are given, the control source checks them when the query starts (`start_check`).
         """
         events, given = self.events, self.settings
-        keys = shard_keys(events.sparkSession, self.shards)
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        pack = FramePacker(keys, tuple(helped.columns), derived)
+        pack = FramePacker(tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, FRAME_DDL)
-        together = packed.unionByName(self._control(keys, control_path, sinks))
+        together = packed.unionByName(self._control(control_path, sinks))
         outlet = FileOutlet(plan) if plan is not None else None
         room = queue_room(given.policies, events.sparkSession)
         # Where the executors write what is decided, they were asked for the control directory before.
         queue = queue_storage(events.sparkSession, control_path, is_seen=plan is not None or is_explained)
-        operator = ShardOperator(keys, is_explained, room, outlet, partition_columns, queue=queue)
-        return together.groupBy("shard").applyInPandasWithState(
+        operator = Decider(is_explained, room, outlet, partition_columns, queue=queue)
+        return together.groupBy("key").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
@@ -183,15 +172,15 @@ class Pipeline:
         check_columns(schema)
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
 
-    def _control(self, keys: tuple[int, ...], control_path: str, sinks: Sinks | None) -> DataFrame:
+    def _control(self, control_path: str, sinks: Sinks | None) -> DataFrame:
         spark = self.events.sparkSession
         spark.dataSource.register(ThrottleControlSource)
-        options = control_options(spark, self.settings, keys, control_path, sinks)
+        options = control_options(spark, self.settings, control_path, sinks)
         return spark.readStream.format(CONTROL_FORMAT).options(**options).load()
 
 
 def control_options(
-    spark: SparkSession, given: ThrottleSettings, keys: tuple[int, ...], control_path: str, sinks: Sinks | None
+    spark: SparkSession, given: ThrottleSettings, control_path: str, sinks: Sinks | None
 ) -> dict[str, str]:
     """Return the options with which a source opens the control plane."""
     options = {
@@ -199,7 +188,6 @@ def control_options(
         "controlPath": control_path,
         "direction": given.direction,
         "batchesRetained": str(batches_retained(spark)),
-        "shardKeys": json.dumps(keys),
         "cores": str(cluster_cores(spark)),
     }
     if given.exchange is not None:

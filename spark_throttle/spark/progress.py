@@ -2,7 +2,7 @@
 
 Spark counts what passes between its operators: ``numInputRows`` counts control rows and the rows of the user's source,
 each as often as Spark reads it, and ``numOutputRows`` counts frames, or nothing. Here both count the user's rows, from
-the reports that the shards write before their batch is committed; so they are the same when a batch runs again.
+the reports that the decider writes before their batch is committed; so they are the same when a batch runs again.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ::
 
-    ThrottleReferenceSource -> groupBy(shard) -> ShardOperator -> frames: places of rows that leave, usage
+    ThrottleReferenceSource -> groupBy(one key) -> Decider -> frames: places of rows that leave, usage
                                                                     |
     files ---- Spark's reader, joined with the places, user's expressions ----> sink
 
@@ -23,7 +23,6 @@ from pyspark.sql import Column, DataFrame
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.pipeline import (
@@ -40,7 +39,7 @@ from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.references.reading_sums import packed_sums
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
-from spark_throttle.spark.shard.operator import STATE_SCHEMA, ShardOperator
+from spark_throttle.spark.shard.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.payload_reader import PayloadSource
@@ -52,9 +51,6 @@ from spark_throttle.spark.state_reader import is_readable, waiting_places
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
-
-REFERENCE_SHARDS = 1
-"""The shards of a query whose user gives no number: one decides on millions of references a second, exactly."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +72,6 @@ class ReferencePipeline:
     def has_shares(self) -> bool:
         """Whether the job shares its quotas with other jobs."""
         return self.settings.exchange is not None
-
-    @property
-    def shards(self) -> int:
-        """The number of shards."""
-        return self.settings.shards or REFERENCE_SHARDS
 
     def problem(self, partition_columns: Sequence[str]) -> str | None:
         """Return why this query cannot decide on references; `None` if it can."""
@@ -113,19 +104,17 @@ class ReferencePipeline:
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
-        keys = shard_keys(spark, self.shards)
         reading = FirstReading(
-            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns, keys,
+            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns,
             found.condition,
         )  # fmt: skip
         slots = str(task_slots(spark))
         spark.dataSource.register(ThrottleReferenceSource)
-        options = control_options(spark, given, keys, control_path, sinks)
+        options = control_options(spark, given, control_path, sinks)
         rows = spark.readStream.format(REFERENCE_FORMAT).options(
             **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=slots
         )
-        operator = ShardOperator(
-            keys,
+        operator = Decider(
             is_explained,
             queue_room(given.policies, spark),
             partition_columns=tuple(found.partition_columns),
@@ -134,7 +123,7 @@ class ReferencePipeline:
         )
         return (
             rows.load()
-            .groupBy("shard")
+            .groupBy("key")
             .applyInPandasWithState(operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout")
         )
 

@@ -1,6 +1,6 @@
 """What a start on an existing checkpoint is refused for, before anything is written.
 
-A checkpoint may belong to a query without the throttle, to other shards or the other direction, or its uncommitted
+A checkpoint may belong to a query without the throttle, or of the other direction, or its uncommitted
 batch may be in a sink, decided otherwise. And rows may wait that cannot leave with the stream's columns. All of this
 would else end the query later: in Spark's words, or in every batch in which such a row leaves.
 
@@ -63,7 +63,6 @@ def refuse_restart(
     definition: Definition,
     waiting_schema: StructType | None,
     *,
-    shards: int,
     direction: Direction,
 ) -> None:
     """Refuse to start a query on a checkpoint that is not of this query, or whose rows cannot go on.
@@ -77,8 +76,6 @@ def refuse_restart(
 
     Raises
     ------
-    ShardCountChangedError
-        If the checkpoint has another number of shards.
     DefinitionChangedError
         If a sink has the uncommitted batch, or may have it, as decided by another definition.
     ConfigurationError
@@ -89,7 +86,7 @@ def refuse_restart(
     manifest, before = read_manifest(directory), read_open_batch(directory)
     if manifest is None:
         return
-    refuse_unbound(manifest, shards=shards, direction=direction)
+    refuse_unbound(manifest, direction=direction)
     if before is None:
         return
     if read_offset_log(log).committed >= 0 and is_readable(checkpoint):

@@ -68,7 +68,7 @@ def read_queued(
 def queued_after(
     spark: SparkSession, checkpoint: str, control_path: str, batch: int, *, schema: StructType | None = None
 ) -> DataFrame:
-    """Return the rows that wait after a batch as `read_queued` does, with their position in the queue of their shard.
+    """Return the rows that wait after a batch as `read_queued` does, with their position in the queue.
 
     By the column ``queue_position``, the rows of a namespace are in the order in which they would leave, also those of
     a query that decides on references. This process must see the checkpoint.
@@ -76,15 +76,13 @@ def queued_after(
     return _queued(spark, checkpoint, control_path, schema, batch)
 
 
-def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = None) -> int:
-    """Return how many rows wait after a batch, by default the last committed one; no payload is read."""
-    return sum(waiting_by_key(spark, checkpoint, batch).values())
+def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = None) -> int | None:
+    """Return how many rows wait after a batch, by default the last committed one; no payload is read.
 
-
-def waiting_by_key(spark: SparkSession, checkpoint: str, batch: int | None = None) -> dict[int, int]:
-    """Return by the key of every shard how many rows wait in it."""
-    counts = state_blocks(spark, checkpoint, batch).mapInArrow(_counts, "key int, waiting long").collect()
-    return {row["key"]: row["waiting"] for row in counts}
+    Returns `None` if the state is gone.
+    """
+    counts = state_blocks(spark, checkpoint, batch).mapInArrow(_counts, "waiting long").collect()
+    return sum(row["waiting"] for row in counts) if counts else None
 
 
 def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
@@ -130,8 +128,7 @@ class _Fit:
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         counts = [len(_opened(block.as_py()).state.queue) for block in batch.column("block")]
-        keys = batch.column("key").cast(pa.int32())
-        yield pa.RecordBatch.from_pydict({"key": keys, "waiting": pa.array(counts, pa.int64())})
+        yield pa.RecordBatch.from_pydict({"waiting": pa.array(counts, pa.int64())})
 
 
 def _queued(
@@ -187,7 +184,7 @@ def is_readable(checkpoint: str) -> bool:
 
 
 def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None) -> DataFrame:
-    """Return the states of all shards after a batch, by default the last committed one: ``key`` and ``block``.
+    """Return the state after a batch, by default the last committed one, as the one row of a column ``block``.
 
     Raises
     ------
@@ -201,7 +198,7 @@ def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None)
     if batch is not None:
         reader = reader.option("batchId", batch)
     state = reader.load(checkpoint)
-    return state.select(F.col("key.shard").alias("key"), F.col("value.groupState.block").alias("block"))
+    return state.select(F.col("value.groupState.block").alias("block"))
 
 
 def _operator(spark: SparkSession, checkpoint: str) -> Row:
@@ -243,7 +240,7 @@ class _SchemaReader:
             frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
             of_schema = {place.schema: frame for frame in frames if (place := FramePlace.of(frame)) is not None}
             wanted = [*of_schema.values(), *(frame for frame in frames if not is_place(frame))]
-            opened = self.storage.folder(0).open(wanted)
+            opened = self.storage.folder().open(wanted)
             found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in opened}
             yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})
 
@@ -271,7 +268,7 @@ class QueueUnpacker:
         rows_of_frame = np.bincount(stored.frame_of_row, minlength=len(stored.frames)).tolist()
         for frame, count in zip(stored.frames, rows_of_frame, strict=True):
             end = start + count
-            (opened,) = self.storage.folder(0).open([frame])
+            (opened,) = self.storage.folder().open([frame])
             rows = decode(opened).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
             (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
             names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
@@ -283,4 +280,4 @@ class QueueUnpacker:
 
 
 def _opened(block: bytes) -> StoredState:
-    return unpack_state(block, "the state of a shard")
+    return unpack_state(block, "the decider's state")

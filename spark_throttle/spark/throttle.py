@@ -17,7 +17,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
-from spark_throttle.checkpoint.manifest import refuse_shards
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.options import ExchangeOptions
@@ -63,10 +62,6 @@ class Throttle:
         the stream has them and the topic, and otherwise an arbitrary order that is the same at every attempt.
     direction
         The quotas of a policy that this job enforces: ``publish`` (into the lake) or ``dispatch`` (out of it).
-    shards
-        Number of parallel parts of the state; `reshard` changes it on a checkpoint. The default is 8, or 1 if the query
-        decides on references. A new query that `write_stream` starts has as many state partitions, unless
-        ``spark.sql.shuffle.partitions`` is fewer; for `apply`, set that to this number before you start the query.
     exchange
         Place where this job meets the jobs with which it shares the quotas of its tenants and groups: a directory,
         ``delta:`` and a table, or a mapping with the keys of ``exchange`` in ``conf/throttle.yaml``. By default the
@@ -87,17 +82,14 @@ class Throttle:
         size: ColumnLike | None = None,
         order_by: Sequence[ColumnLike] | None = None,
         direction: Direction = "publish",
-        shards: int | None = None,
         exchange: str | Mapping[str, Any] | None = None,
     ) -> None:
         if direction not in ("publish", "dispatch"):
             raise ConfigurationError(f"direction is {direction!r}; give 'publish' or 'dispatch'")
-        if shards is not None:
-            refuse_shards(shards)
         if isinstance(order_by, str):
             raise ConfigurationError(f"order_by is {order_by!r}; give a list of columns: [{order_by!r}]")
         shared = None if exchange is None else ExchangeOptions.parse(exchange)
-        self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shards, shared)
+        self._settings = ThrottleSettings(_located(policies), namespace, size, order_by, direction, shared)
         self._looks: dict[str, ControlLook] = {}
         self._metered = MeteredQuery()
 
@@ -147,7 +139,7 @@ class Throttle:
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_restart(
             spark, checkpoint, control_path, definition, pipeline.waiting_schema,
-            shards=pipeline.shards, direction=self._settings.direction,
+            direction=self._settings.direction,
         )  # fmt: skip
         with told_in_one_line():
             return pipeline.decided(control_path, definition)

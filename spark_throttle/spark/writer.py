@@ -63,7 +63,7 @@ from spark_throttle.spark.sinks.writer_choice import (
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
-from spark_throttle.spark.start.state_partitions import one_for_each_shard
+from spark_throttle.spark.start.state_partitions import one_state_partition
 from spark_throttle.spark.start.state_stores import refuse_state_store
 from spark_throttle.spark.start.task_slots import task_slots
 
@@ -320,7 +320,7 @@ class ThrottledStreamWriter:
         definition = pipeline.definition(places, self._partition_columns)
         refuse_restart(
             self._events.sparkSession, checkpoint, control_path, definition, pipeline.waiting_schema,
-            shards=pipeline.shards, direction=pipeline.settings.direction,
+            direction=pipeline.settings.direction,
         )  # fmt: skip
         choice = self._choice(source, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
@@ -352,7 +352,7 @@ class ThrottledStreamWriter:
         self._log_choices(source, choice, target, control_path)
         self._begins(control_path)
         try:
-            with one_for_each_shard(self._events.sparkSession, checkpoint, pipeline.shards):
+            with one_state_partition(self._events.sparkSession, checkpoint):
                 query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None

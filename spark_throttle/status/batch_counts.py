@@ -1,4 +1,4 @@
-"""What a batch moved in all, from the reports of its shards."""
+"""What a batch moved in all, from its reports."""
 
 from __future__ import annotations
 

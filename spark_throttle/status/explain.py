@@ -1,9 +1,8 @@
 """Why a namespace is held as it is: the rule that won, the rules that lost, and what each level has left.
 
 There are two sources, which the answer keeps apart: what the policies say (`explain_policy`), and what a running job
-did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch's buckets and
-grants, and the reports of the batches since). The balance of a namespace's own bucket is in the state of its shard,
-which these files do not hold.
+did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch and the last
+reports). The balance of a namespace's own bucket is in the decider's state, which these files do not hold.
 
 A predicted release assumes that nothing more arrives: it is the time until each level has earned the tokens that its
 whole backlog needs.

@@ -2,7 +2,7 @@
 
 An epoch says what its job was charged between the epoch before it and itself (`core.time_quota.time_ledger`): the time
 used by every scope, that of exempt namespaces, and that which belongs to no namespace. A scope in debt waits for its
-throttle time, which is KIP-124's and no longer than the scope's window.
+throttle time, which is KIP-124's without its bound: a debt is repaid as a whole.
 
 A row of the usage table has what was settled before its batch was planned. An epoch that serves several batches, as
 those in which no row moves, counts in the first of them only, so the rows of a scope may be summed.

@@ -1,4 +1,4 @@
-"""Usage by scope: the sums of the shards' reports, as rows of the usage table and of `status`.
+"""Usage by scope: the sums of the decider's reports, as rows of the usage table and of `status`.
 
 A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
 name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,

@@ -21,7 +21,7 @@ _NO_NAMES: Final = pa.array([], pa.string())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNumbers:
-    """The numbers of a batch, as its shards reported them."""
+    """The numbers of a batch, as the decider reported them."""
 
     batch: int
     epoch: int

@@ -23,8 +23,7 @@ each::
 Flows of several domains may share the tokens of a wider scope: groups share those of the job, or of a tenant with
 namespaces in several groups. Rows go in the order of their tags over their domains' weights: while the wider scope is
 short, a flow is served by its weight times its domain's. The dominant resource is determined by the rates of the widest
-scope that truly runs short: a *loose* scope has enough for all that others let pass (`lending.shard_parts` finds
-these).
+scope that runs short.
 
 All values are integers, in units of ``2**-30`` seconds of the common time (``_vt``). Tags are rounded down and finish
 times rounded up, so that no flow is ever served for free; the error is one unit per batch, a millionth of a message.

@@ -38,7 +38,7 @@ class PayingTime:
         is_new
             Whether the batch brings the epoch.
         advanced_to_ms
-            The paying time to which the shard was advanced: time that was paid once is not paid again.
+            The paying time to which the state was advanced: time that was paid once is not paid again.
 
         Examples
         --------
@@ -54,7 +54,7 @@ class PayingTime:
         """
         since_ms = max(0, batch_ms - self.wall_ms)
         now_ms = self.paid_ms + (min(since_ms, MOST_LAG_MS) if is_new else since_ms)
-        is_ahead = advanced_to_ms > now_ms + MOST_LAG_MS  # a jump was paid: to wait it out would stop the shard
+        is_ahead = advanced_to_ms > now_ms + MOST_LAG_MS  # a jump was paid: to wait it out would stop the job
         return now_ms if is_ahead else max(now_ms, advanced_to_ms)
 
 

@@ -1,7 +1,7 @@
-"""The matches of the namespaces that shards remembered last, so that a batch resolves only names that are new.
+"""The matches of the namespaces that the decider remembered last, so that a batch resolves only names that are new.
 
 To resolve a name costs a hash and a split, which is more than anything else that a batch does for a namespace without
-rows. The names that a shard remembers after one batch are those that it knows before the next. So the process keeps
+rows. The names that are remembered after one batch are those that are known before the next. So the process keeps
 their matches, and finds them again by content: equal names under the same policy have equal matches. No decision
 depends on this memory, which is empty when a process starts.
 """
@@ -22,7 +22,7 @@ _MOST_TABLES = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """The names that a shard remembered after a batch, and their matches."""
+    """The names that were remembered after a batch, and their matches."""
 
     names: pa.StringArray
     matches: Matches
@@ -38,7 +38,7 @@ class _Table:
 
 
 class MatchMemory:
-    """The matches of the shards that this process decided last; beyond a million names, the oldest are dropped."""
+    """The matches of the batches that this process decided last; beyond a million names, the oldest are dropped."""
 
     def __init__(self) -> None:
         self._tables: list[_Table] = []
@@ -52,7 +52,7 @@ class MatchMemory:
         return match(pa.concat_arrays([known, new]), policy)
 
     def keep(self, names: pa.StringArray, matches: Matches, policy: CompiledPolicy) -> None:
-        """Keep the matches of `names` for the shard's next batch."""
+        """Keep the matches of `names` for the next batch."""
         self._tables.append(_Table(names, matches, policy))
         while len(self._tables) > _MOST_TABLES or sum(len(table.names) for table in self._tables) > _MOST_NAMES:
             del self._tables[0]

@@ -1,7 +1,7 @@
 r"""Names of namespaces as people and tools see them: always text, whatever bytes a namespace has.
 
 Spark's strings are bytes, and ``CAST(value AS STRING)`` turns any bytes into one. A namespace whose name is not valid
-UTF-8 is like any other: it has its own shard, flow and quotas, under its tenant's, a glob's or the default limits; the
+UTF-8 is like any other: it has its own flow and quotas, under its tenant's, a glob's or the default limits; the
 one difference is that no policy can name it. The usage table, the status and the page cannot hold such a name, and get
 this form of it:
 

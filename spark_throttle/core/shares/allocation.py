@@ -32,8 +32,6 @@ PLENTY = 1 << 52
 MOST_STRETCH = 4 * WHOLE
 """The largest level: its product with a part stays in int64."""
 
-_THOUSAND = 1000
-
 _LOOKS = 8
 """After so many looks for a level, one look halves the levels that are left."""
 
@@ -90,29 +88,9 @@ class Filling:
 
     @classmethod
     def of(cls, demand: Int64s, weight: Int64s, scope: Int64s, available: Int64s) -> Filling:
-        """Prepare claims; the arguments are those of `water_fill`."""
+        """Prepare claims, of which those on scopes that run short are cut to a level; arguments as in `water_fill`."""
         wanted = sums(scope, demand, len(available))
         is_short: Bools = np.logical_or.reduce(wanted > available, axis=1)
-        return cls.of_scopes(demand, weight, scope, available, is_short)
-
-    @classmethod
-    def of_scopes(
-        cls,
-        demand: Int64s,
-        weight: Int64s,
-        scope: Int64s,
-        available: Int64s,
-        is_short: Bools,
-        stretch: Int64s | None = None,
-    ) -> Filling:
-        """Prepare claims, of which those on the scopes of `is_short` are cut to a level.
-
-        Parameters
-        ----------
-        stretch
-            Shape (scopes, 2): the factor at which the whole of a resource counts in a dominant share, in 2**-30ths and
-            at most `MOST_STRETCH`; 0 for a resource that does not count. By default, both factors are 1.
-        """
         is_taken = is_short[once(scope)]
         rows = None if is_taken.all() else np.flatnonzero(np.broadcast_to(is_taken, scope.shape))
         of_rows = scope if rows is None else scope[rows]
@@ -123,8 +101,7 @@ class Filling:
         whole = rows_of(available, here)
         capped = _capped(demand if rows is None else rows_of(demand, rows), whole)
         part = quotient(capped, whole, FACTOR_BITS, round_up=True)
-        counted = part if stretch is None else -(-part * rows_of(stretch, here) >> FACTOR_BITS)
-        share, own = by_row(np.maximum, counted), weight if rows is None else weight[rows]
+        share, own = by_row(np.maximum, part), weight if rows is None else weight[rows]
         share = share if own.max(initial=1) == 1 else (share + (own - 1)) // own
         return cls(demand, rows, of_rows, capped, part, share, len(available))
 
@@ -144,16 +121,6 @@ class Filling:
         factor = (np.minimum(level, share) << FACTOR_BITS) // share
         np.copyto(factor, WHOLE, where=self.share == 0)
         return self._with(times(self.capped, factor[:, None]))
-
-    def passed(self, levels: Int64s) -> Int64s:
-        """Return the amounts of every claim at a level that other claims set, even if they exceed what is available."""
-        demand = self.demand if self.rows is None else rows_of(self.demand, self.rows)
-        share = np.maximum(self.share, 1)
-        times_whole, rest = np.divmod(levels[self.scope], share)
-        most = demand // np.maximum(self.capped, 1)
-        factor = (rest << FACTOR_BITS) // share
-        passed = self.capped * np.minimum(times_whole[:, None], most) + times(self.capped, factor[:, None])
-        return np.minimum(self._with(passed), self.demand)
 
     def _with(self, amounts: Int64s) -> Int64s:
         """Return the demand of all claims, with other amounts for those on scopes that run short."""
@@ -214,36 +181,3 @@ def _level(part: Int64s, share: Int64s, starts: Int64s, counts: Int64s) -> Int64
         steps = (rest >> surplus) * middle[:, None] // np.maximum(of_cut >> surplus, 1)
         middle = middle + by_row(np.minimum, steps) if looks % _LOOKS else low + high + 1 >> 1
     return low
-
-
-def divide_whole(total: int, claims: Int64s, *, turn: int, urgency: Int64s | None = None) -> Int64s:
-    """Divide `total` whole units: each claim, rounded up while units last, and then equal parts of what is left.
-
-    The most urgent fractions of a unit are rounded up first, by default the largest. The caller accounts for what
-    rounding withheld (`shard_parts`), so no claim starves if there is one unit per turn. The sum is exact.
-
-    Parameters
-    ----------
-    claims
-        The claims, in thousandths of a unit; their sum is at most `total` units.
-    turn
-        A number that rotates the first place among equals.
-    urgency
-        The urgency of every claim, not negative.
-
-    Examples
-    --------
-    >>> divide_whole(1, np.array([600, 400]), turn=0).tolist()
-    [1, 0]
-    >>> divide_whole(5, np.array([1_000, 1_000, 0]), turn=0).tolist()
-    [2, 2, 1]
-    """
-    n = len(claims)
-    whole, part = np.divmod(claims, _THOUSAND)
-    rank = np.where(part > 0, 1 + (part if urgency is None else urgency), 0)
-    rounded_up = max(-(-int(part.sum()) // _THOUSAND), min(int((part > 0).sum()), total - int(whole.sum())))
-    whole[np.lexsort(((np.arange(n) - turn) % n, -rank))[:rounded_up]] += 1
-    each, over = divmod(total - int(whole.sum()), n)
-    whole += each
-    whole[(turn + np.arange(over)) % n] += 1
-    return whole

@@ -1,10 +1,10 @@
 """Accounts of processing time, many at a time: what is left of each quota, and what a message cost.
 
 A balance is a token bucket's (`token_bucket`), in nanoseconds of core time. It is debited after the work was done, so
-it may end below zero; but never further than a burst, which is a window of the quota. So no scope is throttled for
-longer than its window, as KIP-124 bounds its throttle time::
+it may end below zero, by at most what one batch used. A debt is repaid as a whole, however short the window is: KIP-124
+cuts its throttle time to a window, and so forgives what is beyond it, all the more the shorter the window::
 
-    throttle time = (used - quota) / quota * window = debt / rate      with debt <= burst = rate * window
+    throttle time = (used - quota) / quota * window = debt / rate
 
 The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
 It falls by at most half in a window, so that rows which are cheap for a while do not buy as many dear ones. A price
@@ -21,7 +21,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.limits.message_limits import MessageBuckets
 from spark_throttle.core.limits.token_bucket import full, refill, throttle_time_ms
-from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, UNLIMITED, Int64s, TimeQuotas
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, MIN_BALANCE_MICRO, UNLIMITED, Int64s, TimeQuotas
 from spark_throttle.core.time_charges import MOST_NS
 
 _MOST_MESSAGES = 1 << 40
@@ -105,8 +105,7 @@ class TimeAccounts:
         """
         time_ns = np.clip(time_ns, 0, MOST_NS)
         messages = np.clip(messages, 0, _MOST_MESSAGES)
-        floor_ns = np.minimum(-quotas.burst_ns, -1)
-        balance_ns = np.maximum(self.balance_ns - time_ns, np.minimum(floor_ns, self.balance_ns))
+        balance_ns = np.maximum(self.balance_ns - time_ns, MIN_BALANCE_MICRO)
         has_messages = messages > 0
         least_ns = np.where(has_messages, self._least_ns(quotas, messages, passed_ms, least_window_ms), self.time_ns)
         return TimeAccounts(

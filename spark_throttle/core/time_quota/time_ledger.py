@@ -300,11 +300,9 @@ def _enforced(limits: Limits) -> TimeQuotas:
 
 
 def _carried(accounts: TimeAccounts, before: Limits, after: Limits) -> TimeAccounts:
-    """Return accounts whose limits change; a debt is at most a window of the new quota."""
+    """Return accounts whose limits change; a debt stays as it is."""
     old, new = (_as_limits(limits) for limits in (before, after))
-    balance_ns = carried_balances(accounts.balance_ns[:, None], old, new)[:, 0]
-    burst_ns = quotas_of(after).burst_ns
-    return replace(accounts, balance_ns=np.where(burst_ns > 0, np.maximum(balance_ns, -burst_ns), balance_ns))
+    return replace(accounts, balance_ns=carried_balances(accounts.balance_ns[:, None], old, new)[:, 0])
 
 
 def _as_limits(limits: Limits) -> Limits:

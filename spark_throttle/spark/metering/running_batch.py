@@ -33,7 +33,7 @@ def running_batch(directory: Directory, batch: int, reports: Sequence[UsageRepor
 
 
 def reports_of_running(directory: Directory, batch: int) -> Sequence[UsageReport]:
-    """Return the reports of the batch that runs; those of a decided stream have been written by its shards."""
+    """Return the reports of the batch that runs; those of a decided stream have been written already."""
     running, reports = _RUNNING.get(directory.location, (-1, ()))
     if running == batch:
         return reports

@@ -30,12 +30,11 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.columns.partitioning import shard_keys
 from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
 from spark_throttle.spark.offline.spark_errors import known_error, reading_state, spark_line
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
 from spark_throttle.spark.start.spark_paths import SparkPaths, local_path
-from spark_throttle.spark.state_reader import queued_after, waiting_by_key
+from spark_throttle.spark.state_reader import queued_after, waiting_messages
 
 DrainFormat: TypeAlias = Literal["delta", "parquet"]
 
@@ -100,7 +99,7 @@ def drain(
     NotInstalledError
         If the rows are to go into a Delta table, and Spark has no Delta.
     DamagedError
-        If the state of a shard, or a file of waiting rows, is missing.
+        If the state, or a file of waiting rows, is missing.
     FileUnusableError
         If Spark cannot read a state.
     SourceChangedError
@@ -139,14 +138,12 @@ def _waiting(spark: SparkSession, query: StoppedQuery) -> int:
     Raises
     ------
     DamagedError
-        If the state of a shard is missing, with its rows.
+        If the state is gone, with its rows.
     """
-    waiting = waiting_by_key(spark, query.checkpoint, query.batch)
-    shards = query.manifest.shards_of(query.batch)
-    if waiting.keys() != set(shard_keys(spark, shards)):
-        problem = f"{len(waiting)} states are there, and not those of its {shards} shards"
-        raise DamagedError(f"the state of {query.checkpoint}", problem)
-    return sum(waiting.values())
+    waiting = waiting_messages(spark, query.checkpoint, query.batch)
+    if waiting is None:
+        raise DamagedError(f"the state of {query.checkpoint}", "it is gone")
+    return waiting
 
 
 def _hand_out(rows: DataFrame | None, query: StoppedQuery, before: Drained | None, note: Drained) -> None:

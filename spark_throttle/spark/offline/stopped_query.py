@@ -150,7 +150,7 @@ def _has_ended(directory: Directory, clock: Clock, pause: Callable[[float], obje
         if sign is not None and not sign.has_ended and sign != first:
             raise ConfigurationError(
                 f"the query of the control directory {directory.location} runs: it gives signs of life; stop it first, "
-                f"or let the drain or reshard that gives them end"
+                f"or let the drain that gives them end"
             )
         watch.look()
     return watch.liveness().state == "ended"

@@ -85,7 +85,6 @@ class FirstReading:
     partition_columns: Mapping[str, str]
     """The source's column for each partition column of the sink that may refuse a value."""
 
-    shard_keys: tuple[int, ...]
     condition: RowCondition | None = None
     """Which rows the stream keeps; `None` for all."""
 
@@ -98,7 +97,6 @@ class FirstReading:
             "size": self.size.to_fields(),
             "order": [each.to_fields() for each in self.order],
             "partition_columns": dict(self.partition_columns),
-            "shard_keys": list(self.shard_keys),
             "condition": None if self.condition is None else self.condition.to_fields(),
         })  # fmt: skip
 
@@ -114,13 +112,12 @@ class FirstReading:
             ArrowExpression.from_fields(fields["size"]),
             tuple(ArrowExpression.from_fields(each) for each in fields["order"]),
             fields["partition_columns"],
-            tuple(fields["shard_keys"]),
             None if fields["condition"] is None else RowCondition.from_fields(fields["condition"]),
         )
 
     def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
         """Yield the frames of pieces of files."""
-        pack = FramePacker(self.shard_keys, derived=HelperColumns(same={TIE: PLACE}))
+        pack = FramePacker(derived=HelperColumns(same={TIE: PLACE}))
         yield from pack(batch for piece in pieces for batch in self._rows(piece))
 
     def _rows(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:

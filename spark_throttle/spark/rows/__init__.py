@@ -1,4 +1,4 @@
-"""Rows on their way through Python: packed into Arrow frames by shard, told apart by digests, and unpacked unchanged.
+"""Rows on their way through Python: packed into Arrow frames, told apart by digests, and unpacked unchanged.
 
 Python workers load it, so it may import only `core` and `errors`, and neither pandas nor policies. Start with `frames`.
 """

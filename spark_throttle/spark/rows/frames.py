@@ -6,7 +6,7 @@ JVM's collector treats larger ones as humongous objects. Only a single row that 
 are compressed: every byte saved is a byte not copied a dozen times through sockets, the shuffle and the state store.
 `mapInArrow` runs `FramePacker` (`pack_frames`) before the operator and `FrameUnpacker` after it.
 
-A stream of frames has the schema `FRAME_SCHEMA`: the shard's key, the kind of the frame, and its bytes.
+A stream of frames has the schema `FRAME_SCHEMA`: the decider's key, the kind of the frame, and its bytes.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_ti
 ORDER_PREFIX = "__throttle_order_"
 _HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
-FRAME_SCHEMA = pa.schema([("shard", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
-FRAME_DDL = "shard int, kind int, frame binary"
+FRAME_SCHEMA = pa.schema([("key", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
+FRAME_DDL = "key int, kind int, frame binary"
 """`FRAME_SCHEMA` as Spark DDL."""
+
+_DECIDER_KEY: Final = 0
+"""The only key: one decider takes all frames of a batch."""
 
 OUTPUT_SCHEMA = "kind int, frame binary"
 """Schema of the operator's output as Spark DDL."""
@@ -46,8 +49,8 @@ OUTPUT_SCHEMA = "kind int, frame binary"
 class FrameKind(IntEnum):
     """The content of a frame."""
 
-    GRANT = 0
-    """Input of the operator: a control row (`core.codec.ShardGrant`)."""
+    CONTROL = 0
+    """Input of the operator: a control row (`core.state.ControlRow`)."""
 
     ROWS = 1
     """Input of the operator: the user's rows with the helper columns."""
@@ -67,10 +70,7 @@ class FrameKind(IntEnum):
     WAITING = 6
     """Output of the operator: the rows that join the queue in the batch, for a sink that keeps their payload."""
 
-    HANDOVER = 7
-    """Input of the operator: what becomes of a key's state where the number of shards changed (`shard.handed_over`)."""
-
-    ARRIVED = 8
+    ARRIVED = 7
     """Output of the operator: sums of the references that arrived (`references.reading_sums`)."""
 
 
@@ -121,12 +121,12 @@ def payload(table: pa.Table) -> pa.Table:
     return table.select(names).replace_schema_metadata(None)
 
 
-def frame_batch(shard_key: int, kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
-    """Return a frame of one shard as a row of `FRAME_SCHEMA`, without copying it."""
+def frame_batch(kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
+    """Return a frame as a row of `FRAME_SCHEMA`, without copying it."""
     content = pa.py_buffer(frame)
     ends = pa.py_buffer(np.array([0, content.size], dtype=np.int32))
     columns = [
-        pa.array([shard_key], pa.int32()),
+        pa.array([_DECIDER_KEY], pa.int32()),
         pa.array([int(kind)], pa.int32()),
         pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
     ]
@@ -228,7 +228,7 @@ def _changed(column: pa.Array, field: pa.Field, problem: str) -> ConfigurationEr
 
 
 def arranged(tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of a shard in the order in which they are decided: by the order columns, then by their hashes.
+    """Return the rows of a batch in the order in which they are decided: by the order columns, then by their hashes.
 
     The shuffle delivers rows in a different order at every attempt. This order depends only on the set of rows. Rows
     that have the same hash in Spark are told apart by a digest of everything that travels of them (`row_digests`).

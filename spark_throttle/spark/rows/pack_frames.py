@@ -1,8 +1,8 @@
-"""Frames of rows on their way to their shard, and the helper columns that the JVM need not send with them.
+"""Frames of rows on their way to the decider, and the helper columns that the JVM need not send with them.
 
 For the JVM, sending a value costs far more than computing it from Arrow columns. So helper columns that follow from the
-user's columns are not sent: a copy of a user's column, a size that is the length of one, and the shard, which is
-``pmod(crc32(namespace), shards)``. `HelperColumns` lists them and travels in the frames for the operator to read.
+user's columns are not sent: a copy of a user's column, and a size that is the length of one. `HelperColumns` lists them
+and travels in the frames for the operator to read.
 
 Lengths equal Spark's, except for text that is not valid UTF-8: there Arrow counts the bytes that begin a character,
 while Spark skips as many bytes as the first byte announces.
@@ -14,14 +14,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import Segments
-from spark_throttle.core.names.sharding import shard_of
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
-from spark_throttle.spark.rows.gathering import gathered
+from spark_throttle.spark.rows.frames import SIZE, FrameKind, decode, frame_batch, ipc_stream, pieces
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _GATHERED_BYTES = 16 << 20
@@ -83,13 +79,10 @@ def arrivals_of(frame: bytes) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class FramePacker:
-    """A function from rows to frames, one or more per shard; `mapInArrow` runs it on the executors, once per task.
+    """A function from rows to frames; `mapInArrow` runs it on the executors, once per task.
 
-    It guarantees which rows each shard gets, but neither their order nor the number of frames: the operator sorts.
+    It guarantees neither an order nor a number of frames: the operator sorts.
     """
-
-    shard_keys: tuple[int, ...]
-    """Grouping key of every shard (`partitioning.shard_keys`)."""
 
     names: tuple[str, ...] | None = None
     """Names of the columns in order; `None` keeps them. PySpark's `mapInArrow` rejects names with a backtick."""
@@ -117,17 +110,5 @@ class FramePacker:
         table = pa.Table.from_batches(batches).combine_chunks()
         if self.names is not None:
             table = table.rename_columns(list(self.names))
-        for key, rows in self._by_shard(self.derived.mark(table)):
-            for piece in pieces(rows):
-                yield frame_batch(key, FrameKind.ROWS, ipc_stream(piece))
-
-    def _by_shard(self, table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows of each shard that has any, and the shard's key."""
-        if len(self.shard_keys) == 1:
-            yield self.shard_keys[0], table
-            return
-        shard = shard_of(table.column(self.derived.same.get(NAMESPACE, NAMESPACE)), len(self.shard_keys))
-        layout = Segments.by_key(shard, len(self.shard_keys))
-        table = gathered(table, layout.order)
-        for at in np.flatnonzero(layout.counts):
-            yield self.shard_keys[at], table.slice(layout.starts[at], layout.counts[at])
+        for piece in pieces(self.derived.mark(table)):
+            yield frame_batch(FrameKind.ROWS, ipc_stream(piece))

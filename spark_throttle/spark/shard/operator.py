@@ -1,6 +1,6 @@
-"""The function that Spark calls for every shard that has work: it takes frames and state, and returns frames.
+"""The function that Spark calls for every batch: it takes frames and the state, and returns frames.
 
-`applyInPandasWithState` keeps one value per shard: the version of its format, and the block that `core.codec` packs.
+`applyInPandasWithState` keeps one value, for there is one key: the version of its format, and the block that `core.codec` packs.
 The batch time is Spark's, from the offset log, so it is the same when a batch is run again. `core.limits.paying`
 derives from it the time that earns tokens.
 """
@@ -21,7 +21,6 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
-from spark_throttle.spark.shard.handed_over import HandedOver
 from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
@@ -32,15 +31,13 @@ STATE_SCHEMA = "version int, block binary"
 
 
 @dataclass(frozen=True, slots=True)
-class ShardOperator:
-    """A function that decides a shard's batch; called on an executor once per shard and batch, again if the task fails.
+class Decider:
+    """A function that decides a batch; called on an executor once per batch, and again if the task fails.
 
-    Spark calls it for the shards that receive a control row or an arrival; a new epoch reaches all shards. Its output
-    and the new state depend only on the old state, the set of frames and the batch time. Frames may come in any number
-    of pieces and in any order.
+    Spark calls it for every batch that brings a control row or an arrival. Its output and the new state depend only on
+    the old state, the set of frames and the batch time. Frames may come in any number of pieces and in any order.
     """
 
-    shard_keys: tuple[int, ...]
     is_explained: bool
     """Whether admitted rows carry the ``throttle`` column."""
 
@@ -64,27 +61,17 @@ class ShardOperator:
     ) -> Iterator[pd.DataFrame]:
         """Yield the frames of a batch, the usage report last."""
         set_loaded_aside()
-        grant, handed_over, frames = None, None, []
+        control, frames = None, []
         for piece in pieces:
             for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
-                if kind == FrameKind.GRANT:
-                    grant = bytes(frame)
-                elif kind == FrameKind.HANDOVER:
-                    handed_over = HandedOver.of(bytes(frame), f"the handover of the key {key[0]}")
+                if kind == FrameKind.CONTROL:
+                    control = bytes(frame)
                 else:
                     frames.append(bytes(frame))
-        stored = self._stored_block(state, int(key[0]))
-        if handed_over is not None:
-            handed_over.check(stored, int(key[0]))
-            stored = handed_over.state
-            if stored is None:
-                state.remove()
-                return
-        shard = self.shard_keys.index(int(key[0]))
-        folder = QueueFolder(None, shard) if self.queue is None else self.queue.folder(shard)
+        folder = QueueFolder(None) if self.queue is None else self.queue.folder()
         outcome = run_batch(
-            stored,
-            grant,
+            _stored_block(state),
+            control,
             frames,
             now_ms=state.getCurrentProcessingTimeMs(),
             is_explained=self.is_explained,
@@ -100,15 +87,6 @@ class ShardOperator:
             yield from _queue_frames(outcome, self.sums_of)
         yield _row(FrameKind.USAGE, outcome.usage)
 
-    def _stored_block(self, state: GroupState, key: int) -> bytes | None:
-        if not state.exists:
-            return None
-        version, block = state.get
-        if version > STATE_VERSION:
-            whose = f"shard {self.shard_keys.index(key)}" if key in self.shard_keys else f"a former shard (key {key})"
-            raise UnknownVersionError(f"the state of {whose}", int(version), STATE_VERSION)
-        return bytes(block)
-
     def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
         files = self.outlet(kind, tables) if self.outlet is not None else None
         if files is not None:
@@ -117,6 +95,15 @@ class ShardOperator:
         for table in tables:
             for frame in encode(table):
                 yield _row(kind, frame)
+
+
+def _stored_block(state: GroupState) -> bytes | None:
+    if not state.exists:
+        return None
+    version, block = state.get
+    if version > STATE_VERSION:
+        raise UnknownVersionError("the decider's state", int(version), STATE_VERSION)
+    return bytes(block)
 
 
 def _queue_frames(outcome: ShardOutcome, sums_of: Callable[[pa.Table], bytes]) -> Iterator[pd.DataFrame]:

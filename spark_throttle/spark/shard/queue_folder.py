@@ -1,18 +1,18 @@
-"""Where the frames of waiting rows lie: in the shard's state as long as they are small, then in files beside it.
+"""The frames of waiting rows: in the state as long as they are small, then in files beside it.
 
-Spark copies a shard's whole state to Python and back in every batch, so a long queue must not lie in it. If the frames
+Spark copies the whole state to Python and back in every batch, so a long queue must not lie in it. If the frames
 in the state become larger than `INLINE_BYTES`, they are written, once, to one file in the control directory. The state
 keeps the *place* of each: the file, where the frame begins, its length, and its checksum. A batch reads only the frames
 of which rows leave.
 
-A file is named by its shard, a number that the state counts, and a digest of its content. So a batch that runs again
+A file is named by a number that the state counts, and a digest of its content. So a batch that runs again
 writes the same file, and a batch after a checkpoint was put back never writes over a file that it may still need.
 
 If the frames that are left of a file are less than half of it, they come back into the state, and go to another file
 with the next ones. So rows that wait for long do not keep files that are full of rows which have left.
 
 A file of which no row waits is not deleted at once: a checkpoint that is put back needs it again. The state remembers
-the epoch in which its last row left (`core.queue_files`). The shard deletes it when no checkpoint can be put back that
+the epoch in which its last row left (`core.queue_files`). The decider deletes it when no checkpoint can be put back that
 far. If a checkpoint is put back, the files of the batches that this undoes stay for good.
 """
 
@@ -33,7 +33,7 @@ from spark_throttle.files.storage import Directory
 
 FOLDER: Final = "queue"
 INLINE_BYTES: Final = 1 << 20
-"""Most bytes of frames that a shard keeps in its state: fewer would make many files, more would cost every batch."""
+"""Most bytes of frames that the state keeps: fewer would make many files, more would cost every batch."""
 
 SLACK_EPOCHS: Final = 100
 """Epochs for which a file is kept beyond the batches of Spark's log, from which Spark may delete later than we do."""
@@ -74,7 +74,7 @@ class FramePlace:
 
         Examples
         --------
-        >>> place = FramePlace("0/1-ab", 0, 400, 7, 900, "cd")
+        >>> place = FramePlace("1-ab", 0, 400, 7, 900, "cd")
         >>> FramePlace.of(place.pack()) == place, FramePlace.of(bytes([255] * 4))
         (True, None)
         """
@@ -87,7 +87,7 @@ def is_place(frame: bytes) -> bool:
 
 
 class QueueFolder:
-    """The files of the queue of one shard, in the process that decides its batch.
+    """The files of the queue, in the process that decides a batch.
 
     Frames that were read stay in memory as long as this object, which is one batch.
 
@@ -95,19 +95,16 @@ class QueueFolder:
     ----------
     directory
         The control directory; `None` to keep all frames in the state.
-    shard
-        Number of the shard.
     inline_bytes
-        Most bytes of frames that the shard keeps in its state; `None` to keep all of them there from now on.
+        Most bytes of frames that the state keeps; `None` to keep all of them there from now on.
     kept_epochs
         Epochs after which a file is deleted of which no row waits.
     """
 
     def __init__(
-        self, directory: Directory | None, shard: int, *, inline_bytes: int | None = INLINE_BYTES, kept_epochs: int = 0
+        self, directory: Directory | None, *, inline_bytes: int | None = INLINE_BYTES, kept_epochs: int = 0
     ) -> None:
         self._files = directory
-        self._shard = shard
         self._inline_bytes = inline_bytes if directory is not None else None
         self._small_bytes = _SMALL_BYTES if self._inline_bytes is None else min(_SMALL_BYTES, self._inline_bytes // 2)
         self.kept_epochs = kept_epochs
@@ -133,7 +130,7 @@ class QueueFolder:
     def write(self, number: int, frames: Sequence[bytes]) -> list[bytes]:
         """Write frames to the file of a number, and return what the state keeps of each."""
         content = b"".join(frames)
-        name = f"{self._shard}/{number:012d}-{hashlib.sha256(content).hexdigest()[:16]}"
+        name = f"{number:012d}-{hashlib.sha256(content).hexdigest()[:16]}"
         self._directory.write(f"{FOLDER}/{name}", content)
         places, first_byte = [], 0
         for frame in frames:
@@ -196,10 +193,10 @@ class QueueStorage:
     kept_epochs: int = 0
     inline_bytes: int | None = INLINE_BYTES
 
-    def folder(self, shard: int) -> QueueFolder:
-        """Return the files of a shard's queue."""
+    def folder(self) -> QueueFolder:
+        """Return the files of the queue."""
         directory = _opened(self.control_path)
-        return QueueFolder(directory, shard, inline_bytes=self.inline_bytes, kept_epochs=self.kept_epochs)
+        return QueueFolder(directory, inline_bytes=self.inline_bytes, kept_epochs=self.kept_epochs)
 
 
 @lru_cache(maxsize=8)

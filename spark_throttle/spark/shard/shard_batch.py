@@ -115,7 +115,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     folder
         Where the payload of waiting rows lies that is too large for the state; by default, all of it is in the state.
     """
-    folder = folder or QueueFolder(None, 0)
+    folder = folder or QueueFolder(None)
     batch_ms = now_ms
     stored, now_ms = _begun(state, control, batch_ms)
     policy = _with_room(_policy(stored.policy), room)

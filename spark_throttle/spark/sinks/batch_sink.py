@@ -157,7 +157,7 @@ class Payload(Protocol):
 
 
 class Outlet(Protocol):
-    """What takes the admitted rows of a batch itself, by what the shards report of it."""
+    """What takes the admitted rows of a batch itself, by what the decider reports of it."""
 
     def write(
         self,

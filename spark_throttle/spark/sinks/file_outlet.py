@@ -1,12 +1,11 @@
-"""The file outlet: writes the rows that leave a shard to files where they are decided, so they skip Spark.
+"""The file outlet: writes the rows that leave to files where they are decided, so they skip Spark.
 
 With the native writer, the operator has the rows as Arrow tables, from which pyarrow writes Parquet. Only a description
 of the files travels to the sink, for the driver. The rows return neither to the JVM nor, from there, to a second Python
 worker. A task that runs again writes other files, and only the files that its last attempt names are committed, as with
 files that the sink writes.
 
-If a shard has too few rows for a file of its own, the rows travel as frames, and the sink writes one file for all
-shards of its task.
+If there are too few rows for a file, they travel as frames, and the sink writes the file.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from spark_throttle.spark.rows.frames import FrameKind, aligned
 from spark_throttle.spark.sinks.destination import SinkPlan, file_writer
 
 OWN_FILE_BYTES: Final = 4 << 20
-"""Least bytes of a shard's rows for which the operator writes a file of its own."""
+"""Least bytes of rows for which the operator writes a file of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutlet:
-    """A writer of a shard's rows on the executor that decided them."""
+    """A writer of rows on the executor that decided them."""
 
     plan: SinkPlan
     own_file_bytes: int = OWN_FILE_BYTES

@@ -50,7 +50,7 @@ from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.payload_reader import PayloadReader, PayloadSource
 
 WaitingPlaces = Callable[[SparkSession, int], Int64s]
-"""Returns the places of the rows that wait after a batch; called rarely, for it opens the state of all shards."""
+"""Returns the places of the rows that wait after a batch; called rarely, for it opens the state."""
 
 Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 """The user's row-wise expressions; the columns that are named beside the rows are kept."""

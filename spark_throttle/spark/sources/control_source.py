@@ -1,4 +1,4 @@
-"""The control source: a streaming source whose rows are grants and whose offsets name epochs.
+"""The control source: a streaming source whose rows are control rows and whose offsets name epochs.
 
 Spark runs one reader per query, in a process of its own next to the driver, for as long as the query runs. Before every
 batch Spark asks for the newest offset. The reader asks the control plane whether an epoch is due, and the plane writes
@@ -12,7 +12,6 @@ control plane are imported inside the functions that use them.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -40,12 +39,10 @@ _LONGEST_WAIT_MS = 1_000
 
 
 @dataclass(frozen=True)
-class GrantPartition(InputPartition):
-    """The control rows of one epoch, by key."""
+class ControlPartition(InputPartition):
+    """The control row of an epoch, packed."""
 
-    grants: tuple[tuple[int, bytes], ...]
-    handovers: tuple[tuple[int, bytes], ...] = ()
-    """What becomes of the states of keys, in the first epoch after the number of shards changed."""
+    row: bytes
 
 
 class ThrottleControlSource(DataSource):
@@ -156,21 +153,17 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         plane = self.plane()
         epoch = plane.epochs.load(name)
         policy = plane.epochs.policy_for(before, name)
-        (key,) = json.loads(self._options["shardkeys"])
         burst_micro = plane.epochs.policy(epoch).shared.burst_micro
         # The rates of destinations reach the decider as shares.
         packed = None if policy is None else pack_policy(replace(policy, destinations=None))
         row = epoch.control_row(packed, burst_micro)
-        return [GrantPartition(((key, pack_control_row(row)),))]
+        return [ControlPartition(pack_control_row(row))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the control rows; called on an executor, on a copy of the reader that has no control plane."""
         set_loaded_aside()
-        assert isinstance(partition, GrantPartition)  # noqa: S101 - `partitions` makes no other
-        for key, grant in partition.grants:
-            yield frame_batch(key, FrameKind.GRANT, grant)
-        for key, handed_over in partition.handovers:
-            yield frame_batch(key, FrameKind.HANDOVER, handed_over)
+        assert isinstance(partition, ControlPartition)  # noqa: S101 - `partitions` makes no other
+        yield frame_batch(FrameKind.CONTROL, partition.row)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Delete old epochs; called for a batch when the second batch after it is planned, possibly more than once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 from spark_throttle.checkpoint.drained import refuse_drained
@@ -11,7 +10,6 @@ from spark_throttle.checkpoint.manifest import (
     bind,
     bound_manifest,
     next_incarnation,
-    refuse_before_resharding,
     refuse_unbound,
 )
 from spark_throttle.checkpoint.offset_log import read_offset_log
@@ -64,7 +62,6 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
         Whether the query may be new, because no offset names an epoch yet.
     """
     # Spark's option names come back in lower case.
-    shards = len(json.loads(options["shardkeys"]))
     direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
     directory = Directory(options["controlpath"])
     location = PolicyLocation.from_options(options)
@@ -73,9 +70,8 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
     if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:
         may_begin = False
-    manifest = bind(directory, shards=shards, direction=direction, may_begin=may_begin)
+    manifest = bind(directory, direction=direction, may_begin=may_begin)
     if sinks is not None:
-        refuse_before_resharding(directory, manifest, read_offset_log(Directory(sinks.checkpoint)))
         manifest = check_start(directory, manifest, sinks)
     exchange = options.get("exchange")
     keeper = None if exchange is None else _lease_keeper(exchange, directory, manifest, clock)
@@ -105,14 +101,12 @@ def _refuse_changed(directory: Directory, bound: Manifest) -> None:
     ------
     DrainedError
         If its waiting rows were written elsewhere.
-    ShardCountChangedError
-        If it has another number of shards.
     TakenOverError
         If it was changed otherwise.
     """
     refuse_drained(directory)
     found = bound_manifest(directory)
-    refuse_unbound(found, shards=bound.shards, direction=bound.direction)
+    refuse_unbound(found, direction=bound.direction)
     if found != bound:
         raise TakenOverError(directory.location)
 

@@ -1,7 +1,7 @@
-"""How many state partitions a query has: one for each shard, whatever the session's other shuffles need.
+"""One state partition a query, for its one decider, whatever the session's other shuffles need.
 
-A partition holds whole shards (`columns.partitioning`). One without a shard costs a task and a state file in every
-batch all the same, and Spark's default is 200. A checkpoint keeps the number with which it began.
+Each further partition costs a task and a state file in every batch, and Spark's default is 200. A checkpoint keeps the
+number with which it began.
 
 Spark takes the number from ``spark.sql.shuffle.partitions``, which serves every shuffle of the session. Since 4.1 it
 has a setting for stateful operators alone, which falls back on the other (`STATE_PARTITIONS`). Spark calls it internal:
@@ -35,12 +35,12 @@ _starts = threading.Lock()
 
 
 @contextmanager
-def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Iterator[None]:
-    """Give a query that starts inside, for the first time, a state partition for each shard.
+def one_state_partition(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Give a query that starts inside, for the first time, one state partition.
 
-    It has fewer, of several shards each, if ``spark.sql.shuffle.partitions`` is fewer. Stateful operators before the
-    throttle have the same number. A query whose checkpoint has more partitions than shards keeps them, and a warning
-    says so. A session that has a number of state partitions of its own, or may have none, keeps what it has.
+    Stateful operators before the throttle have the same number. A query whose checkpoint has more partitions keeps them,
+    and a warning says so. A session that has a number of state partitions of its own, or may have none, keeps what it
+    has.
 
     The session has the number until the query has started, and another stateful query that a thread starts meanwhile
     without this takes it too. Spark tells its listeners of a start, and waits for them. A listener that then starts a
@@ -53,12 +53,11 @@ def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Ite
         query what it finds there.
     """
     kept = partitions_of(checkpoint)
-    if kept is not None and kept > shards:
+    if kept is not None and kept > 1:
         logger.warning(
-            "the checkpoint %s began with %d state partitions, of which the throttle's shards use %d at most: each of "
-            "the others costs a task and a state file in every batch; to have fewer, drain the query, and start with a "
-            "new checkpoint",
-            checkpoint, kept, shards,
+            "the checkpoint %s began with %d state partitions, of which the throttle uses one: each of the others costs "
+            "a task and a state file in every batch; to have one, drain the query, and start with a new checkpoint",
+            checkpoint, kept,
         )  # fmt: skip
     if kept is not None:
         yield
@@ -66,18 +65,17 @@ def one_for_each_shard(spark: SparkSession, checkpoint: str, shards: int) -> Ite
     with ExitStack() as behind:
         if _starts.acquire(timeout=_PATIENCE_SECONDS):
             behind.callback(_starts.release)
-            if _give(spark, shards):
+            if _give_one(spark):
                 behind.callback(spark.conf.unset, STATE_PARTITIONS)
         yield
 
 
-def _give(spark: SparkSession, shards: int) -> bool:
-    """Set the session's number of state partitions, and return whether it was set here."""
+def _give_one(spark: SparkSession) -> bool:
+    """Set the session's number of state partitions to 1, and return whether it was set here."""
     if spark.conf.get(STATE_PARTITIONS, None) is not None:
         return False
     try:
-        most = partitions_in(spark.conf.get(SHUFFLE_PARTITIONS)) or shards
-        spark.conf.set(STATE_PARTITIONS, min(shards, most))
+        spark.conf.set(STATE_PARTITIONS, 1)
     except PySparkException as error:  # a platform may forbid the setting
         logger.info("the query has as many state partitions as shuffles have: %s", error)
         return False

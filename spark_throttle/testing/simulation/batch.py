@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_throttle.control.plane import ControlPlane
@@ -31,11 +30,11 @@ class SimulatedBatch:
     epoch: int
     arrived: tuple[Row, ...]
     admitted: tuple[Row, ...]
-    """The admitted rows, in the order in which they left: shard by shard."""
+    """The admitted rows, in the order in which they left."""
 
     rejected: tuple[RejectedRow, ...]
     usage: tuple[bytes, ...] = field(repr=False)
-    """The usage reports of the shards."""
+    """The decider's usage report; none if the batch brought nothing."""
 
     digest: str
     """Digest of the rows that left and of the new state, byte for byte."""
@@ -44,14 +43,14 @@ class SimulatedBatch:
     """The job's share of every shared quota in this batch; empty if it shared none."""
 
 
-def digest_of(outcomes: Mapping[int, ShardOutcome]) -> str:
-    """Return a digest of the rows that left, in their order, and of the new states, byte for byte.
+def digest_of(outcome: ShardOutcome | None) -> str:
+    """Return a digest of the rows that left, in their order, and of the new state, byte for byte.
 
     The bytes of the output frames are not compared, because a column may or may not declare that it has no nulls.
     """
     digest = hashlib.sha256()
-    for shard, outcome in outcomes.items():
-        digest.update(f"{shard}".encode() + outcome.state + outcome.usage)
+    if outcome is not None:
+        digest.update(outcome.state + outcome.usage)
         for tables in (outcome.admitted, outcome.rejected):
             digest.update(repr([row for table in tables for row in table.to_pylist()]).encode())
     return digest.hexdigest()

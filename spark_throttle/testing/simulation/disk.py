@@ -162,8 +162,8 @@ class Checkpoint:
     committed: int = 0
     """Number of committed batches: all the planned ones, or all but the last."""
 
-    states: dict[int, dict[int, bytes]] = field(default_factory=lambda: {0: {}})
-    """State of every shard, by the number of the batch that begins with it."""
+    states: dict[int, bytes | None] = field(default_factory=lambda: {0: None})
+    """The decider's state, by the number of the batch that begins with it; `None` before the first."""
 
     control: dict[str, bytes] = field(default_factory=dict)
     """The control directory's files."""
@@ -181,7 +181,7 @@ class Checkpoint:
         """Undo Spark's part of the last `batches` committed batches, and of an uncommitted one."""
         keep = max(0, self.committed - batches, min(self.states))
         del self.log[keep:]
-        self.states = {number: states for number, states in self.states.items() if number <= keep}
+        self.states = {number: state for number, state in self.states.items() if number <= keep}
         self.committed = keep
 
     def forget(self, retained: int) -> None:

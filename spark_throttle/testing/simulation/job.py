@@ -1,12 +1,12 @@
 """A complete job without Spark, to test policies and to search for faults: the real parts, in Spark's order, no JVM.
 
-`SimulatedJob` runs the control plane, every shard's batches and the feedback between them as a query does, over a
+`SimulatedJob` runs the control plane, the decider's batches and the feedback between them as a query does, over a
 simulated source, offset log, state store and sinks. Time passes only when a call says so. The same sequence of calls
 gives the same history, to the byte.
 
 A trigger makes Spark's calls in Spark's order::
 
-    epoch planned → batch time → offset logged → shards decided, state kept → table → plain sink → dead letters
+    epoch planned → batch time → offset logged → rows decided, state kept → table → plain sink → dead letters
         → feedback → commit
 
 and may die before or after each write (`SimulatedJob.crash`). What survives is a `Checkpoint`, the source and the
@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.epochs import EpochName
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
@@ -36,7 +35,6 @@ from spark_throttle.testing.simulation.disk import (
 )
 from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
 from spark_throttle.testing.simulation.query import (
-    INLINE_BYTES,
     CommonCost,
     Costs,
     SimulatedQuery,
@@ -56,8 +54,6 @@ class SimulatedJob:
     ----------
     policies
         A policy document: a mapping, or anything that `load_policies` reads.
-    shards
-        The number of shards, as for `Throttle`.
     direction
         Which of a policy's quotas the job enforces.
     batches_retained
@@ -101,7 +97,6 @@ class SimulatedJob:
     def __init__(
         self,
         policies: Mapping[str, object] | PolicyDocument | str,
-        shards: int = 1,
         *,
         direction: Direction = "publish",
         batches_retained: int = 100,
@@ -109,9 +104,6 @@ class SimulatedJob:
         cost_ns: Costs = costs_nothing,
         common_ns: CommonCost = costs_no_batch,
     ) -> None:
-        if shards < 1:
-            raise ConfigurationError(f"shards is {shards}; give 1 or more")
-        self.shards = shards
         self.direction: Direction = direction
         self.batches_retained = batches_retained
         self.exchange = exchange
@@ -146,7 +138,7 @@ class SimulatedJob:
         """The policies that the job reads before every batch."""
 
         self._running: SimulatedQuery | None = None
-        self._waiting: dict[int, tuple[bytes, list[int]]] = {}
+        self._waiting: tuple[bytes, list[int]] | None = None
         self.restart()
 
     # ------------------------------------------------------------------------------------------ what a user does
@@ -316,8 +308,7 @@ class SimulatedJob:
     def _another(self, checkpoint: Checkpoint, outside: Surroundings, place: str) -> SimulatedJob:
         """Return a stopped job like this one, with another checkpoint, surroundings and place."""
         other = SimulatedJob(
-            self.followed.snapshot.document, self.shards, direction=self.direction, cost_ns=self.cost_ns,
-            common_ns=self.common_ns,
+            self.followed.snapshot.document, direction=self.direction, cost_ns=self.cost_ns, common_ns=self.common_ns
         )  # fmt: skip
         other.stop()
         other.checkpoint, other.outside, other.place = checkpoint, outside, place
@@ -365,16 +356,14 @@ class SimulatedJob:
 
     @property
     def waiting(self) -> list[Row]:
-        """The rows in the queues of all shards, as the last committed batch left them."""
-        states = self.checkpoint.states[self.checkpoint.committed]
-        found = []
-        for shard, block in sorted(states.items()):
-            if shard not in self._waiting or self._waiting[shard][0] is not block:
-                control = MemoryDirectory(self.checkpoint.control, self._interruptions.passes, self.place)
-                folder = QueueFolder(control, shard)
-                self._waiting[shard] = (block, waiting_ids(block, folder))
-            found += [self.outside.source[number] for number in self._waiting[shard][1]]
-        return found
+        """The rows in the queue, as the last committed batch left it."""
+        block = self.checkpoint.states[self.checkpoint.committed]
+        if block is None:
+            return []
+        if self._waiting is None or self._waiting[0] is not block:
+            control = MemoryDirectory(self.checkpoint.control, self._interruptions.passes, self.place)
+            self._waiting = block, waiting_ids(block, QueueFolder(control))
+        return [self.outside.source[number] for number in self._waiting[1]]
 
     def leased(self) -> Rates:
         """Return what the job may spend now of its shared quotas; empty if it shares none, or is down."""
@@ -419,7 +408,7 @@ class SimulatedJob:
         machine = self.machine
         clock = Clock(lambda: self.wall_ms, lambda: machine.up_ms + self.steady_ms, machine.boot)
         given = StartConditions(
-            self.shards, self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
+            self.direction, self.batches_retained, self.followed, self.checkpoint, self.place,
             self.outside, self.time, clock, exchange, self._interruptions.passes, self.attempts,
             lambda rows: self.cost_ns(rows),  # noqa: PLW0108 - a cost may be assigned while the job runs
             lambda rows: self.common_ns(rows),  # noqa: PLW0108 - as above

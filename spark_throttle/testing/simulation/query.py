@@ -6,15 +6,13 @@ checkpoint that logs a batch first (`ConcurrentRunError`).
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spark_throttle.checkpoint.batch_mark import mark_of
-from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation, refuse_before_resharding
-from spark_throttle.checkpoint.offset_log import OffsetLog
+from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
@@ -32,10 +30,9 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.spark.shard.handed_over import HandedOver
 from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
-from spark_throttle.spark.sources.control_source import GrantPartition
+from spark_throttle.spark.sources.control_source import ControlPartition
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
 from spark_throttle.testing.simulation.disk import (
     Checkpoint,
@@ -68,7 +65,7 @@ def costs_no_batch(_rows: Sequence[Row]) -> int:
 
 
 INLINE_BYTES = 2_000
-"""Bytes of waiting rows that a shard keeps in its state: few, so that simulated jobs use files as large jobs do."""
+"""Bytes of waiting rows that are kept in the state: few, so that simulated jobs use files as large jobs do."""
 
 
 @dataclass(slots=True)
@@ -89,7 +86,6 @@ class Surroundings:
 class StartConditions:
     """The conditions under which a run starts."""
 
-    shards: int
     direction: Direction
     batches_retained: int
     policies: FollowedPolicies
@@ -120,10 +116,7 @@ class SimulatedQuery:
         self._planned: EpochName | None = None
         """The newest epoch that this run planned."""
 
-        self._manifest = bind(
-            self._directory, shards=given.shards, direction=given.direction, may_begin=self._newest < 0
-        )
-        refuse_before_resharding(self._directory, self._manifest, OffsetLog(self._newest, checkpoint.committed - 1))
+        self._manifest = bind(self._directory, direction=given.direction, may_begin=self._newest < 0)
         outside.table.check_start(self._manifest.query, self._newest)
         outside.letters.check_start(f"{self._manifest.query}/rejected", self._newest)
         if self._newest >= 0:
@@ -136,7 +129,7 @@ class SimulatedQuery:
             self._directory, given.policies, given.direction, given.clock, shared,
             batches_retained=given.batches_retained, fence=fence,
         )  # fmt: skip
-        self._reader = SimulatedSource({"shardkeys": json.dumps(list(range(given.shards)))}, plane)
+        self._reader = SimulatedSource({}, plane)
 
     def _visit(self) -> None:
         """Make the run visible to the exchange's other members from now on."""
@@ -220,22 +213,21 @@ class SimulatedQuery:
         )
         attempt = random.Random(f"{number} {len(given.attempts) + 1}")  # noqa: S311 - a shuffle that replays
         arrived = outside.source[logged.first_row : logged.end_row]
-        outcomes, former = self._decide(number, logged, arrived, attempt)
-        admitted = [outside.source[row] for outcome in outcomes.values() for row in ids_of(outcome.admitted)]
-        rejected = [row for outcome in outcomes.values() for row in dead_letters(outcome.rejected, outside.source)]
-        usage = [outcome.usage for outcome in outcomes.values()]
+        outcome = self._decide(number, logged, arrived, attempt)
+        admitted, rejected, usage = list[Row](), list[RejectedRow](), list[bytes]()
+        if outcome is not None:
+            admitted = [outside.source[row] for row in ids_of(outcome.admitted)]
+            rejected, usage = dead_letters(outcome.rejected, outside.source), [outcome.usage]
         epoch = self._reader.plane().epochs.load(EpochName.of(logged.end))
         shares = self._pinned(EpochName.of(logged.end))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcomes), shares,
+            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcome), shares,
         )  # fmt: skip
         given.attempts.append(batch)
         passes("before state")
-        states = {shard: outcome.state for shard, outcome in outcomes.items()}
         if number in checkpoint.states:  # else another run is far ahead of this one
-            kept = {key: state for key, state in checkpoint.states[number].items() if key not in former}
-            checkpoint.states[number + 1] = kept | states
+            checkpoint.states[number + 1] = checkpoint.states[number] if outcome is None else outcome.state
         passes("after state")
         reports = [unpack_usage(block, "a simulated usage report") for block in usage]
         mark = mark_of(self._manifest, number, reports)
@@ -266,31 +258,20 @@ class SimulatedQuery:
 
     def _decide(
         self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
-    ) -> tuple[dict[int, ShardOutcome], set[int]]:
-        """Decide in every shard that receives a control row or a row; the order of shards does not matter.
-
-        Returns the outcome of every such shard, and the keys of former shards, whose states are forgotten.
-        """
-        grants: dict[int, bytes] = {}
-        before, former = dict(self._given.checkpoint.states[number]), set[int]()
+    ) -> ShardOutcome | None:
+        """Decide a batch; `None` if it brings neither a control row nor a row."""
+        control = None
         for partition in self._reader.partitions(logged.start, logged.end):
-            assert isinstance(partition, GrantPartition)
-            grants |= dict(partition.grants)
-            for shard, block in partition.handovers:
-                handed_over = HandedOver.of(block, "a simulated handover")
-                handed_over.check(before.pop(shard, None), shard)
-                former.add(shard)
-                if handed_over.state is not None:
-                    before[shard] = handed_over.state
-        shards = self._given.shards
-        frames = frames_of(arrived, shards, attempt)
-        outcomes = {}
-        for shard in sorted(grants.keys() | frames.keys()):
-            kept_epochs = self._given.batches_retained
-            folder = QueueFolder(self._directory, shard, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
-            outcomes[shard] = run_batch(
-                before.get(shard), grants.get(shard), frames.get(shard, []),
-                now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
-            )  # fmt: skip
-            folder.delete(outcomes[shard].deletable_files)
-        return outcomes, former
+            assert isinstance(partition, ControlPartition)
+            control = partition.row
+        frames = frames_of(arrived, attempt)
+        if control is None and not frames:
+            return None
+        kept_epochs = self._given.batches_retained
+        folder = QueueFolder(self._directory, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
+        outcome = run_batch(
+            self._given.checkpoint.states[number], control, frames,
+            now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
+        )  # fmt: skip
+        folder.delete(outcome.deletable_files)
+        return outcome

@@ -7,7 +7,6 @@ frames and the order of the rows in them differ between the attempts at a batch.
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -49,33 +48,19 @@ class RejectedRow:
     throttle_time_ms: int | None
 
 
-def shard_of(namespace: Name, shards: int) -> int:
-    """Return the shard that a namespace lives in.
-
-    Examples
-    --------
-    >>> [shard_of(name, 4) for name in ("a", "b", None)]
-    [3, 1, 0]
-    """
-    return zlib.crc32(_bytes(namespace) or b"") % shards
-
-
 def _bytes(namespace: Name) -> bytes | None:
     return namespace.encode() if isinstance(namespace, str) else namespace
 
 
-def frames_of(rows: Sequence[Row], shards: int, attempt: random.Random) -> dict[int, list[bytes]]:
-    """Return the frames of every shard that has rows."""
+def frames_of(rows: Sequence[Row], attempt: random.Random) -> list[bytes]:
+    """Return frames of rows; there are none without rows."""
     shuffled = list(rows)
     attempt.shuffle(shuffled)
-    pack = FramePacker(tuple(range(shards)))
-    frames: dict[int, list[bytes]] = {}
+    frames: list[bytes] = []
     while shuffled:
         count = attempt.randint(1, len(shuffled))
         task, shuffled = shuffled[:count], shuffled[count:]
-        for batch in pack([_arrow(task)]):
-            for shard, frame in zip(batch.column("shard").to_pylist(), batch.column("frame").to_pylist(), strict=True):
-                frames.setdefault(shard, []).append(frame)
+        frames += [frame for batch in FramePacker()([_arrow(task)]) for frame in batch.column("frame").to_pylist()]
     return frames
 
 
@@ -115,8 +100,8 @@ def _text(name: bytes | None) -> str | None:
 
 
 def waiting_ids(state: bytes, folder: QueueFolder) -> list[int]:
-    """Return the numbers of the waiting rows of a shard's state, in the order of its queue."""
-    stored = unpack_state(state, "the state of a simulated shard")
+    """Return the numbers of the waiting rows of a state, in the order of its queue."""
+    stored = unpack_state(state, "a simulated state")
     ids = [decode(frame).column(_ID).to_pylist() for frame in folder.open(stored.frames)]
     assert len(stored.state.queue) == len(stored.frame_of_row), "every waiting row has a payload"
     return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]
