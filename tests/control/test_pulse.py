@@ -16,7 +16,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.sign_of_life import NAME, SIGN_INTERVAL_MS, SignOfLife, read_sign_of_life
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
-from tests.control.queries import SHARDS, Query
+from tests.control.queries import Query
 
 WALL_MS = 1_760_000_000_000
 
@@ -165,13 +165,11 @@ def test_sign_of_life_is_no_input_of_a_decision(tmp_path: Path, left: bytes | No
     fence = RunFence(watched.directory)
     clock = Clock(lambda: watched.now_ms, lambda: watched.now_ms)
     pulse = Pulse(watched.directory, fence, clock)
-    watched.plane = ControlPlane(
-        watched.directory, watched.policies, "publish", SHARDS, clock, fence=fence, pulse=pulse
-    )
+    watched.plane = ControlPlane(watched.directory, watched.policies, "publish", clock, fence=fence, pulse=pulse)
     for _ in range(4):
         for query in (plain, watched):
             query.trigger()
-            query.batch(query.report(0, {"a/x": (5, 3)}), query.report(1))
+            query.busy_batch(5, waiting=1, due_ms=query.now_ms)
         pulse.beat()
         if left is not None:
             watched.directory.write(NAME, left)
