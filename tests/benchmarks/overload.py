@@ -72,7 +72,7 @@ def run(spark: SparkSession, source: Path, way: str, waiting: int) -> Backlog:
     checkpoint = str(place / "checkpoint")
     events = read_stream(spark, source, files_a_batch=1)
     if way == "references":
-        limiter = throttle(spark, _POLICIES, shards=1, size=SIZE)
+        limiter = throttle(spark, _POLICIES, size=SIZE)
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", 1)
         writer = limiter.write_stream(reader.parquet(str(source)))
     else:

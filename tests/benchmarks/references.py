@@ -64,7 +64,7 @@ def by_references(sink: str, part: str, work: Workload) -> Start:
 
     def begin(events: DataFrame, place: Path) -> StreamingQuery:
         spark = events.sparkSession
-        limiter = throttle(spark, {}, shards=1, size=_size(sink))
+        limiter = throttle(spark, {}, size=_size(sink))
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", work.files_a_batch)
         writer = limiter.write_stream(reader.parquet(str(place.parent / part)))
         return start(writer.option("throttle.source", "references"), sink, place)

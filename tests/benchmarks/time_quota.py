@@ -119,7 +119,7 @@ def run(spark: SparkSession, folder: Path, given: argparse.Namespace, times_as_d
         "value AS id", "unix_millis(timestamp) AS at_ms",
         f"IF(value % 2 = 0, '{CHEAP}', '{DEAR}') AS ns",
     )  # fmt: skip
-    throttle = Throttle(json.dumps(policies), namespace="ns", size="8", order_by=["id"], shards=2)
+    throttle = Throttle(json.dumps(policies), namespace="ns", size="8", order_by=["id"])
     cheap_ns = 2 * given.percent * 10_000_000 // ROWS_PER_SECOND // TIMES_AS_DEAR
     work = throttle.metered(Worker(str(folder / "notes"), {CHEAP: cheap_ns, DEAR: cheap_ns * times_as_dear}))
     writer = throttle.write_stream(events).option("checkpointLocation", str(folder / "checkpoint"))

@@ -200,7 +200,7 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(("task_bytes", "files"), [(frame_payload._TASK_BYTES, 1), (1, 2)])
-def test_small_batch_of_many_shards_is_one_file(
+def test_small_batch_is_one_file(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, task_bytes: int, files: int
 ) -> None:
     monkeypatch.setattr(frame_payload, "_TASK_BYTES", task_bytes)
