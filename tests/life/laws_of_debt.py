@@ -2,7 +2,8 @@
 
 A message passes while no balance is negative, and is then charged whole. So what a message costs is what the next ones
 wait for, and where no bound is set nothing bounds that but the largest size that there is. Where `max_message_bytes` is
-set it does: a scope from which nothing was taken for as long as its rate takes to repay a message of that size owes nothing, whatever anybody sent.
+set it does: a scope from which nothing was taken for as long as its rate takes to repay a message of that size owes
+nothing, whatever anybody sent.
 """
 
 from __future__ import annotations

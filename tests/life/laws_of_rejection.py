@@ -21,8 +21,8 @@ _LEVELS: Final = {"tenant": "tenant", "resource_group": "group", "job": "job"}
 class Rejection(Law):
     """A scope that surely has the tokens rejects neither what is wanted of it nor anybody's first message.
 
-    It rejects nothing where all that competes for it in a batch is less than it has. Where more competes, it rejects the
-    first message of no namespace if it has tokens for the first messages of all.
+    It rejects nothing where all that competes for it in a batch is less than it has. Where more competes, it rejects
+    the first message of no namespace if it has tokens for the first messages of all.
 
     A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it. A
     job that has no share of its quota yet rejects nothing, whatever it owes. One that leaves the exchange before it has

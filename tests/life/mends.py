@@ -22,36 +22,6 @@ _FORGETS: Final = "        self._settling.put_away(before_batch=epoch.settled_ba
 
 MENDS: Final = (
     Mend(
-        "shard accounts",
-        "what a shard took beyond its due is held against nobody",
-        (
-            (
-                "core/lending/advances.py",
-                "return np.where(counts, np.clip(ahead, -most, most), 0)",
-                "return np.zeros_like(ahead)",
-            ),
-        ),
-    ),
-    Mend(
-        "debts of those ahead",
-        "what one namespace overdrew is owed by all of its shard",
-        (
-            (
-                "core/lending/debts.py",
-                (
-                    "        if not lag.any():\n            return ahead * counts, counts\n"
-                    "        return (ahead - lag[self.seat] * self.weight) * counts, counts"
-                ),
-                "        return (account // sums(self.seat, self.weight, seats))[self.seat] * self.weight, counts",
-            ),
-        ),
-    ),
-    Mend(
-        "credits of mates",
-        "who came anew takes what its shard was lent for its mates",
-        (("core/lending/debts.py", "np.minimum(set_back, most_set_back)", "np.zeros_like(set_back)"),),
-    ),
-    Mend(
         "floors of the quota as it stands",
         "a quota that falls is held by the floor that a silent job had of the old one",
         (("sharing/division.py", "np.minimum(self.rows.floor_rate(), most)", "self.rows.floor_rate()"),),
@@ -59,38 +29,11 @@ MENDS: Final = (
     Mend(
         "rows that wait for a lease",
         "a row is rejected for a quota of which its job has no share yet",
-        (("core/batch/deferral.py", "is_unleased[:, None] | ~policy", "~policy"),),
-    ),
-    Mend(
-        "rows that wait for their verdict",
-        "a row is rejected in its shard, and the tokens are lent to other shards",
-        (("core/batch/deferral.py", "tokens = tokens + -(-deferral.room_micro // MICRO)", "tokens = tokens + 0"),),
-    ),
-    Mend(
-        "left to others",
-        "a namespace that is ahead takes what its shard is lent for another",
-        (
-            ("core/batch/flow_plan.py", "if bound_milli is not None and", "if grants is None and"),
-            (
-                "core/batch/flow_plan.py",
-                "order = order or order_of(grants.is_loose)",
-                "order = order or order_of()",
-            ),
-        ),
-    ),
-    Mend(
-        "carried debts",
-        "a change of policy forgets who overdrew",
-        (("core/lending/advances.py", "advance_micro[:, old], carried_micro)", "advance_micro[:, old], 0)"),),
-    ),
-    Mend(
-        "parts of a token of a shard",
-        "a change of policy forgets what rounding withheld, so a shard that is due less than a message gets none",
         (
             (
-                "core/lending/advances.py",
-                "carried_micro -= np.minimum(behind_micro, MICRO)",
-                "carried_micro -= 0",
+                "core/batch/rows_behind.py",
+                "        rejects &= ~np.append(batch.shared.is_unleased(batch.quotas), False)[stops.scope]\n",
+                "",
             ),
         ),
     ),
@@ -117,83 +60,13 @@ MENDS: Final = (
         ),
     ),
     Mend(
-        "next of all namespaces",
-        "where nothing is lent, a shard of many namespaces waits for its turn like one of a single namespace",
-        (("core/lending/grants.py", "account_micro, next_ahead))", "account_micro))"),),
-    ),
-    Mend(
-        "debts in time",
-        "a namespace ahead in one resource is left out before one that is further ahead in the other",
-        (
-            (
-                "core/lending/repaying_fill.py",
-                "owed.time[at] > self.stock.time.of(rows_of(filled, at), scope) + lost[scope]",
-                "by_row(np.logical_or, rows_of(owed.tokens, at) > rows_of(filled, at))",
-            ),
-        ),
-    ),
-    Mend(
-        "set back in time",
-        "where a group limits both resources, small messages owe the bytes for which others are set back",
-        (("core/lending/debts_in_time.py", "set_back[once(scope)] * weight)", "set_back[once(scope)] * weight * 0)"),),
-    ),
-    Mend(
-        "accounts in time",
-        "where a group limits both resources, a shard that is behind in both is left out for good",
-        (
-            (
-                "core/lending/level_parts.py",
-                "is_timed = is_both[once(self.scope)]",
-                "is_timed = is_both[once(self.scope)] & False",
-            ),
-        ),
-    ),
-    Mend(
-        "bytes with a message",
-        "a shard is lent bytes without a message, cannot use them, and loses what it was due",
-        (
-            (
-                "core/lending/grants.py",
-                "is_filled = parts.is_filled & has_message[:, :, None]",
-                "is_filled = parts.is_filled",
-            ),
-        ),
-    ),
-    Mend(
-        "turns of those ahead in time",
-        "a division leaves a flow out that its shard would serve next, and another overtakes it",
-        (
-            (
-                "core/batch/flow_plan.py",
-                "competing = eligible if barred is None else contest.competing(barred, eligible)",
-                "competing = eligible.copy()\n        if barred is not None:\n            competing[barred.flow] = 0",
-            ),
-        ),
-    ),
-    Mend(
-        "somebody takes part",
-        "where all owe more than is due to them, nobody takes part, and their debts are forgiven",
-        (("core/lending/repaying_fill.py", "                is_over &= stays_in[once(scope)] | ~wants\n", ""),),
-    ),
-    Mend(
-        "loose scopes",
-        "a scope that has plenty decides the order in one that is short",
-        (
-            (
-                "core/lending/grants.py",
-                "bound_milli = np.where(parts.is_loose[:, None], NO_CONTEST, parts.ahead_bound_milli)",
-                "bound_milli = parts.ahead_bound_milli",
-            ),
-        ),
-    ),
-    Mend(
         "own limits at a restart",
         "a restart of a job that shares loses the time for its own limits too",
         (
             (
                 "control/plane.py",
-                "np.where(is_shared(before)[:, None], leased.balance_micro, own.balance_micro)",
-                "leased.balance_micro",
+                "np.where(is_shared(before), leased_until_ms, NEVER_MS)",
+                "np.full_like(is_shared(before), leased_until_ms, dtype=np.int64)",
             ),
         ),
     ),
@@ -261,17 +134,6 @@ MENDS: Final = (
                 "    if True:\n        directory.write",
             ),
             ("control/feedback.py", "sorted(found.items()) if reports}", "sorted(found.items())}"),
-        ),
-    ),
-    Mend(
-        "events of true buckets",
-        "batches are planned for rows that no scope lets pass",
-        (
-            (
-                "core/lending/events.py",
-                "    for of_scope in (of_tenant, of_group, of_job):\n",
-                "    for of_scope in ():\n",
-            ),
         ),
     ),
     Mend(
@@ -345,8 +207,8 @@ MENDS: Final = (
         "a checkpoint that is put back with its sinks forgets what the batches that are left used",
         (
             (
-                "control/settling.py",
-                "            bring_back(self._directory, from_batch=epoch.settled_batch)\n",
+                "control/reports.py",
+                "            bring_back(self._directory, from_batch=epoch.settled_batch if settles else newest_batch(self._directory))\n",
                 "",
             ),
         ),
@@ -361,94 +223,6 @@ MENDS: Final = (
                 "if reports or logged_ms is None or (reports and all(",
             ),
         ),
-    ),
-    Mend(
-        "part of one row",
-        "where a part of a batch is less than a message, its namespace is rejected each time",
-        (
-            (
-                "core/batch/deferral.py",
-                "parts = np.maximum(deferral.flow_micro // MICRO, deferral.flow_micro > 0)",
-                "parts = deferral.flow_micro // MICRO",
-            ),
-        ),
-    ),
-    Mend(
-        "large rows beside small ones",
-        "where the rows that wait for their verdict overfill the queue, the small ones go with the large ones",
-        (
-            ("core/batch/deferral.py", "        is_due &= fits | self.is_unleased[scope[at]]\n", ""),
-            (
-                "core/batch/deferral.py",
-                "waits[at[beyond]] = False",
-                "waits[at] = False",
-            ),
-        ),
-    ),
-    Mend(
-        "no wait for a debt",
-        "rows wait for their verdict until a debt is repaid",
-        (
-            (
-                "core/lending/deferrals.py",
-                "is_calm = ~outlook.has_rejected[:, None] & (next_micro > 0)",
-                "is_calm = np.broadcast_to(~outlook.has_rejected[:, None], next_micro.shape)",
-            ),
-            (
-                "core/lending/deferrals.py",
-                "left_micro = balance_micro - ",
-                "left_micro = np.maximum(balance_micro, 0) - ",
-            ),
-        ),
-    ),
-    Mend(
-        "shards that need no bytes",
-        "a shard that is lent no bytes may not take messages that have none",
-        (
-            (
-                "core/lending/grants.py",
-                "is_open = (lent > 0) | needs_none",
-                "is_open = lent > 0",
-            ),
-        ),
-    ),
-    Mend(
-        "bytes of a withheld message",
-        "a shard loses the bytes that it cannot use for want of a message",
-        (
-            (
-                "core/lending/advances.py",
-                "np.maximum(lending.credit_micro, _withheld_micro(ahead, used_micro, lent_micro, policy))",
-                "lending.credit_micro",
-            ),
-        ),
-    ),
-    Mend(
-        "rejections by shared quotas",
-        "rows that are rejected for another cause count as an overload of their group",
-        (
-            (
-                "core/lending/grants.py",
-                "messages = report.rejected[:, Dimension.MESSAGES] if messages is None else messages",
-                "messages = report.rejected[:, Dimension.MESSAGES]",
-            ),
-        ),
-    ),
-    Mend(
-        "share of a lowered quota",
-        "a standing grant grows at the share of a quota that was lowered since",
-        (
-            (
-                "core/state.py",
-                "        return rates_of_shares(self.share_micro_per_ms, policy)",
-                "        return self.share_micro_per_ms",
-            ),
-        ),
-    ),
-    Mend(
-        "slow rates in many shards",
-        "a standing grant of a slow quota repays no debt",
-        (("core/state.py", " + rest * elapsed_ms // shards", ""),),
     ),
     Mend(
         "prices of messages",
@@ -478,7 +252,7 @@ MENDS: Final = (
         (
             (
                 "core/time_quota/time_in_force.py",
-                "        time = time if mix is None else mix.with_waiting(time)\n",
+                "    time = time if mix is None else mix.with_waiting(time)\n",
                 "",
             ),
         ),

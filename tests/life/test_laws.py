@@ -9,22 +9,20 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
-from spark_throttle.core.batch.deferral import WaitingRoom
-from spark_throttle.core.lending import grants
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.control import plane, settling
+from spark_throttle.control import plane, reports
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core import codec
+from spark_throttle.core import codec, shared_buckets
 from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.codec import Epoch
 from spark_throttle.core.fair.fair_order import FairOrder
-from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits import size_bounds, token_bucket
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
-from spark_throttle.core.state import Grants
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
@@ -58,12 +56,6 @@ STRICT = {
     "resource_groups": {"gold": {"publish": {"messages_per_second": 5, "burst_seconds": 1, "on_excess": "reject"}}},
     "defaults": {"resource_group": "gold"},
 }
-ROOMY = {
-    "version": 1,
-    "resource_groups": {"gold": {"publish": {"messages_per_second": 50, "burst_seconds": 4, "on_excess": "reject"}}},
-    "defaults": {"resource_group": "gold"},
-}
-BRIEF = Step("run", {"rows": [("acme/a", 1, 150)], "triggers": 2, "after_ms": 1_000})
 FULL = GROUP | {"queue": {"messages": 20}}
 FILLS = Step("run", {"rows": [("acme/a", 1, 60)], "triggers": 1, "after_ms": 1_000})
 OTHERS = Step("run", {"rows": [("acme/b", 1, 8), ("blue/a", 1, 8)], "triggers": 1, "after_ms": 1_000})
@@ -128,17 +120,10 @@ def loses_the_last_row(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_no_lease_for_no_quota(patch: pytest.MonkeyPatch) -> None:
-    def is_unleased(_: Grants, policy: CompiledPolicy) -> Bools:
+    def is_unleased(_: SharedBuckets, policy: CompiledPolicy) -> Bools:
         return np.zeros(len(policy.shared), dtype=np.bool_)
 
-    patch.setattr(Grants, "is_unleased", is_unleased)
-
-
-def defers_no_verdict(patch: pytest.MonkeyPatch) -> None:
-    def takes(_: WaitingRoom, rows: Candidates, *__: object, **___: object) -> Bools:
-        return np.zeros(len(rows), dtype=np.bool_)
-
-    patch.setattr(WaitingRoom, "takes", takes)
+    patch.setattr(SharedBuckets, "is_unleased", is_unleased)
 
 
 def pays(times: float) -> Fault:
@@ -146,7 +131,7 @@ def pays(times: float) -> Fault:
         def refill(balance: Int64s, rate: Int64s, burst: Int64s, elapsed_ms: int) -> Int64s:
             return token_bucket.refill(balance, rate, burst, int(elapsed_ms * times))
 
-        patch.setattr(grants, "refill", refill)
+        patch.setattr(shared_buckets, "refill", refill)
 
     return fault
 
@@ -257,7 +242,7 @@ def never_grows(patch: pytest.MonkeyPatch) -> None:
 
 
 def loses_charges(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(settling, "read_charges", lambda *_, **__: {})
+    patch.setattr(reports, "read_charges", lambda *_, **__: {})
 
 
 def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
@@ -304,10 +289,10 @@ def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
 def test_a_law_finds_the_fault_that_breaks_it(
     law: str, fault: Fault, steps: Sequence[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Life(Birth(GROUP, 1), (law, ISOLATION)).play(steps)
+    Life(Birth(GROUP), (law, ISOLATION)).play(steps)
     fault(monkeypatch)
     with pytest.raises(Violation) as found:
-        Life(Birth(GROUP, 1), (law, ISOLATION)).play(steps)
+        Life(Birth(GROUP), (law, ISOLATION)).play(steps)
     assert found.value.law == law
 
 
@@ -316,24 +301,23 @@ def test_a_law_finds_the_fault_that_breaks_it(
 @pytest.mark.parametrize(
     ("law", "fault", "birth", "steps"),
     [
-        ("L2", pays_at_every_failover, Birth(PATIENT, 1), [MANY, *[FAIL_OVER] * 6]),
-        ("L1", passes_any_size, Birth(BOUNDED, 1), [GIANT]),
-        ("Debt", passes_any_size, Birth(BOUNDED, 1), [GIANT, SMALL]),
-        ("Queue", keeps_who_came_first, Birth(FULL, 1), [FILLS, OTHERS]),
-        ("Queue", leaves_half_of_the_queue_empty, Birth(FULL, 1), [FILLS, OTHERS]),
-        ("Queue", bounds_nothing, Birth(FULL, 1), [FILLS]),
-        ("Takeover", guards_nothing, Birth(GROUP, 2), [FLOOD, TWIN]),
-        ("Takeover", begins_before_it_is_refused, Birth(GROUP, 2), [FLOOD, OTHER_QUERY]),
-        ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, 1, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
-        ("Sharing", never_grows, Birth(GROUP, 1, is_sharing=True), [SETTLE]),
-        ("Sharing", takes_no_lease_for_no_quota, Birth(STRICT, 1, is_sharing=True), [SOON]),
-        ("Rejection", defers_no_verdict, Birth(ROOMY, 8), [BRIEF]),
-        ("Sharing", all_runs_are_one, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
-        ("Charges", loses_charges, Birth(TIMED, 1, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
-        ("Time", counts_every_message_alike, Birth(TIMED, 1), [CONTEST]),
-        ("Time", keeps_leads_by_price, Birth(TIMED, 1), [AT_TIMES]),
-        ("Unspent", waits_for_the_price_to_fall, Birth(TIMED, 1), [OF_EQUALS]),
-        ("Sharing", knows_no_other_run, Birth(GROUP, 1, is_sharing=True), [PEER, SOON, COPY]),
+        ("L2", pays_at_every_failover, Birth(PATIENT), [MANY, *[FAIL_OVER] * 6]),
+        ("L1", passes_any_size, Birth(BOUNDED), [GIANT]),
+        ("Debt", passes_any_size, Birth(BOUNDED), [GIANT, SMALL]),
+        ("Queue", keeps_who_came_first, Birth(FULL), [FILLS, OTHERS]),
+        ("Queue", leaves_half_of_the_queue_empty, Birth(FULL), [FILLS, OTHERS]),
+        ("Queue", bounds_nothing, Birth(FULL), [FILLS]),
+        ("Takeover", guards_nothing, Birth(GROUP), [FLOOD, TWIN]),
+        ("Takeover", begins_before_it_is_refused, Birth(GROUP), [FLOOD, OTHER_QUERY]),
+        ("Sharing", forgets_by_the_wall_clock, Birth(GROUP, is_sharing=True), [PEER, SETTLE, AHEAD, AGAIN, SETTLE]),
+        ("Sharing", never_grows, Birth(GROUP, is_sharing=True), [SETTLE]),
+        ("Sharing", takes_no_lease_for_no_quota, Birth(STRICT, is_sharing=True), [SOON]),
+        ("Sharing", all_runs_are_one, Birth(GROUP, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
+        ("Charges", loses_charges, Birth(TIMED, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
+        ("Time", counts_every_message_alike, Birth(TIMED), [CONTEST]),
+        ("Time", keeps_leads_by_price, Birth(TIMED), [AT_TIMES]),
+        ("Unspent", waits_for_the_price_to_fall, Birth(TIMED), [OF_EQUALS]),
+        ("Sharing", knows_no_other_run, Birth(GROUP, is_sharing=True), [PEER, SOON, COPY]),
     ],
 )
 def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
@@ -348,7 +332,7 @@ def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
 
 @pytest.mark.slow
 def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch() -> None:
-    life = Life(Birth(PATIENT, 1), ("L2", ISOLATION))
+    life = Life(Birth(PATIENT), ("L2", ISOLATION))
     move = Step("move", {"machines": MACHINES[:1], "rows": [], "triggers": 3, "down_ms": 1_000})
     life.play([Step("restart", {"down_ms": 1_000, "jump_ms": -3_600_000}), FLOOD, move])
     assert life.batches > 0
@@ -356,7 +340,7 @@ def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch()
 
 @pytest.mark.slow
 def test_time_without_batches_before_a_move_to_a_clock_that_is_behind_is_not_counted_as_paid() -> None:
-    life = Life(Birth(GROUP, 1), ("L4", ISOLATION))
+    life = Life(Birth(GROUP), ("L4", ISOLATION))
     # The bucket is a message short of full when the last batch leaves nothing. The minute after it brings no batch, and
     # on the other machine it never was.
     life.play([

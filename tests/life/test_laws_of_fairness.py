@@ -11,7 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.rows import Row, shard_of
+from spark_throttle.testing.simulation.rows import Row
 from spark_throttle.testing.simulation.true_time import SimulatedMachine
 from tests.life.account import Account
 from tests.life.contract import Contracts
@@ -24,7 +24,6 @@ GROUP: Final[dict[str, Any]] = {
     "defaults": {"resource_group": "gold"},
 }
 ONE, OTHER, THIRD = "acme/a", "blue/a", "solo"
-"""The first two live in different shards of two."""
 
 
 @dataclass
@@ -33,13 +32,12 @@ class ToldHistory:
 
     law: Law
     policy: Mapping[str, Any]
-    shards: int = 2
     world: World = field(init=False)
     batches: int = 0
 
     def __post_init__(self) -> None:
-        job = SimulatedJob(self.policy, self.shards)
-        self.world = World(job, Account(self.shards))
+        job = SimulatedJob(self.policy)
+        self.world = World(job, Account())
 
     def batch(self, served: Mapping[str, int], arrive: Mapping[str, int] | None = None) -> list[str]:
         """Tell a batch; by default as many arrive as are served, so that backlogs stay."""
@@ -68,10 +66,6 @@ class ToldHistory:
         return next((number for number in range(most) if each(number)), None)
 
 
-def test_the_namespaces_of_these_tests_live_in_different_shards() -> None:
-    assert shard_of(ONE, 2) != shard_of(OTHER, 2)
-
-
 def told(
     policy: Mapping[str, Any] = GROUP, law: type[Law] = Fairness, names: Sequence[str] = (ONE, OTHER)
 ) -> ToldHistory:
@@ -85,7 +79,7 @@ def told(
 def test_one_that_trickles_excuses_no_more_than_it_asks_for() -> None:
     history = told()
     found = history.batches_until_it_speaks(lambda _: history.batch({ONE: 6, OTHER: 2, THIRD: 1}))
-    assert found == 1  # 4 apart a batch, of which 1 is excused; a message of each in two shards is 4
+    assert found == 1  # 4 apart a batch, of which 1 is excused; a message of each is 2
 
 
 def test_one_that_trickles_may_cost_what_it_asks_for() -> None:
@@ -123,10 +117,10 @@ def test_small_changes_of_a_policy_do_not_let_two_come_apart(other: dict[str, An
     assert history.batches_until_it_speaks(batch) in (4, 5)  # of 4 that they may be apart, without any change
 
 
-def test_a_change_of_all_that_holds_for_two_costs_a_message_of_each_a_shard() -> None:
+def test_a_change_of_all_that_holds_for_two_costs_a_message_of_each() -> None:
     history = told()
     job = history.world.job
-    for apart in (4, 4, 4):  # a message of each in two shards, and once more at every change
+    for apart in (2, 2, 2):  # a message of each, and once more at every change
         assert not history.batch({ONE: 4 + apart, OTHER: 4})
         job.set_policies({"version": 1, "job": {"publish": {"messages_per_second": 10}}})
         assert not history.batch({ONE: 4, OTHER: 4})
@@ -189,7 +183,7 @@ def test_one_whose_own_group_has_no_tokens_does_not_starve() -> None:
 
 @pytest.mark.slow
 def test_a_job_that_moves_sees_the_clocks_of_the_machine_that_it_moves_to() -> None:
-    job = SimulatedJob(GROUP, 1)
+    job = SimulatedJob(GROUP)
     job.offer([(ONE, 1)] * 500)
     job.trigger(1_000)
     for name, ahead_ms in (("one", 3_600_000), ("two", 0), ("one", 3_600_000), ("two", -5)):

@@ -27,7 +27,6 @@ def test_weights_divide_what_a_group_admits() -> None:
                 "t/light": {"resource_group": "g"},
             },
         },
-        shards=1,
     )
     job.offer([(("t/heavy", "t/light")[i % 2], 10) for i in range(80)])
     job.trigger()
@@ -40,7 +39,7 @@ def test_weights_divide_what_a_group_admits() -> None:
 
 @pytest.mark.parametrize(("bound", "fits"), [({"messages": 3}, 3), ({"bytes": 25}, 2)])
 def test_queue_rejects_what_it_has_no_room_for(bound: dict[str, int], fits: int) -> None:
-    job = SimulatedJob({**SHUT, "queue": bound}, shards=1)
+    job = SimulatedJob({**SHUT, "queue": bound})
     for count in (10, 4):
         job.offer([("t/n", 10)] * count)
         job.trigger()
@@ -50,7 +49,7 @@ def test_queue_rejects_what_it_has_no_room_for(bound: dict[str, int], fits: int)
 
 
 def test_rows_that_fill_the_queue_make_room_for_those_of_another_namespace() -> None:
-    job = SimulatedJob({**SHUT, "queue": {"messages": 4}}, shards=1)
+    job = SimulatedJob({**SHUT, "queue": {"messages": 4}})
     job.offer([("t/first", 10)] * 10)
     job.trigger()
     assert sorted(each.row.id for each in job.rejected) == list(range(4, 10))

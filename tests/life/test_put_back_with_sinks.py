@@ -48,9 +48,9 @@ def large_admitted(job: SimulatedJob) -> bool:
     return any(row.size_bytes == LARGE_BYTES for row in job.admitted)
 
 
-def overdrawn_job(shards: int = 2, **options: Any) -> SimulatedJob:
+def overdrawn_job(**options: Any) -> SimulatedJob:
     """Return a job that has just admitted a message that its quota earns in 100 s, and whose backlog waits."""
-    job = SimulatedJob(POLICY, shards=shards, **options)
+    job = SimulatedJob(POLICY, **options)
     job.offer([("acme/a", 1_000)] * 3 + [("acme/a", LARGE_BYTES)] + [("acme/a", 1_000)] * 60)
     while not large_admitted(job):
         job.trigger(1_000)
@@ -106,7 +106,7 @@ def test_what_follows_is_the_same_whether_the_control_directory_was_put_back_too
     policy |= {"tenants": {"blue": {"resource_group": "g"}}}
     lives = []
     for with_control in (False, True):
-        job = SimulatedJob(POLICY, shards=3)
+        job = SimulatedJob(POLICY)
         job.offer([(name, size) for size in (10, 9_000, 700) for name in ("acme/a", "acme/b", "blue/a")] * 10)
         run(job, 5)
         backup = backup_of(job)
@@ -120,7 +120,7 @@ def test_what_follows_is_the_same_whether_the_control_directory_was_put_back_too
 
 def test_reports_of_a_batch_that_was_undone_are_not_those_of_another_of_its_number() -> None:
     """The checkpoint goes back, takes another way, and is then put back to where it was on the first."""
-    job = SimulatedJob(POLICY, shards=2)
+    job = SimulatedJob(POLICY)
     job.offer([("acme/a", 1_000)])
     job.trigger(1_000)
     early = backup_of(job)
@@ -144,7 +144,7 @@ def test_put_back_job_pays_its_peers_nothing_back_of_what_it_used_before() -> No
     exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10))
     group = {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}
     policy = {"version": 1, "resource_groups": {"g": group}, "defaults": {"resource_group": "g"}}
-    job = SimulatedJob(policy, shards=2, exchange=exchange)
+    job = SimulatedJob(policy, exchange=exchange)
     job.offer([("acme/a", 100)] * 2_000)
     for _ in range(30):
         job.trigger(1_000)
@@ -164,7 +164,7 @@ def test_overdraft_of_a_shared_quota_is_kept_when_the_job_is_put_back() -> None:
     exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10))
     group = {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}
     policy = {"version": 1, "resource_groups": {"g": group}, "defaults": {"resource_group": "g"}}
-    job = SimulatedJob(policy, shards=2, exchange=exchange)
+    job = SimulatedJob(policy, exchange=exchange)
     job.offer([("acme/a", LARGE_BYTES)] + [("acme/a", 1_000)] * 60)
     while not large_admitted(job):
         job.trigger(1_000)
@@ -176,7 +176,7 @@ def test_overdraft_of_a_shared_quota_is_kept_when_the_job_is_put_back() -> None:
 
 @pytest.mark.parametrize("batches_retained", thorough_after(1, [2, 100]))
 def test_control_directory_stays_bounded(batches_retained: int) -> None:
-    job = SimulatedJob(POLICY, shards=1, batches_retained=batches_retained)
+    job = SimulatedJob(POLICY, batches_retained=batches_retained)
     most = 0
     for _ in range(batches_retained + 230):
         job.offer([("acme/a", 10)])

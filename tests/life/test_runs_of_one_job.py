@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 def test_run_that_was_taken_over_does_not_make_the_run_that_took_over_forget_a_debt() -> None:
     # The first run is at a later batch than the second, which goes on where checkpoint and sinks were put back to.
     policy = {"version": 1, "job": {"publish": {"bytes_per_second": 1_000, "burst_seconds": 1}}}
-    first = SimulatedJob(policy, shards=2)
+    first = SimulatedJob(policy)
     first.offer([("acme/a", 1_000)] * 10)
     first.trigger(1_000)
     second, checkpoint, second_outside = first.twin(), first.checkpoint.copy(), first.outside.copy()
@@ -39,7 +39,7 @@ def test_run_that_was_taken_over_does_not_make_the_run_that_took_over_forget_a_d
 def test_run_that_was_taken_over_before_its_first_epoch_brings_no_report_back() -> None:
     # After the crash the first run runs its last batch again, and plans none before the second has begun.
     policy = {"version": 1, "job": {"publish": {"messages_per_second": 1, "burst_seconds": 1}}}
-    first = SimulatedJob(policy, shards=1)
+    first = SimulatedJob(policy)
     first.offer([("acme/a", 1)] * 30)
     for _ in range(4):
         first.trigger(1_000)
@@ -61,7 +61,7 @@ def test_run_that_took_over_has_its_share_though_the_one_before_was_held_up_as_i
     group = {"publish": {"messages_per_second": 50, "burst_seconds": 1}}
     policy = {"version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"}}
     exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
-    first = SimulatedJob(policy, shards=2, exchange=exchange)
+    first = SimulatedJob(policy, exchange=exchange)
     copy = first.clone(with_sinks=True, is_elsewhere=False)
     copy.restart()
 

@@ -39,7 +39,7 @@ def spent(exchange: SimulatedExchange, job: SimulatedJob, triggers: int) -> list
 
 
 def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     peer = exchange.join("peer", policies())
     assert max(spent(exchange, job, 12)) <= QUOTA
     assert job.leased()[GOLD][0] == pytest.approx(QUOTA / 2, rel=0.02)
@@ -50,7 +50,7 @@ def test_a_job_and_its_peer_share_the_quota(exchange: SimulatedExchange) -> None
 
 def test_quota_that_is_lowered_is_not_held_by_the_floor_of_a_silent_peer(exchange: SimulatedExchange) -> None:
     # The floor of the peer is 750 messages in 1,000 s, more than the quota is after the change.
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     peer = exchange.join("peer", policies())
     spent(exchange, job, 12)
     exchange.leave(peer)
@@ -61,7 +61,7 @@ def test_quota_that_is_lowered_is_not_held_by_the_floor_of_a_silent_peer(exchang
 
 
 def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew() -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=SimulatedExchange())
+    job = SimulatedJob(policies(), exchange=SimulatedExchange())
     for _ in range(40):
         job.offer([("acme/a", 1)])
         job.trigger(5_000)
@@ -74,7 +74,7 @@ def test_quota_that_is_lowered_is_obeyed_before_jobs_have_divided_it_anew() -> N
     admitted = len(job.admitted)
     job.offer([("acme/a", 1)] * 900)
     job.trigger(900)
-    assert len(job.admitted) - admitted <= 3  # a message each shard, and what the last batch left
+    assert len(job.admitted) - admitted <= 2  # a message, and what the last batch left
 
 
 def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_rejected(
@@ -82,7 +82,7 @@ def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_re
 ) -> None:
     # Between its messages the job gives the scope up, and so has no share of it when the next one comes.
     quota = {"publish": {"messages_per_second": 10, "burst_seconds": 10, "on_excess": "reject"}}
-    job = SimulatedJob({"version": 1, "tenants": {"rare": quota, "busy": quota}}, shards=2, exchange=exchange)
+    job = SimulatedJob({"version": 1, "tenants": {"rare": quota, "busy": quota}}, exchange=exchange)
     for second in range(75):
         if second % 25 == 20:
             assert ("tenant", "rare") not in job.leased()
@@ -100,7 +100,7 @@ def test_message_whose_scope_is_not_leased_yet_waits_even_where_the_excess_is_re
 def test_debt_of_a_shared_quota_is_repaid_while_its_job_wants_nothing(exchange: SimulatedExchange) -> None:
     # Twelve cycles without demand give the scope up; the message is repaid in 60 of the 100 seconds that follow it.
     quota = {"publish": {"bytes_per_second": 1_000, "burst_seconds": 10}}
-    job = SimulatedJob({"version": 1, "tenants": {"acme": quota}}, shards=1, exchange=exchange)
+    job = SimulatedJob({"version": 1, "tenants": {"acme": quota}}, exchange=exchange)
     for messages in (1, 2):
         job.offer([("acme/a", 60_000)])
         for _ in range(6):
@@ -115,7 +115,7 @@ def test_debt_of_a_shared_quota_is_repaid_while_its_job_wants_nothing(exchange: 
 
 @pytest.mark.parametrize("by_ms", thorough_after(1, [86_400_000, -86_400_000]))
 def test_wall_clocks_that_differ_by_days_pass_no_quota(exchange: SimulatedExchange, by_ms: int) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     exchange.join("peer", policies())
     spent(exchange, job, 12)
     job.set_clock(by_ms)
@@ -129,7 +129,7 @@ def test_equal_calls_make_equal_histories_of_jobs_that_share() -> None:
     histories = []
     for _ in range(2):
         exchange = SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000))
-        job = SimulatedJob(policies(), shards=3, exchange=exchange)
+        job = SimulatedJob(policies(), exchange=exchange)
         exchange.join("peer", policies())
         copy = job.clone(with_sinks=True)
         copy.restart()
@@ -142,7 +142,7 @@ def test_equal_calls_make_equal_histories_of_jobs_that_share() -> None:
 
 
 def test_a_copy_with_sinks_of_its_own_shares_as_another_job(exchange: SimulatedExchange) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     spent(exchange, job, 5)
     copy = job.clone(with_sinks=True)
     copy.restart()
@@ -156,7 +156,7 @@ def test_a_copy_with_sinks_of_its_own_shares_as_another_job(exchange: SimulatedE
 
 
 def test_a_job_that_leaves_the_exchange_has_the_quota_for_itself(exchange: SimulatedExchange) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     exchange.join("peer", policies())
     spent(exchange, job, 8)
     job.is_sharing = False
@@ -169,7 +169,7 @@ def test_a_job_that_leaves_the_exchange_has_the_quota_for_itself(exchange: Simul
 
 @pytest.mark.thorough
 def test_all_sleep_in_the_middle_of_a_long_pause_and_find_each_other_again(exchange: SimulatedExchange) -> None:
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     exchange.join("peer", policies())
     spent(exchange, job, 8)
     job.pass_time(30 * 86_400_000)
@@ -182,7 +182,7 @@ def test_a_bounded_run_of_a_job_that_shares_waits_for_its_lease_and_ends_when_al
     exchange: SimulatedExchange,
 ) -> None:
     """It begins without a share, and `availableNow` would end if nothing told it that one comes."""
-    job = SimulatedJob(policies(), shards=2, exchange=exchange)
+    job = SimulatedJob(policies(), exchange=exchange)
     job.offer([("acme/a", 1)] * 120)
     job.trigger(0)
     job.trigger(0)
@@ -199,7 +199,7 @@ def test_a_bounded_run_of_a_job_that_shares_ends_where_no_lease_lets_anything_le
 ) -> None:
     document = policies()
     document["resource_groups"]["gold"]["publish"]["messages_per_second"] = 0
-    job = SimulatedJob(document, shards=2, exchange=exchange)
+    job = SimulatedJob(document, exchange=exchange)
     job.offer([("acme/a", 1)] * 3)
     for _ in range(5):
         job.trigger()
@@ -209,7 +209,7 @@ def test_a_bounded_run_of_a_job_that_shares_ends_where_no_lease_lets_anything_le
 @pytest.mark.parametrize("leaves", [False, True])
 def test_restart_of_a_job_that_shares_costs_nothing_of_its_own_limit(exchange: SimulatedExchange, leaves: bool) -> None:
     own = {"version": 1, "job": {"publish": {"messages_per_second": 10, "burst_seconds": 20}}}
-    job = SimulatedJob(own, shards=1, exchange=exchange)
+    job = SimulatedJob(own, exchange=exchange)
     job.offer([("acme/a", 1)] * 1_000)
     for _ in range(6):
         job.trigger(5_000)

@@ -30,17 +30,12 @@ def ids(rows: list[Any]) -> list[int]:
     return sorted(row.id for row in rows)
 
 
-def test_a_job_without_shards_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="shards is 0; give 1 or more"):
-        SimulatedJob(limited(), shards=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("at", CRASH_POINTS)
 def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoint) -> None:
     jobs = []
     for point in (None, at):
-        job = SimulatedJob(limited(), shards=3)
+        job = SimulatedJob(limited())
         job.offer(ROWS)
         job.trigger()
         if point is not None:
@@ -64,7 +59,7 @@ def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoi
 
 @pytest.mark.slow
 def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
-    job = SimulatedJob(limited(), shards=3)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     for point in ("after state", "after plain sink", "before commit"):
         job.crash(at=point)
@@ -79,7 +74,7 @@ def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
 def test_equal_calls_make_equal_histories() -> None:
     histories = []
     for _ in range(2):
-        job = SimulatedJob(limited(), shards=5)
+        job = SimulatedJob(limited())
         for _ in range(4):
             job.offer(ROWS)
             job.trigger(700)
@@ -88,7 +83,7 @@ def test_equal_calls_make_equal_histories() -> None:
 
 
 def test_a_batch_that_leaves_no_row_is_a_batch() -> None:
-    job = SimulatedJob({"version": 1}, shards=2)
+    job = SimulatedJob({"version": 1})
     dropped = job.drop()
     assert dropped is not None
     assert not dropped.arrived
@@ -96,7 +91,7 @@ def test_a_batch_that_leaves_no_row_is_a_batch() -> None:
 
 @pytest.mark.slow
 def test_an_idle_job_runs_no_batch() -> None:
-    job = SimulatedJob(limited(), shards=2)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     while job.waiting:
@@ -106,7 +101,7 @@ def test_an_idle_job_runs_no_batch() -> None:
 
 
 def test_the_wall_clock_may_be_set_while_no_time_passes() -> None:
-    job = SimulatedJob({"version": 1}, shards=1)
+    job = SimulatedJob({"version": 1})
     job.offer(ROWS)
     job.set_clock(-60_000)
     batch = job.trigger(1_000)
@@ -115,7 +110,7 @@ def test_the_wall_clock_may_be_set_while_no_time_passes() -> None:
 
 
 def test_a_source_may_give_few_rows_to_a_batch() -> None:
-    job = SimulatedJob({"version": 1}, shards=2)
+    job = SimulatedJob({"version": 1})
     job.offer(ROWS)
     batch = job.trigger(most_rows=5)
     assert batch is not None
@@ -123,7 +118,7 @@ def test_a_source_may_give_few_rows_to_a_batch() -> None:
 
 
 def test_text_that_is_no_utf8_and_broken_rows_are_rows() -> None:
-    job = SimulatedJob(limited(100), shards=2)
+    job = SimulatedJob(limited(100))
     job.offer([(b"k\xe9", 1), ("", 1), ("acme/a", None), ("acme/a", -1)])
     job.trigger()
     assert [row.namespace for row in job.admitted] == [b"k\xe9"]
@@ -131,7 +126,7 @@ def test_text_that_is_no_utf8_and_broken_rows_are_rows() -> None:
 
 
 def test_a_job_whose_queue_may_not_overflow_goes_on_with_more_room() -> None:
-    job = SimulatedJob(limited() | {"queue": {"messages": 1, "on_overflow": "fail"}}, shards=1)
+    job = SimulatedJob(limited() | {"queue": {"messages": 1, "on_overflow": "fail"}})
     job.offer(ROWS)
     with pytest.raises(QueueOverflowError):
         job.trigger()
@@ -144,7 +139,7 @@ def test_a_job_whose_queue_may_not_overflow_goes_on_with_more_room() -> None:
 
 def test_a_queue_whose_bound_shrinks_is_cut_in_the_batch_in_which_it_acts() -> None:
     shut = {"defaults": {"publish": {"messages_per_second": 0}}}
-    job = SimulatedJob(shut, shards=1)
+    job = SimulatedJob(shut)
     job.offer([("a/x", 1)] * 6 + [("b/y", 1)])
     job.trigger()
     job.set_policies(shut | {"queue": {"messages": 4}})
@@ -160,7 +155,7 @@ def test_a_queue_whose_bound_shrinks_is_cut_in_the_batch_in_which_it_acts() -> N
 
 def test_a_queue_that_may_not_overflow_is_not_cut_to_a_bound_that_shrinks() -> None:
     shut = {"defaults": {"publish": {"messages_per_second": 0}}}
-    job = SimulatedJob(shut, shards=1)
+    job = SimulatedJob(shut)
     job.offer([("a/x", 1)] * 6)
     job.trigger()
     job.set_policies(shut | {"queue": {"messages": 4, "on_overflow": "fail"}})
@@ -174,7 +169,7 @@ def test_a_queue_that_may_not_overflow_is_not_cut_to_a_bound_that_shrinks() -> N
 
 
 def test_a_job_that_is_down_says_so() -> None:
-    job = SimulatedJob({"version": 1}, shards=1)
+    job = SimulatedJob({"version": 1})
     job.stop()
     with pytest.raises(ConfigurationError, match=r"call restart\(\)"):
         job.trigger()
@@ -182,11 +177,11 @@ def test_a_job_that_is_down_says_so() -> None:
 
 def test_a_crash_point_that_is_none_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigurationError, match="before epoch"):
-        SimulatedJob({"version": 1}, shards=1).crash(at="at lunch")  # type: ignore[arg-type]
+        SimulatedJob({"version": 1}).crash(at="at lunch")  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_without_its_control_directory_is_refused() -> None:
-    job = SimulatedJob(limited(), shards=1)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     job.lose_control()
@@ -200,7 +195,7 @@ def test_a_checkpoint_without_its_control_directory_is_refused() -> None:
 
 
 def test_a_job_that_was_put_back_has_the_state_of_then() -> None:
-    job = SimulatedJob(limited(), shards=1)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     before = job.waiting
@@ -215,7 +210,7 @@ def test_a_job_that_was_put_back_has_the_state_of_then() -> None:
 
 
 def test_a_run_that_was_taken_over_ends_and_the_other_goes_on() -> None:
-    job = SimulatedJob(limited(), shards=2)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     twin = job.twin()
@@ -228,7 +223,7 @@ def test_a_run_that_was_taken_over_ends_and_the_other_goes_on() -> None:
 
 
 def test_a_run_that_is_held_up_in_a_batch_writes_what_the_other_run_wrote() -> None:
-    job = SimulatedJob(limited(), shards=2)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     twin = job.twin()
 
@@ -243,7 +238,7 @@ def test_a_run_that_is_held_up_in_a_batch_writes_what_the_other_run_wrote() -> N
 
 
 def test_a_run_that_is_held_up_before_its_batch_is_logged_ends_when_the_other_has_logged_one() -> None:
-    job = SimulatedJob(limited(), shards=2)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     twin = job.twin()
@@ -258,7 +253,7 @@ def test_a_run_that_is_held_up_before_its_batch_is_logged_ends_when_the_other_ha
 
 
 def test_another_query_in_the_control_directory_is_refused_and_ends_nobody() -> None:
-    job = SimulatedJob(limited(), shards=2)
+    job = SimulatedJob(limited())
     job.offer(ROWS)
     job.trigger()
     other = job.twin(is_other_query=True)

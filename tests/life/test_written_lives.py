@@ -10,8 +10,6 @@ from typing import Any, Final
 import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.rows import shard_of
-from tests.effort import crossed
 from tests.life.counting import admitted_in
 
 pytestmark = pytest.mark.slow
@@ -24,17 +22,12 @@ GROUP: Final[dict[str, Any]] = {
 }
 
 
-def name_in(shard: int, shards: int, prefix: str) -> str:
-    """Return a namespace that lives in a shard."""
-    return next(f"{prefix}{k}/x" for k in range(1_000) if shard_of(f"{prefix}{k}/x".encode(), shards) == shard)
-
-
 def service_apart(
     beside_big: list[str], seconds: int, policy_at: Callable[[int], dict[str, Any]] = lambda _: GROUP
 ) -> int:
-    """Return by how many bytes one of two that are always backlogged, in different shards, is ahead of the other."""
-    sizes_bytes = {name_in(0, 4, "big"): BIG_BYTES, name_in(1, 4, "small"): SMALL_BYTES}
-    job, served = SimulatedJob(GROUP, shards=4), Counter[str]()
+    """Return by how many bytes one of two that are always backlogged is ahead of the other."""
+    sizes_bytes = {"big": BIG_BYTES, "small": SMALL_BYTES}
+    job, served = SimulatedJob(GROUP), Counter[str]()
     lacking = dict(zip(sizes_bytes, (5, 100), strict=True))
     for second in range(seconds):
         job.offer([(name, sizes_bytes[name]) for name, count in lacking.items() for _ in range(count)])
@@ -51,11 +44,11 @@ def service_apart(
 
 
 def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
-    assert service_apart([], 80) <= 2 * (BIG_BYTES + SMALL_BYTES)
+    assert service_apart([], 80) <= BIG_BYTES + SMALL_BYTES
 
 
 def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others() -> None:
-    assert service_apart([name_in(0, 4, "light")], 80) <= 2 * (BIG_BYTES + SMALL_BYTES)
+    assert service_apart(["light"], 80) <= BIG_BYTES + SMALL_BYTES
 
 
 @pytest.mark.thorough
@@ -65,7 +58,7 @@ def test_l3_a_rate_that_changes_often_costs_a_message_and_no_more() -> None:
         policy["resource_groups"]["g"]["publish"]["bytes_per_second"] += second // 2 % 2
         return policy
 
-    assert service_apart([], 80, policy_at) <= 4 * (BIG_BYTES + SMALL_BYTES)
+    assert service_apart([], 80, policy_at) <= 2 * (BIG_BYTES + SMALL_BYTES)
 
 
 def slow_policy(
@@ -91,12 +84,10 @@ CHANGES: Final[dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("change", "shards"), crossed(CHANGES, [4, 8], of=2))
-def test_policy_that_changes_with_every_batch_starves_no_shard_that_is_due_less_than_a_message(
-    change: str, shards: int
-) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_policy_that_changes_with_every_batch_starves_nobody_who_is_due_less_than_a_message(change: str) -> None:
     then = CHANGES[change]
-    job = SimulatedJob(slow_policy(), shards=shards)
+    job = SimulatedJob(slow_policy())
     names = [f"t{k}/x" for k in range(6)]
     job.offer([(name, 1_000) for name in names for _ in range(40)])
     for second in range(40):
@@ -114,7 +105,7 @@ def test_l3_message_that_was_large_under_the_old_rates_costs_a_message_under_the
         publish = {"messages_per_second": 10, "bytes_per_second": size_bytes, "burst_seconds": 1}
         return {"version": 1, "resource_groups": {"g": {"publish": publish}}, "defaults": {"resource_group": "g"}}
 
-    job = SimulatedJob(policy_of(1_000), shards=1)
+    job = SimulatedJob(policy_of(1_000))
     first = admitted_in(2, job, [("acme/a", BIG_BYTES)] + [("acme/a", 100), ("blue/a", 100)] * 300)
     assert first == {"acme/a": 1}
     job.set_policies(policy_of(10_000_000))
@@ -122,7 +113,7 @@ def test_l3_message_that_was_large_under_the_old_rates_costs_a_message_under_the
     assert abs(admitted["acme/a"] - admitted["blue/a"]) <= 2
 
 
-def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
+def test_namespaces_of_two_groups_share_the_jobs_limit() -> None:
     groups = {
         "a": {"publish": {"messages_per_second": 100, "weight": 4}},
         "b": {"publish": {"messages_per_second": 100}},
@@ -134,7 +125,6 @@ def test_namespaces_of_two_groups_of_one_shard_share_the_jobs_limit() -> None:
             "resource_groups": groups,
             "tenants": {name: {"resource_group": name} for name in groups},
         },
-        shards=1,
     )
     admitted = admitted_in(60, job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
     assert admitted["b/x"] >= 30
@@ -148,7 +138,6 @@ def test_namespace_of_a_large_group_and_one_of_none_share_the_jobs_limit_evenly(
             "resource_groups": {"a": {"publish": {"messages_per_second": 1_000}}},
             "tenants": {"a": {"resource_group": "a"}},
         },
-        shards=1,
     )
     admitted = admitted_in(60, job, [("a/x", 1)] * 400 + [("b/x", 1)] * 400)
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
@@ -162,28 +151,25 @@ def test_quota_of_one_tenant_does_not_change_the_turns_in_its_group() -> None:
             "tenants": {"a": {"publish": {"messages_per_second": 5}}},
             "defaults": {"resource_group": "g"},
         },
-        shards=1,
     )
     admitted = admitted_in(60, job, [("a/x", 1)] * 100 + [("b/x", 1)] * 100)
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("shards", [1, 8])
-def test_weight_of_a_group_counts_in_the_job_in_one_shard_and_in_many(shards: int) -> None:
-    heavy, light = name_in(0, shards, "heavy"), name_in(shards - 1, shards, "light")
+def test_weight_of_a_group_counts_in_the_job() -> None:
+    heavy, light = "heavy/x", "light/x"
     groups = {"a": {"publish": {"messages_per_second": 50, "weight": 4}}, "b": {"publish": {"messages_per_second": 90}}}
     job = SimulatedJob(
         {
             "version": 1,
             "job": {"publish": {"messages_per_second": 10, "burst_seconds": 1}},
             "resource_groups": groups,
-            "tenants": {heavy.split("/")[0]: {"resource_group": "a"}, light.split("/")[0]: {"resource_group": "b"}},
+            "tenants": {"heavy": {"resource_group": "a"}, "light": {"resource_group": "b"}},
         },
-        shards=shards,
     )
     admitted = admitted_in(60, job, [(heavy, 1)] * 700 + [(light, 1)] * 700)
-    assert abs(admitted[heavy] - 4 * admitted[light]) <= 5 * shards
+    assert abs(admitted[heavy] - 4 * admitted[light]) <= 5
 
 
 def test_tenant_that_fills_the_queue_does_not_take_the_room_of_the_others() -> None:
@@ -192,7 +178,7 @@ def test_tenant_that_fills_the_queue_does_not_take_the_room_of_the_others() -> N
         "tenants": {"evil": {"publish": {"messages_per_second": 0.001, "burst_seconds": 1}}},
         "queue": {"messages": 1_000},
     }
-    job = SimulatedJob(policy, shards=1)
+    job = SimulatedJob(policy)
     job.offer([("evil/x", 1)] * 2_000)
     job.trigger(1_000)
     for _ in range(20):
@@ -204,7 +190,7 @@ def test_tenant_that_fills_the_queue_does_not_take_the_room_of_the_others() -> N
 def test_namespace_that_is_ahead_waits_for_nobody_who_wants_nothing() -> None:
     limits = {"bytes_per_second": 1_000, "messages_per_second": 0.5, "burst_seconds": 1}
     job = SimulatedJob(
-        {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}, shards=1
+        {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}
     )
     sizes = [("a", 100), ("b", 20_000), ("a", 20_000), ("b", 20_000), ("b", 100), ("b", 1), ("b", 100), ("a", 100)]
     job.offer([(f"{name}/x", size) for name, size in sizes])
@@ -223,9 +209,9 @@ def test_namespace_that_is_ahead_waits_for_nobody_who_wants_nothing() -> None:
     ],
 )
 def test_rows_that_cannot_go_claim_nothing_that_others_wait_for(entry: dict[str, Any]) -> None:
-    waits, stuck = name_in(0, 8, "waits"), [name_in(1, 8, f"stuck{k}q") for k in range(10)]
+    waits, stuck = "waits", [f"stuck{k}q" for k in range(10)]
     namespaces = {name: entry | {"resource_group": "g"} for name in stuck}
-    job = SimulatedJob(GROUP | {"namespaces": namespaces}, shards=8)
+    job = SimulatedJob(GROUP | {"namespaces": namespaces})
     for second in range(40):
         waiting = Counter(row.namespace for row in job.waiting)
         job.offer([(waits, SMALL_BYTES)] * (60 - waiting[waits]))
@@ -243,7 +229,6 @@ def test_large_and_small_messages_share_a_limit_on_messages_above_groups_of_byte
             "resource_groups": {"g": {"publish": {"bytes_per_second": 10_000_000}}},
             "defaults": {"resource_group": "g"},
         },
-        shards=1,
     )
     for _ in range(60):
         waiting = Counter(row.namespace for row in job.waiting)
@@ -253,26 +238,12 @@ def test_large_and_small_messages_share_a_limit_on_messages_above_groups_of_byte
     assert abs(admitted["a/x"] - admitted["b/x"]) <= 2
 
 
-def test_messages_of_no_bytes_and_large_ones_of_another_shard_do_not_wait_for_each_other_for_ever() -> None:
-    limits = {"messages_per_second": 1, "bytes_per_second": 1_000, "burst_seconds": 1}
-    empty, large = name_in(0, 2, "empty"), name_in(1, 2, "large")
-    job = SimulatedJob(
-        {"version": 1, "resource_groups": {"g": {"publish": limits}}, "defaults": {"resource_group": "g"}}, shards=2
-    )
-    job.offer([(large, 5_000_000)] * 3)
-    job.trigger(1_000)
-    job.offer([(empty, 0)] * 100)
-    for _ in range(150):
-        job.trigger(max(1_000, job.wait_ms() or 0))
-    assert not job.waiting
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("mates", [1, 8])
-def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_shard(mates: int) -> None:
-    # The mates live in a's shard, each in a group that is overdrawn by its first message.
-    a, b = name_in(0, 2, "a"), name_in(1, 2, "b")
-    stopped = [name_in(0, 2, f"mate{k}q") for k in range(mates)]
+def test_namespaces_that_their_own_groups_stop_take_nothing_from_the_others(mates: int) -> None:
+    # Each mate is in a group that is overdrawn by its first message.
+    a, b = "a", "b"
+    stopped = [f"mate{k}q" for k in range(mates)]
     groups = {f"g{k}": {"publish": {"bytes_per_second": 1, "burst_seconds": 1}} for k in range(mates)}
     job = SimulatedJob(
         {
@@ -281,7 +252,6 @@ def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_sh
             "resource_groups": groups,
             "namespaces": {name: {"resource_group": f"g{k}"} for k, name in enumerate(stopped)},
         },
-        shards=2,
     )
     rows = [(name, 5_000) for name in (a, b) for _ in range(60)] + [(name, 5_000) for name in stopped] * 3
     admitted = admitted_in(300, job, rows)
@@ -291,31 +261,12 @@ def test_namespaces_that_their_own_groups_stop_pay_nothing_for_those_of_their_sh
 
 def test_bytes_are_shared_where_the_limit_on_messages_is_none_in_truth() -> None:
     limits = {"messages_per_second": 10**9, "bytes_per_second": 1_000, "burst_seconds": 2}
-    job = SimulatedJob({"version": 1, "job": {"publish": limits}}, shards=1)
+    job = SimulatedJob({"version": 1, "job": {"publish": limits}})
     job.offer([("a/x", 1_000_000), ("b/x", 8_000_000)] * 150)
     for _ in range(100):
         job.trigger(1_000_000)
     admitted = Counter(row.namespace for row in job.admitted)
     assert admitted["a/x"] == pytest.approx(8 * admitted["b/x"], abs=16)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("seconds_apart", "size_bytes"), [(3, 25_000), (2, 15_000)])
-def test_each_newcomer_with_a_large_message_costs_its_mate_no_more_than_an_epochs_part(
-    seconds_apart: int, size_bytes: int
-) -> None:
-    a, b, seconds = name_in(0, 2, "a"), name_in(1, 2, "b"), 90
-    job = SimulatedJob({"version": 1, "job": {"publish": {"bytes_per_second": 10_000, "burst_seconds": 2}}}, shards=2)
-    for second in range(seconds):
-        waiting = Counter(row.namespace for row in job.waiting)
-        job.offer([(name, 1_000) for name in (a, b) for _ in range(30 - waiting[name])])
-        if second % seconds_apart == 0:
-            job.offer([(name_in(0, 2, f"visitor{second}q"), size_bytes)])
-        job.trigger(1_000)
-    admitted = Counter(row.namespace for row in job.admitted)
-    left_bytes = 10_000 * seconds_apart - size_bytes
-    part_bytes = min(left_bytes // 2, 10_000 // 3)
-    assert (admitted[b] - admitted[a]) * 1_000 <= seconds // seconds_apart * part_bytes + 2 * (size_bytes + 1_000)
 
 
 @pytest.mark.parametrize("on_excess", ["delay", "reject"])
@@ -329,7 +280,7 @@ def test_room_is_divided_among_namespaces_so_a_tenant_of_many_is_kept_from_it_by
         "tenants": {"evil": {"publish": {"messages_per_second": 0.001, "burst_seconds": 1, "on_excess": on_excess}}},
         "queue": {"messages": 1_000},
     }
-    job = SimulatedJob(policy, shards=1)
+    job = SimulatedJob(policy)
     for second in range(20):
         job.offer([(f"evil/{k}", 1) for k in range(1_000)] * (second % 10 == 0))
         job.offer([("good/x", 1)] * (40 * (second % 5 == 0)))
@@ -340,7 +291,7 @@ def test_room_is_divided_among_namespaces_so_a_tenant_of_many_is_kept_from_it_by
 
 def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_most() -> None:
     limit = {"messages_per_second": 1, "burst_seconds": 600}
-    job = SimulatedJob({"version": 1, "defaults": {"publish": limit}}, shards=1)
+    job = SimulatedJob({"version": 1, "defaults": {"publish": limit}})
     job.offer([("acme/a", 1)] * 2_000)
     job.trigger(1_000)
     admitted = len(job.admitted)
@@ -365,7 +316,7 @@ def test_raised_rate_of_0_pays_nothing_that_was_saved_but_to_a_namespace_that_wa
         }
         return documents[level]
 
-    job = SimulatedJob(policies(10), shards=1)
+    job = SimulatedJob(policies(10))
     job.offer([("a/x", 1)])
     job.trigger()
     job.trigger(after_ms=60_000)
