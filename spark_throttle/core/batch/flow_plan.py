@@ -7,7 +7,6 @@ from the sums of its flows, before any row is put in order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +28,7 @@ from spark_throttle.core.fair.fair_order import FairOrder, limited_by
 from spark_throttle.core.fair.fair_rows import FairRows
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, scopes_where
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, domains_of, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import Flows
@@ -111,7 +110,6 @@ def plan_flows(
     room, scopes = room_of(balance_micro, policy), limited_scopes(matches, policy)
     own, counts = OwnRoom.of(flows, limits), np.bincount(candidates.flow, minlength=len(flows))
     prices = None if shared.time is None else shared.time.prices_of(flows.names)
-    order_of = partial(FairOrder.of, limits, matches, policy, prices=prices)
     may_hold = not is_overdrawn(room, policy).any()
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
     if outcome is not None:
@@ -130,7 +128,8 @@ def plan_flows(
     if is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
         only_observes = policy.shared.on_excess == OnExcess.OBSERVE
         short = scopes_where(is_short & ~only_observes, scopes)
-        order = order_of().entered(flows.lead_vt, short, policy)
+        is_loose = _is_loose(is_short, matches, eligible, layout.bytes_of_first(eligible), room, policy)
+        order = FairOrder.of(limits, matches, policy, is_loose, prices).entered(flows.lead_vt, short, policy)
         contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
         count, stops = contest.decide(eligible, short)
         levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
@@ -162,6 +161,22 @@ def plan_flows(
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro, given.shared
     )  # fmt: skip
     return _settled(outcome, leads, flows, limits, taken, shared, given, floors=floors)
+
+
+def _is_loose(
+    is_short: Bools, matches: Matches, messages: Int64s, size_bytes: Int64s, room: Room, policy: CompiledPolicy
+) -> Bools:
+    """Return which shared scopes have tokens for all that other scopes let pass of their flows.
+
+    Those are the scopes that do not run short, and the job if each group and each tenant has no more left than fits.
+    """
+    domain = domains_of(enforcing_scopes(matches.shared_scope, policy))
+    wanted_messages, wanted_bytes = taken_by(domain[:, None], messages, size_bytes, len(room.messages))
+    passing_messages = np.minimum(wanted_messages[1:], np.maximum(room.messages[1:], 0)).sum() + wanted_messages[0]
+    passing_bytes = np.minimum(wanted_bytes[1:], np.maximum(room.bytes[1:], 0)).sum() + wanted_bytes[0]
+    is_loose = ~is_short
+    is_loose[0] |= passing_messages <= room.messages[0] and passing_bytes <= room.bytes[0]
+    return is_loose
 
 
 def _leads_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:

@@ -55,17 +55,21 @@ class FairOrder:
     """Shape (flows, 2): whether the dimension counts in the order: whether the domain limits it, or, once it is known
     which scopes run short, whether any of those does."""
 
+    binding: Int64s
+    """Shape (flows, 3): the scopes of `enforcing` for which flows compete, -1 for the others; all of `enforcing` if
+    flows compete for none of them."""
+
     lead_rate_micro_per_ms: Int64s
     """Shape (flows, 2): the rates in which leads are kept, in the common time: those of the domain, or of a wider scope
     where only that one limits the dimension. Prices do not count: a lead stays as many messages while they change."""
 
     rate_micro_per_ms: Int64s
-    """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `enforcing`, or
+    """Shape (flows, 2): the rates by which service counts in this batch: those of the widest scope in `binding`, or
     `lead_rate_micro_per_ms` where that scope does not limit the dimension; by the prices of messages, if they count."""
 
     memory_vt: Int64s
     """How far behind the virtual time the lesser of two clocks is remembered: `MEMORY_SECONDS` at the own rates of the
-    widest scope in `enforcing`."""
+    widest scope in `binding`."""
 
     weight: Int64s
     domain_weight: Int64s
@@ -88,12 +92,16 @@ class FairOrder:
         limits: Limits,
         matches: Matches,
         policy: CompiledPolicy,
+        is_loose: Bools | None = None,
         prices: MessagePrices | None = None,
     ) -> FairOrder:
         """Find the domain of every flow, and the rates by which its service counts.
 
         Parameters
         ----------
+        is_loose
+            Whether each scope has tokens for all that its flows' other scopes let pass, shape (scopes,). So no flows
+            compete for it. By default, none is loose.
         prices
             The prices of the flows' messages, where scopes are divided by time.
         """
@@ -116,7 +124,8 @@ class FairOrder:
                 of_wider = common.take(wider, axis=0)
                 kept = np.where(adds, of_wider, kept)
                 counted = kept if prices is None else np.where(adds, prices.rates(of_wider, wider), counted)
-        short = _widest_of(enforcing)
+        binding = enforcing if is_loose is None else _without(enforcing, is_loose)
+        short = _widest_of(binding)
         is_other = short != domain
         if is_other.any():
             of_short = is_other[:, None] & limited_by(short[:, None], shared.is_limited)
@@ -126,6 +135,7 @@ class FairOrder:
             domain,
             has_clock,
             is_limited,
+            binding,
             kept,
             counted,
             _memory(shared.rate_micro_per_ms, common).take(short),
@@ -146,6 +156,7 @@ class FairOrder:
         short
             Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
         """
+        short = self._competed_for(short)
         limited = limited_by(short, policy.shared.is_limited)
         is_counted = np.where(by_row(np.logical_or, limited)[:, None], limited, self.is_counted)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
@@ -158,6 +169,18 @@ class FairOrder:
     def take(self, at: Int64s) -> FairOrder:
         """Return the order of the flows at `at`, in that sequence."""
         return FairOrder(*(getattr(self, field.name).take(at, axis=0) for field in fields(self)))
+
+    def _competed_for(self, scopes: Int64s) -> Int64s:
+        """Return the scopes of each flow that are in `binding`; all of them where none is.
+
+        Parameters
+        ----------
+        scopes
+            Shape (flows, 3): `enforcing`, with -1 in some places.
+        """
+        if self.binding is self.enforcing:
+            return scopes
+        return _first_of(np.where(scopes == self.binding, scopes, -1), scopes)
 
     def tags(self, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
         """Return the start tags of rows, relative to the virtual time of their domain; 0 without a domain.
@@ -187,7 +210,8 @@ class FairOrder:
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
-        The virtual time of a scope is the largest key that was served in it. Among its contended scopes, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
+        The virtual time of a scope is the largest key that was served in it. Among its contended scopes that are not
+        loose, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
         one scope stops keep a common order, whatever their domains are, and however far other flows of those domains
         went. In a dimension that does not count, a flow stays as far ahead as it was while a scope that limits the
         dimension holds any flow back.
@@ -198,17 +222,18 @@ class FairOrder:
             Whether each scope held a flow back or is overdrawn. Other scopes forget leads.
         """
         holding = scopes_where(is_contended, self.enforcing)
-        competes = by_row(np.logical_or, holding >= 0)
+        contended = self._competed_for(holding)
+        competes = by_row(np.logical_or, contended >= 0)
         if not competes.any():
             return np.zeros_like(lead_vt)
         moved = np.flatnonzero(competes & (served[:, Dimension.MESSAGES] > 0))
         last = served[moved, Dimension.MESSAGES] - 1
         last_key = self.keys(moved, last, layout.bytes_before(moved, last))
         virtual_now = np.zeros(len(is_contended) + 1, dtype=np.int64)
-        for scope in holding.take(moved, axis=0).T:
+        for scope in contended.take(moved, axis=0).T:
             np.maximum.at(virtual_now, scope, last_key)
         virtual_now[-1] = VT_MAX
-        least_key = by_row(np.minimum, virtual_now[holding])
+        least_key = by_row(np.minimum, virtual_now[contended])
         service = virtual_time(served, self.token_service, self.second_service, round_up=True)
         told = _told_in(lead_vt, self.lead_rate_micro_per_ms, self.rate_micro_per_ms)
         clock_vt = np.where((eligible > 0)[:, None], self.clock_vt + service, told)
@@ -249,10 +274,20 @@ def limited_by(scopes: Int64s, is_limited: Bools) -> Bools:
     return out
 
 
+def _without(scopes: Int64s, is_left_out: Bools) -> Int64s:
+    """Return the scopes of every flow, shape (flows, 3), without those left out; all of them where none remains."""
+    return _first_of(scopes_where(~is_left_out, scopes), scopes)
+
+
 def _widest_of(scopes: Int64s) -> Int64s:
     """Return the widest scope of every flow, -1 where it has none."""
     group, tenant, job = scopes[:, 1], scopes[:, 0], scopes[:, _JOB_COLUMN]
     return np.where(job >= 0, job, np.where(tenant >= 0, tenant, group))
+
+
+def _first_of(scopes: Int64s, otherwise: Int64s) -> Int64s:
+    """Return `scopes` for every flow that has any of them, and `otherwise` for the others."""
+    return np.where(by_row(np.logical_or, scopes >= 0)[:, None], scopes, otherwise)
 
 
 def _told_in(lead_vt: Int64s, of: Int64s, rate: Int64s) -> Int64s:

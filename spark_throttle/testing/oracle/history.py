@@ -1,19 +1,18 @@
-"""Histories: successive batches of one shard, and the kernel's decisions on them."""
+"""Histories: successive batches, and the kernel's decisions on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-import numpy as np
+from typing import Any
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.limits.message_limits import under_time
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.match_memory import MatchMemory
-from spark_throttle.core.policy_change import carried, with_leads_carried
-from spark_throttle.core.quota import CompiledPolicy, Verdict
-from spark_throttle.core.state import DeciderState, Grants
+from spark_throttle.core.policy_change import under_epoch
+from spark_throttle.core.quota import CompiledPolicy, Int64s, Verdict
+from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.testing.oracle.comparison import decisions_of
 from spark_throttle.testing.oracle.reference_rules import Pair
 from spark_throttle.testing.oracle.reference_usage import Decision
@@ -26,53 +25,42 @@ class Step:
     now_ms: int
     arrivals: Arrivals
     policy: CompiledPolicy
-    grants: Grants | None
-    """The grants of a new epoch before the batch; `None` keeps the present ones."""
+    pins: ControlRow | None
+    """What a new epoch pins before the batch; `None` if the batch brings no epoch. Another policy comes with one."""
 
-    deferred_each: int | None = None
-    """Every so many of the queued rows wait for their verdict, whatever the last batch left; `None` keeps what it left.
-    """
+    shared_micro: Int64s | None = None
+    """Balances of the shared buckets that the batch begins with, whatever the last batch left; `None` keeps those."""
 
     def before(self, state: DeciderState, former: CompiledPolicy) -> DeciderState:
         """Return the state in which the batch begins, given the state that the last batch left under `former`."""
-        state = self.deferred(state)
-        time = state.grants.time if self.grants is None else self.grants.time
-        was, becomes = under_time(former, state.grants.time), under_time(self.policy, time)
-        if former is not self.policy:
-            state = carried(state, was, becomes, now_ms=self.now_ms)
-        else:
-            state = with_leads_carried(state, was, becomes)
-        return state if self.grants is None else replace(state, grants=self.grants)
-
-    def deferred(self, state: DeciderState) -> DeciderState:
-        """Return a state in which the rows that `deferred_each` asks for wait for their verdict."""
-        if self.deferred_each is None or not len(state.queue):
+        if self.pins is not None:
+            state = under_epoch(state, self.pins, former, self.policy, now_ms=self.now_ms)
+        if self.shared_micro is None:
             return state
-        is_deferred = np.arange(len(state.queue)) % self.deferred_each == 0
-        return replace(state, queue=replace(state.queue, is_deferred=is_deferred))
+        return replace(state, shared=replace(state.shared, balance_micro=self.shared_micro))
+
+
+def pins(epoch: int, paid_ms: int, **pinned: Any) -> ControlRow:  # noqa: ANN401 - the fields of a `ControlRow`
+    """Return what an epoch pins that was made at a paying time."""
+    return ControlRow(epoch, None, PayingTime(paid_ms, paid_ms), **pinned)
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Successive batches of one shard."""
+    """Successive batches."""
 
-    shards: int
-    shard: int
     steps: list[Step]
 
     def initial_state(self) -> DeciderState:
         """Return the state before the first step."""
-        return DeciderState.initial(len(self.steps[0].policy.shared))
+        return DeciderState.initial(self.steps[0].policy)
 
     def play(self) -> Iterator[PlayedBatch]:
         """Yield the batches as the kernel decides them, each on the state that the last one left."""
         state, policy, memory = self.initial_state(), self.steps[0].policy, MatchMemory()
         for step in self.steps:
             state, policy = step.before(state, policy), step.policy
-            plan = plan_admission(
-                state, step.arrivals, step.policy,
-                now_ms=step.now_ms, shards=self.shards, shard=self.shard, memory=memory,
-            )  # fmt: skip
+            plan = plan_admission(state, step.arrivals, step.policy, now_ms=step.now_ms, memory=memory)
             yield PlayedBatch(self, step, state, plan)
             state = plan.state
 

@@ -1,4 +1,4 @@
-"""The oracle of admission: one micro-batch of one shard, decided row by row.
+"""The oracle of admission: one micro-batch, decided row by row.
 
 It takes the arguments of `plan_admission` and computes the required result, by following the sequential meaning of a
 batch literally, with loops over rows and Python integers. It is slow on purpose: every step can be compared with the
@@ -10,8 +10,7 @@ text of the design, and none can overflow.
    the others.
 4. In each flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
 5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
-6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes; where a rejecting scope
-   has tokens elsewhere, rows wait for their verdict.
+6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes.
 7. Waiting rows that exceed the queue's bounds are rejected, from the ends of the longest queues.
 8. Virtual times move on; flows with nothing to remember are forgotten.
 """
@@ -38,9 +37,8 @@ from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, malformed_reason, pair
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, ScopeLimits, malformed_reason
 from spark_throttle.testing.oracle.reference_state import (
-    GrantMemory,
     QueuedRow,
     ReferenceState,
     TimeMemory,
@@ -64,7 +62,7 @@ class ReferencePlan:
 
 
 def reference_admission(
-    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int, shards: int, shard: int = 0
+    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int
 ) -> ReferencePlan:
     """Return what `plan_admission` must return for the same arguments.
 
@@ -73,22 +71,18 @@ def reference_admission(
     QueueOverflowError
         If an arrival has to wait, the waiting rows then exceed the bounds, and the policy says `fail`.
     """
-    return _Batch(state, arrivals, policy, now_ms, shards, shard).plan()
+    return _Batch(state, arrivals, policy, now_ms).plan()
 
 
 class _Batch:
     """One call of `reference_admission`: the steps of the module's header, in order."""
 
-    def __init__(
-        self, state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int, shards: int, shard: int
-    ) -> None:
+    def __init__(self, state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int) -> None:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
-        self.policy = in_force(policy, state.grants.time)
+        self.quotas, self.policy = policy, in_force(policy, state.shared.time)
         self.now_ms = now_ms
-        self.shards = shards
-        self.shard = shard
         self.flows: dict[str, Flow] = {}
         self.scopes: dict[int, Scope] = {}
         # The rows of flows, that is all rows except the malformed, in order.
@@ -103,15 +97,13 @@ class _Batch:
         self.take_arrivals()
         for flow in self.flows.values():
             flow.find_eligible(self.now_ms)
-            flow.barred_by = next((scope for scope in self.enforced(flow) if scope.bars(flow) is not None), None)
         short = [scope for scope in self.scopes.values() if self.runs_short(scope)]
         for flow in self.flows.values():
-            flow.loose = [scope.limits for scope in self.scopes.values() if scope.is_loose]
+            flow.loose = [scope.limits for scope in self.scopes.values() if self.is_loose(scope, short)]
             flow.tag(short)
         self.take_turns()
         for flow in self.flows.values():
             self.decide_rest(flow)
-        self.defer()
         self.bound_queue()
         self.mark_sizes()
         self.tell_throttle_times()
@@ -129,12 +121,14 @@ class _Batch:
     def grow_balances(self) -> None:
         for name in self.old.flows:
             self.flow(name)
-        elapsed_ms = self.now_ms - self.old.granted_as_of_ms
-        for index, grant in enumerate(self.old.grants):
+        elapsed_ms = self.now_ms - self.old.shared_as_of_ms
+        for index, memory in enumerate(self.old.shared):
             is_tenant = index <= len(self.policy.tenant_names)
             level = Level.JOB if index == 0 else Level.TENANT if is_tenant else Level.RESOURCE_GROUP
-            limits = ScopeLimits.from_limits(self.policy.shared, index, level, index)
-            self.scopes[index] = Scope.grown(limits, grant, elapsed_ms=elapsed_ms, shards=self.shards)
+            quota, limits = (
+                ScopeLimits.from_limits(policy.shared, index, level, index) for policy in (self.quotas, self.policy)
+            )
+            self.scopes[index] = Scope.grown(quota, limits, memory, elapsed_ms=elapsed_ms)
 
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
@@ -144,7 +138,7 @@ class _Batch:
             )
             memory = (self.old.time or {}).get(name)
             flow.price_ns = 0 if memory is None else memory.price_ns
-            flow.shared_price_ns = {index: grant.price_ns for index, grant in enumerate(self.old.grants)}
+            flow.shared_price_ns = {index: each.price_ns for index, each in enumerate(self.old.shared)}
         return self.flows[name]
 
     def time_of(self, name: str) -> TokenBucket | None:
@@ -153,7 +147,7 @@ class _Batch:
         if memory is None or memory.rate_micro_per_ms == UNLIMITED:
             return None
         bucket = TokenBucket(memory.rate_micro_per_ms, memory.burst_micro, memory.balance_micro)
-        bucket.refill(self.now_ms - self.old.granted_as_of_ms)
+        bucket.refill(self.now_ms - self.old.shared_as_of_ms)
         return bucket
 
     # Step 2
@@ -162,13 +156,9 @@ class _Batch:
         age_ms = self.policy.queue.age_ms
         for index, queued in enumerate(self.old.queue):
             arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
-            row = Row(
-                index, queued.namespace, queued.size_bytes, arrival_ms, release_ms,
-                is_arrival=False, is_open=queued.is_deferred,
-            )  # fmt: skip
+            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False)
             self.rows.append(row)
-            row.is_too_old = age_ms is not None and self.now_ms - arrival_ms > age_ms
-            if row.is_too_old and not row.is_open:
+            if age_ms is not None and self.now_ms - arrival_ms > age_ms:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
             else:
                 self.flow(row.namespace).rows.append(row)
@@ -182,7 +172,7 @@ class _Batch:
             if malformed:
                 self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
                 continue
-            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True, is_open=True)
+            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
             self.rows.append(row)
             flow = self.flow(namespace)
             if too_small := flow.rules.too_small_for(size_bytes, observed=False):
@@ -219,9 +209,6 @@ class _Batch:
         for flow in self.flows.values():
             for k, tag in enumerate(flow.start_tags):
                 turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
-        for flow in self.flows.values():
-            if flow.eligible:
-                flow.blocked_by = flow.barred_by
         for _, _, k, name in sorted(turns):
             flow = self.flows[name]
             if flow.blocked_by is None:
@@ -231,9 +218,24 @@ class _Batch:
 
     def runs_short(self, scope: Scope) -> bool:
         """Return whether a scope lacks tokens for all eligible rows of its flows."""
-        flows = [each for each in self.flows.values() if scope.limits in each.rules.enforced and each.barred_by is None]
-        wanted = total_tokens([row for flow in flows for row in flow.rows[: flow.eligible]])
-        return scope.lacks(wanted)
+        return scope.lacks(
+            self.wanted_of([flow for flow in self.flows.values() if scope.limits in flow.rules.enforced])
+        )
+
+    def wanted_of(self, flows: list[Flow]) -> Pair:
+        return total_tokens([row for flow in flows for row in flow.rows[: flow.eligible]])
+
+    def is_loose(self, scope: Scope, short: list[Scope]) -> bool:
+        """Return whether no flows compete for a scope, since it has what their groups and tenants let pass of them."""
+        if scope not in short or scope.limits.level != Level.JOB:
+            return scope not in short
+        passing = [0, 0]
+        for domain in self.scopes.values():
+            wanted = self.wanted_of([flow for flow in self.flows.values() if flow.rules.domain == domain.limits])
+            for d in DIMENSIONS:
+                is_bound = domain is not scope and domain.limits.limits(d)
+                passing[d] += min(wanted[d], max(domain.room(d), 0)) if is_bound else wanted[d]
+        return all(passing[d] <= scope.room(d) for d in scope.limits.limited_dimensions)
 
     def enforced(self, flow: Flow) -> list[Scope]:
         return [self.scopes[limits.index] for limits in flow.rules.enforced]
@@ -265,59 +267,18 @@ class _Batch:
         cause = flow.blocked_by or flow
         is_behind_held = flow.is_held and flow.blocked_by is None
         for row in flow.rows[flow.admitted :]:
-            if row.is_too_old:
-                self.decisions[row.index] = Decision(Verdict.REJECT, "queue_age")
-                continue
             if row.release_ms > self.now_ms or is_behind_held:
                 wait_ms = max(0, row.release_ms - self.now_ms)
                 self.decisions[row.index] = Decision(
                     Verdict.DELAY, "throttling", Level.NAMESPACE, throttle_time_ms=wait_ms
                 )
                 continue
-            barring = flow.barred_by if flow.blocked_by is flow.barred_by else None
-            dimension = barring.bars(flow) if barring else cause.overdrawn()
+            dimension = cause.overdrawn()
             assert dimension is not None
-            is_open = row.is_arrival or (row.is_open and cause is not flow)
-            rejects = cause.limits.on_excess == OnExcess.REJECT and is_open
+            # Rows wait for a quota of which the job has no share yet: what it offers is not beyond the quota.
+            is_unleased = isinstance(cause, Scope) and cause.is_unleased
+            rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival and not is_unleased
             self.refuse(Verdict.REJECT if rejects else Verdict.DELAY, row, cause, dimension)
-
-    def defer(self) -> None:
-        """Let rows that a scope rejects wait for their verdict, the flows in turns, while there is room."""
-        queued = total_tokens([row for flow in self.flows.values() for row in self.waiting(flow)])
-        left = [max(0, bound - queued[d]) for d, bound in enumerate(queue_bounds(self.policy.queue, self.shards))]
-        in_turns: list[tuple[int, tuple[int, int], Row, Scope]] = []
-        for flow in self.flows.values():
-            scope, turn, in_flow = flow.blocked_by, 0, [0, 0]
-            if scope is None:
-                continue
-            is_widened = scope.limits != flow.rules.domain
-            weight = flow.limits.weight * (flow.rules.domain_weight if is_widened else 1)
-            most, served = scope.flow_room(weight), total_tokens(flow.rows[: flow.admitted])
-            for row in flow.rows[flow.admitted :]:
-                if self.decisions[row.index].verdict != Verdict.REJECT or row.is_too_old:
-                    continue
-                if not scope.is_unleased:
-                    if any(served[d] + in_flow[d] >= most[d] for d in scope.limits.limited_dimensions):
-                        break
-                    if any(in_flow[d] + row.tokens[d] > left[d] for d in DIMENSIONS):
-                        break
-                in_turns.append((turn, flow.tie, row, scope))
-                turn, in_flow = turn + 1, [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
-        before = {index: [0, 0] for index in self.scopes}
-        leased: dict[str, list[Row]] = {}
-        for *_, row, scope in sorted(in_turns, key=lambda turn: turn[:2]):
-            at, room = scope.limits.index, scope.deferral_room()
-            if not scope.is_unleased:
-                if any(before[at][d] >= room[d] for d in scope.limits.limited_dimensions):
-                    continue
-                before[at] = [before[at][d] + row.tokens[d] for d in DIMENSIONS]
-                leased.setdefault(row.namespace, []).append(row)
-            row.is_deferred = True
-        for row in rows_beyond(left, [(self.flows[name], rows) for name, rows in leased.items()]):
-            row.is_deferred = False
-        for *_, row, _ in in_turns:
-            if row.is_deferred:
-                self.decisions[row.index] = replace(self.decisions[row.index], verdict=Verdict.DELAY)
 
     # Step 7
 
@@ -326,11 +287,11 @@ class _Batch:
 
     def bound_queue(self) -> None:
         queues = [(flow, self.waiting(flow)) for flow in self.flows.values()]
-        waiting, room = [row for _, rows in queues for row in rows], queue_bounds(self.policy.queue, self.shards)
+        waiting, room = [row for _, rows in queues for row in rows], queue_bounds(self.policy.queue)
         beyond = rows_beyond(room, queues)
         if beyond and self.policy.queue.on_overflow == Overflow.FAIL:
             if any(row.is_arrival for row in waiting):
-                raise QueueOverflowError(self.shard, len(waiting), *room)
+                raise QueueOverflowError(len(waiting), *room)
             return
         for row in beyond:
             self.refused_by.pop(row.index, None)
@@ -358,7 +319,7 @@ class _Batch:
                 levels: list[Flow | Scope] = [flow, *self.enforced(flow)]
                 owing = [level for level in levels if level.is_enforced]
                 times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limited_dimensions]
-                # A shared scope may have tokens that the flow must leave to others.
+                # A scope may have given a row of another flow its last token at this very moment.
                 wait_ms = max(int(isinstance(by, Scope)), *times_ms)
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
 
@@ -388,24 +349,12 @@ class _Batch:
             if self.waiting(flow) or flow.has_memory(self.now_ms)
         }
         queue = [
-            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms, row.is_deferred)
+            QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
             for row in self.rows
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
-        grants = [
-            GrantMemory(
-                pair(scope.balance_micro),
-                pair(scope.headroom_micro),
-                scope.ahead_bound_milli,
-                None if scope.room_micro is None else pair(scope.room_micro),
-                pair(scope.flow_micro),
-                scope.share_micro_per_ms,
-                self.old.grants[index].time,
-                self.old.grants[index].price_ns,
-            )
-            for index, scope in self.scopes.items()
-        ]
-        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, grants, self.time_after())
+        shared = [scope.memory(self.old.shared[index]) for index, scope in self.scopes.items()]
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared, self.time_after())
 
     def time_after(self) -> dict[str, TimeMemory] | None:
         """Return what the time of namespaces lets through after the batch."""
@@ -420,7 +369,7 @@ class _Batch:
         return left
 
     def usage(self) -> dict[str, FlowUsage]:
-        rows: dict[str, list[Row]] = {flow.name: [] for flow in self.flows.values() if any(flow.ahead_milli())}
+        rows: dict[str, list[Row]] = {}
         for row in self.rows:
             rows.setdefault(row.namespace, []).append(row)
         since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0

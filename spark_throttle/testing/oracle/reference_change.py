@@ -1,24 +1,28 @@
-"""The oracle of a policy change: a shard's state, converted to the new policy's terms namespace by namespace."""
+"""The oracle of an epoch: the state converted to its policy and its shares, namespace by namespace, scope by scope."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Level, OnExcess
-from spark_throttle.core.state import DeciderState
+import numpy as np
+
+from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Int64s, Level, OnExcess
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.testing.oracle.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, NamespaceRules, Pair, ScopeLimits, pair, rules_of
-from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState
+from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory, in_force
 
 
-def reference_change(
-    state: DeciderState, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
+def reference_epoch(
+    state: DeciderState, row: ControlRow, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
 ) -> ReferenceState:
-    """Return what `carried` must return for the same arguments; `state` already has the grants of `after`."""
+    """Return what `under_epoch` must return for the same arguments."""
     names: list[str] = state.flows.names.to_pylist()
     flows = {}
+    was, becomes = in_force(before, state.shared.time), in_force(after, row.time)
     for i, name in enumerate(names):
-        old, new = rules_of(before, name), rules_of(after, name)
+        old, new = rules_of(was, name), rules_of(becomes, name)
         balances = [
             changed_balance(
                 old.limits,
@@ -32,19 +36,73 @@ def reference_change(
         memory = FlowMemory(
             pair(balances),
             changed_lead(
-                old, new, pair(state.flows.lead_vt[i]), is_same_domain=_domain(before, old) == _domain(after, new)
+                old, new, pair(state.flows.lead_vt[i]), is_same_domain=_domain(was, old) == _domain(becomes, new)
             ),
             int(state.flows.window_second[i]),
             pair(state.flows.window_units[i]),
         )
         flows[name] = memory.meaningful(new, second=now_ms // 1000)
-    granted = ReferenceState.from_arrays(state, after)
+    paid_ms = now_ms
+    if after is before:
+        paid_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
+    earned = _earned(state, before, elapsed_ms=paid_ms - state.shared.as_of_ms)
+    balance_micro = _shared(earned, before, after, row)
+    pinned = SharedBuckets(balance_micro, paid_ms, row.share_micro_per_ms, row.time)
+    after_epoch = ReferenceState.from_arrays(replace(state, shared=pinned), after)
+    if after is before:
+        kept = {name: replace(after_epoch.flows[name], lead_vt=flow.lead_vt) for name, flow in flows.items()}
+        return replace(after_epoch, flows=kept, epoch=row.epoch)
     queue = []
-    for row in granted.queue:
-        rules = rules_of(after, row.namespace).windows
+    for queued in after_epoch.queue:
+        rules = rules_of(after, queued.namespace).windows
         longest_ms = max((rule.delay_ms for rule in rules if rule.delay_units > 0), default=0)
-        queue.append(replace(row, release_ms=min(row.release_ms, now_ms + longest_ms)))
-    return ReferenceState(now_ms, flows, queue, granted.epoch, granted.granted_as_of_ms, granted.grants, granted.time)
+        queue.append(replace(queued, release_ms=min(queued.release_ms, now_ms + longest_ms)))
+    return replace(after_epoch, advanced_to_ms=now_ms, flows=flows, queue=queue, epoch=row.epoch)
+
+
+def _earned(state: DeciderState, policy: CompiledPolicy, *, elapsed_ms: int) -> dict[tuple[Level, str], Pair]:
+    """Return the balances of the shared scopes later, at the shares that were in force."""
+    earned = {}
+    memories = ReferenceState.from_arrays(state, policy).shared
+    for memory, quota, key in zip(memories, *_scopes_of(policy), strict=True):
+        balances = [0, 0]
+        for d in quota.limited_dimensions:
+            bucket = memory.bucket(quota, d)
+            bucket.refill(elapsed_ms)
+            balances[d] = bucket.balance_micro
+        earned[key] = pair(balances)
+    return earned
+
+
+def _shared(
+    earned: dict[tuple[Level, str], Pair], before: CompiledPolicy, after: CompiledPolicy, row: ControlRow
+) -> Int64s:
+    """Return the balances of the shared scopes of `after`, cut to their bursts at the shares of the epoch."""
+    former = dict(zip(*reversed(_scopes_of(before)), strict=True))
+    found = []
+    for scope, (quota, key) in enumerate(zip(*_scopes_of(after), strict=True)):
+        share = None if row.share_micro_per_ms is None else pair(row.share_micro_per_ms[scope])
+        balances = [0, 0]
+        for d in quota.limited_dimensions:
+            if after is before:
+                balance_micro = earned[key][d]
+            elif key in former:
+                balance_micro = changed_balance(former[key], quota, d, earned[key][d], elapsed_ms=0)
+            else:
+                balance_micro = TokenBucket.full(quota.rate_micro_per_ms[d], quota.burst_micro[d]).balance_micro
+            bucket = ScopeMemory((balance_micro, balance_micro), share).bucket(quota, d)
+            bucket.refill(0)
+            balances[d] = bucket.balance_micro
+        found.append(balances)
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+def _scopes_of(policy: CompiledPolicy) -> tuple[list[ScopeLimits], list[tuple[Level, str]]]:
+    """Return the limits of the shared scopes, and what each is called."""
+    keys = [(Level.JOB, "")]
+    keys += [(Level.TENANT, name) for name in policy.tenant_names.to_pylist()]
+    keys += [(Level.RESOURCE_GROUP, name) for name in policy.group_names.to_pylist()]
+    return [ScopeLimits.from_limits(policy.shared, at, level, at) for at, (level, _) in enumerate(keys)], keys
 
 
 def changed_balance(

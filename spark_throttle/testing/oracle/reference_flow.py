@@ -1,14 +1,12 @@
-"""The parts of the scalar oracle: a row, a shared scope with its grant, and a flow with its buckets."""
+"""The parts of the scalar oracle: a row, a shared scope and a flow with its buckets."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy, Dimension
-from spark_throttle.core.state import NO_BOUND, NO_CONTEST
 from spark_throttle.testing.oracle.reference_bucket import (
     TokenBucket,
-    milli_tokens_in,
     name_hash,
     throttle_time_ms,
     virtual_time,
@@ -24,7 +22,7 @@ from spark_throttle.testing.oracle.reference_rules import (
     proportional,
     rules_of,
 )
-from spark_throttle.testing.oracle.reference_state import FlowMemory, GrantMemory
+from spark_throttle.testing.oracle.reference_state import FlowMemory, ScopeMemory, TimeBucket
 
 
 @dataclass(slots=True)
@@ -39,14 +37,6 @@ class Row:
     arrival_ms: int
     release_ms: int
     is_arrival: bool
-    is_open: bool
-    """Whether no verdict has been given on the row: it arrives now, or has waited for its verdict."""
-
-    is_deferred: bool = False
-    """Whether the row waits for its verdict after this batch."""
-
-    is_too_old: bool = False
-    """Whether the row has waited longer than a row may."""
 
     @property
     def tokens(self) -> Pair:
@@ -77,43 +67,46 @@ def debt_floor(limits: ScopeLimits, dimension: Dimension, balance_micro: int, *,
 
 @dataclass(slots=True)
 class Scope:
-    """A shared scope and the shard's grant of it."""
+    """A shared scope and its buckets: what it has in each dimension, and the bucket of messages that its time fills."""
 
+    quota: ScopeLimits
     limits: ScopeLimits
-    shards: int
-    balance_micro: list[int]
-    headroom_micro: list[int]
-    ahead_bound_milli: Pair
-    room_micro: list[int] | None
-    flow_micro: list[int]
-    share_micro_per_ms: Pair | None
-    is_by_time: bool = False
-    """Whether a quota on time lets less through than the scope's own limit on messages."""
+    """The quota, with the lower of the rates of messages and of time in the place of messages."""
 
-    divided_debt_micro: list[int] = field(default_factory=lambda: [0, 0])
-    """The shard's part of the debt with which the batch begins."""
+    share_micro_per_ms: Pair | None
+    is_unleased: bool
+    """Whether the job waits for a share of a quota that is not 0."""
+
+    own: dict[Dimension, TokenBucket]
+    time: TokenBucket | None
+    balance_micro: list[int]
+    """What the scope lets through: the stricter of messages and time, and bytes."""
+
+    is_by_time: bool = False
+    """Whether time lets less through than the scope's own limit on messages when the batch begins."""
 
     @classmethod
-    def grown(cls, limits: ScopeLimits, memory: GrantMemory, *, elapsed_ms: int, shards: int) -> Scope:
-        """Return the scope, refilled by the shard's part of its rate as far as the headroom allows."""
-        scope = cls(
-            limits, shards, list(memory.balance_micro), list(memory.headroom_micro), memory.ahead_bound_milli,
-            None if memory.room_micro is None else list(memory.room_micro), list(memory.flow_micro),
-            memory.share_micro_per_ms, memory.time is not None and memory.time[2],
-        )  # fmt: skip
-        for d in limits.limited_dimensions:
-            earned = scope.rate_micro_per_ms[d] * max(0, elapsed_ms) // shards
-            gained = min(earned, scope.headroom_micro[d])
-            scope.balance_micro[d] += gained
-            scope.headroom_micro[d] -= gained
-            if scope.room_micro is not None:
-                is_shut = scope.rate_micro_per_ms[d] == 0
-                scope.room_micro[d] = 0 if is_shut else scope.room_micro[d] + gained * (shards - 1)
-                if scope.flow_micro[d] < NO_BOUND:
-                    scope.flow_micro[d] = 0 if is_shut else min(scope.flow_micro[d] + gained * shards, NO_BOUND)
-            if scope.rate_micro_per_ms[d] == 0:
-                scope.balance_micro[d] = min(scope.balance_micro[d], -1)
-            scope.divided_debt_micro[d] = max(0, -scope.balance_micro[d])
+    def grown(cls, quota: ScopeLimits, limits: ScopeLimits, memory: ScopeMemory, *, elapsed_ms: int) -> Scope:
+        """Return the scope, refilled."""
+        own = {d: memory.bucket(quota, d) for d in quota.limited_dimensions}
+        time = None if memory.time is None else TokenBucket(*memory.time)
+        for bucket in (*own.values(), time):
+            if bucket is not None:
+                bucket.refill(elapsed_ms)
+        is_shut = [
+            memory.share_micro_per_ms is not None and memory.share_micro_per_ms[d] == 0 < quota.rate_micro_per_ms[d]
+            for d in DIMENSIONS
+        ]
+        is_unleased = any(is_shut) or memory.is_time_unleased
+        scope = cls(quota, limits, memory.share_micro_per_ms, is_unleased, own, time, [0, 0])
+        for d, bucket in own.items():
+            scope.balance_micro[d] = bucket.balance_micro
+        if time is not None:
+            messages = own.get(Dimension.MESSAGES)
+            told = None if messages is None else TokenBucket(
+                quota.rate_micro_per_ms[0], quota.burst_micro[0], messages.balance_micro
+            )  # fmt: skip
+            scope.balance_micro[0], scope.is_by_time = stricter_micro(time, told)
         return scope
 
     @property
@@ -126,85 +119,74 @@ class Scope:
         """The dimensions in which the scope has a limit."""
         return self.limits.limited_dimensions
 
-    @property
-    def rate_micro_per_ms(self) -> Pair:
-        """The rates at which the scope earns: the job's shares if jobs share the quota, and never more than it."""
-        quota = self.limits.rate_micro_per_ms
-        return (
-            quota
-            if self.share_micro_per_ms is None
-            else pair([min(each) for each in zip(quota, self.share_micro_per_ms, strict=True)])
-        )
-
-    @property
-    def is_unleased(self) -> bool:
-        """Whether the job waits for a share of a quota that is not 0."""
-        return any(self.rate_micro_per_ms[d] == 0 and self.limits.rate_micro_per_ms[d] > 0 for d in DIMENSIONS)
-
-    @property
-    def is_loose(self) -> bool:
-        """Whether no flows compete for the scope, because other scopes stop them first."""
-        return NO_CONTEST in self.ahead_bound_milli
-
-    def bars(self, flow: Flow) -> Dimension | None:
-        """Return the dimension in which a flow's lead is too large to use the grant, messages first; or `None`."""
-        if not self.limits.is_enforced:
-            return None
-        ahead_milli = flow.ahead_milli()
-        price_ns, shared_ns = flow.prices_in(self.limits)
-        if price_ns:
-            ahead_milli[0] = proportional(ahead_milli[0], price_ns, shared_ns, 50)
-        weight = flow.limits.weight * (1 if self.limits == flow.rules.domain else flow.rules.domain_weight)
-        return next((d for d in DIMENSIONS if ahead_milli[d] // weight >= self.ahead_bound_milli[d]), None)
-
     def overdrawn(self) -> Dimension | None:
         """Return the dimension that refuses the next row, messages first; `None` if neither does."""
-        for d in self.limits.limited_dimensions:
-            if self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0:
-                return d
-        return None
+        return next((d for d in self.limits.limited_dimensions if self.balance_micro[d] < 0), None)
 
-    def deferral_room(self) -> list[int]:
-        """Return the tokens that rows may still take while they wait for their verdict."""
-        left = [max(0, self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)) for d in DIMENSIONS]
-        left = [0 if self.balance_micro[d] < 0 else left[d] for d in DIMENSIONS]
-        return left if self.room_micro is None else [left[d] - -self.room_micro[d] // MICRO for d in DIMENSIONS]
-
-    def flow_room(self, weight: int) -> list[int]:
-        """Return the tokens that a flow of a weight may take and wait for."""
-        return [1 << 62 if micro == NO_BOUND else max(micro // MICRO, micro > 0) * weight for micro in self.flow_micro]
+    def room(self, dimension: Dimension) -> int:
+        """Return the tokens that rows may take; the last message may overdraw the scope. -1 while it owes any."""
+        if self.balance_micro[dimension] < 0:
+            return 0 if dimension == Dimension.MESSAGES else -1
+        return self.balance_micro[dimension] // MICRO + (dimension == Dimension.MESSAGES)
 
     def lacks(self, wanted: Pair) -> bool:
-        """Return whether the scope cannot serve all of `wanted`; the last message may overdraw it."""
+        """Return whether the scope cannot serve all of `wanted`."""
         if not wanted[0] or not self.limits.is_enforced:
             return False
-        for d in self.limits.limited_dimensions:
-            is_shut = self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
-            room = -1 if is_shut else self.balance_micro[d] // MICRO + (d == Dimension.MESSAGES)
-            if wanted[d] > room:
-                return True
-        return False
+        return any(wanted[d] > self.room(d) for d in self.limits.limited_dimensions)
 
     @property
     def owes_bytes(self) -> bool:
         """Whether the scope is in debt in bytes, and holds rows back because of it."""
         d = Dimension.BYTES
-        is_shut = self.rate_micro_per_ms[d] == 0 or self.balance_micro[d] < 0
-        return self.limits.is_enforced and self.limits.limits(d) and is_shut
+        return self.limits.is_enforced and self.limits.limits(d) and self.balance_micro[d] < 0
 
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
-        """Subtract `tokens`, into debt if the grant is less."""
+        """Subtract `tokens`, into debt if the balances are less."""
         for d in self.limits.limited_dimensions:
             floor_micro = debt_floor(self.limits, d, self.balance_micro[d], is_marked=is_marked)
             self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
+        for d, bucket in self.own.items():
+            floor_micro = debt_floor(self.quota, d, bucket.balance_micro, is_marked=is_marked)
+            bucket.debit(tokens[d], floor_micro=floor_micro)
+        if self.time is not None:
+            self.time.debit(tokens[0])
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the shards' parts of the rate repay the debt before the batch, and the rate the rest."""
-        rate = self.rate_micro_per_ms[dimension] or self.limits.rate_micro_per_ms[dimension]
-        before_micro = self.divided_debt_micro[dimension]
-        divided_ms = throttle_time_ms(-before_micro * self.shards, rate)
-        overdrawn_ms = throttle_time_ms(self.balance_micro[dimension] + before_micro, rate)
-        return min(divided_ms + overdrawn_ms, NEVER_MS)
+        """Return how long the buckets repay their debts: at the job's shares, or at the quota while a share is 0."""
+        found = [0]
+        if dimension in self.own:
+            rate = self.own[dimension].rate_micro_per_ms or self.quota.rate_micro_per_ms[dimension]
+            found.append(throttle_time_ms(self.own[dimension].balance_micro, rate))
+        if dimension == Dimension.MESSAGES and self.time is not None:
+            found.append(self.time.throttle_time_ms())
+        return max(found)
+
+    def memory(self, before: ScopeMemory) -> ScopeMemory:
+        """Return what is stored of the scope."""
+        left = pair([self.own[d].balance_micro if d in self.own else 0 for d in DIMENSIONS])
+        time: TimeBucket | None = None
+        if self.time is not None:
+            time = (self.time.rate_micro_per_ms, self.time.burst_micro, self.time.balance_micro)
+        return replace(before, balance_micro=left, time=time)
+
+
+def stricter_micro(time: TokenBucket, own: TokenBucket | None) -> tuple[int, bool]:
+    """Return the balance of messages that two buckets let through together, and whether it is by time.
+
+    The one that waits longer counts, or the one that holds less; its debt is told at the lower of the two rates.
+    """
+    if own is None:
+        return time.balance_micro, True
+    time_ms, own_ms = time.throttle_time_ms(), own.throttle_time_ms()
+    is_by_time = time_ms > own_ms or (time_ms == own_ms and time.balance_micro < own.balance_micro)
+    chosen = time if is_by_time else own
+    rate = min(time.rate_micro_per_ms, own.rate_micro_per_ms)
+    if rate == 0:
+        return min(chosen.balance_micro, -1), is_by_time
+    if chosen.balance_micro < 0 and chosen.rate_micro_per_ms != rate:
+        return -chosen.throttle_time_ms() * rate, is_by_time
+    return min(chosen.balance_micro, time.burst_micro, own.burst_micro), is_by_time
 
 
 @dataclass(slots=True)
@@ -252,9 +234,6 @@ class Flow:
 
     shared_price_ns: dict[int, int] = field(default_factory=dict)
     """The same on average for the shared scopes that are divided by time, by index."""
-
-    barred_by: Scope | None = None
-    """The narrowest shared scope that the flow's lead bars it from."""
 
     blocked_by: Scope | None = None
     """The shared scope that refused the flow's first refused row."""
@@ -327,20 +306,6 @@ class Flow:
     def tie(self) -> tuple[int, int]:
         """The order at equal tags: the longest wait first, then a hash that prefers no spelling."""
         return self.rows[0].arrival_ms, name_hash(self.name)
-
-    def ahead_milli(self) -> list[int]:
-        """Return the flow's lead over its competitors, in thousandths of a token by dimension."""
-        domain = self.rules.domain
-        if domain is None:
-            return [0, 0]
-        most = (1000, MAX_SIZE_BYTES * 1000)
-        rates = self.rules.turn_rates
-        return [
-            min(milli_tokens_in(self.lead_vt[d] - 2, rates[d], self.limits.weight), most[d])
-            if d in self.rules.clocked_dimensions
-            else 0
-            for d in DIMENSIONS
-        ]
 
     def prices_in(self, scope: ScopeLimits) -> tuple[int, int]:
         """Return what a message of the flow costs, and one of the scope; zeros where that is not divided by time."""

@@ -1,4 +1,4 @@
-"""The room of a shard's queue, and which rows are beyond it: those at the ends of the longest queues."""
+"""The room of the queue, and which rows are beyond it: those at the ends of the longest queues."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spark_throttle.testing.oracle.reference_flow import Flow, Row
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
 
 
-def queue_bounds(bounds: QueueBounds, shards: int) -> list[int]:
-    """Return the messages and bytes that the queue of a shard may hold."""
-    return [max(1, bound // shards) for bound in (bounds.messages, bounds.bytes)]
+def queue_bounds(bounds: QueueBounds) -> list[int]:
+    """Return the messages and bytes that the queue may hold."""
+    return [max(1, bound) for bound in (bounds.messages, bounds.bytes)]
 
 
 def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]]) -> list[Row]:

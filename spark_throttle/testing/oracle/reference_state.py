@@ -1,17 +1,20 @@
-"""The state of a shard as plain Python values: dataclasses, no arrays."""
+"""The state of the decider as plain Python values: dataclasses, no arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s, Level
-from spark_throttle.core.state import NO_BOUND, DeciderState, Deferral, Flows, Grants, Queue
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import DeciderState, Flows, Queue
+from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_rules import NamespaceRules, Pair, ScopeLimits, pair, rules_of
 
 
@@ -39,30 +42,36 @@ class QueuedRow:
     size_bytes: int
     arrival_ms: int
     release_ms: int
-    is_deferred: bool = False
+
+
+TimeBucket: TypeAlias = tuple[int, int, int]
+"""The rate and the burst of what time lets through, in messages, and its balance."""
 
 
 @dataclass(frozen=True, slots=True)
-class GrantMemory:
-    """A shard's grant of one shared scope."""
+class ScopeMemory:
+    """The stored state of one shared scope."""
 
     balance_micro: Pair
-    headroom_micro: Pair
-    ahead_bound_milli: Pair = (NO_BOUND, NO_BOUND)
-    room_micro: Pair | None = None
-    """Tokens for which rows may wait for their verdict, beside the balance."""
-
-    flow_micro: Pair = (NO_BOUND, NO_BOUND)
-    """Tokens that a flow of weight 1 may take and wait for."""
-
     share_micro_per_ms: Pair | None = None
     """The job's shares of the rates, if jobs share the quota."""
 
-    time: tuple[int, int, bool] | None = None
-    """The rate and the burst in messages that a quota on time puts in force, and whether it is the stricter."""
+    time: TimeBucket | None = None
+    """What the scope's time lets through; `None` if time does not limit it."""
+
+    is_time_unleased: bool = False
+    """Whether the job has no share of the scope's time, though its quota is not 0."""
 
     price_ns: int = 0
     """The price of a message, if the scope is divided by time."""
+
+    def bucket(self, quota: ScopeLimits, dimension: Dimension) -> TokenBucket:
+        """Return the bucket of a limited dimension: at the job's share, with a burst in proportion."""
+        rate, burst = quota.rate_micro_per_ms[dimension], quota.burst_micro[dimension]
+        share = rate if self.share_micro_per_ms is None else min(self.share_micro_per_ms[dimension], rate)
+        if share != rate:
+            burst = burst * ((share << 30) // rate) >> 30
+        return TokenBucket(share, burst, self.balance_micro[dimension])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +90,12 @@ def in_force(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPo
     if limits is None:
         return policy
     rates, bursts = policy.shared.rate_micro_per_ms.tolist(), policy.shared.burst_micro.tolist()
-    for scope, rate in enumerate(limits.shared_rate_micro_per_ms.tolist()):
+    time = zip(limits.shared.rate_micro_per_ms.tolist(), limits.shared.burst_micro.tolist(), strict=True)
+    for scope, (rate, burst) in enumerate(time):
         if rate != UNLIMITED:
-            rates[scope][0], bursts[scope][0] = rate, int(limits.shared_burst_micro[scope])
+            is_both = rates[scope][0] != UNLIMITED
+            rates[scope][0] = min(rate, rates[scope][0]) if is_both else rate
+            bursts[scope][0] = min(burst, bursts[scope][0]) if is_both else burst
     return replace(policy, shared=replace(policy.shared, rate_micro_per_ms=_pairs(rates), burst_micro=_pairs(bursts)))
 
 
@@ -95,8 +107,8 @@ class ReferenceState:
     flows: dict[str, FlowMemory]
     queue: list[QueuedRow]
     epoch: int
-    granted_as_of_ms: int
-    grants: list[GrantMemory]
+    shared_as_of_ms: int
+    shared: list[ScopeMemory]
     time: dict[str, TimeMemory] | None = None
     """What the time of namespaces lets through; `None` if no quota on time is in force."""
 
@@ -114,54 +126,47 @@ class ReferenceState:
             )
             flows[name] = memory.meaningful(rules_of(policy, name), second=state.advanced_to_ms // 1000)
         queue = [
-            QueuedRow(names[flow], size, arrival_ms, release_ms, is_deferred)
-            for flow, size, arrival_ms, release_ms, is_deferred in zip(
+            QueuedRow(names[flow], size, arrival_ms, release_ms)
+            for flow, size, arrival_ms, release_ms in zip(
                 state.queue.flow.tolist(),
                 state.queue.size_bytes.tolist(),
                 state.queue.arrival_ms.tolist(),
                 state.queue.release_ms.tolist(),
-                [False] * len(state.queue) if state.queue.is_deferred is None else state.queue.is_deferred.tolist(),
                 strict=True,
             )
         ]
-        grants, bounds, deferral = [], state.grants.ahead_bound_milli, state.grants.deferral
-        shares, time = state.grants.share_micro_per_ms, state.grants.time
-        shared = in_force(policy, time).shared
-        for scope in range(len(shared)):
-            limits = ScopeLimits.from_limits(shared, scope, Level.JOB, scope)
-            grants.append(
-                GrantMemory(
-                    limits.meaningful(pair(state.grants.balance_micro[scope])),
-                    limits.meaningful(pair(state.grants.headroom_micro[scope])),
-                    (NO_BOUND, NO_BOUND) if bounds is None else pair(bounds[scope]),
-                    None if deferral is None else limits.meaningful(pair(deferral.room_micro[scope])),
-                    (NO_BOUND, NO_BOUND) if deferral is None else limits.meaningful(pair(deferral.flow_micro[scope])),
-                    None if shares is None else pair(shares[scope]),
-                    None if time is None else (
-                        int(time.shared_rate_micro_per_ms[scope]), int(time.shared_burst_micro[scope]),
-                        bool(time.is_by_time[scope]),
-                    ),
+        held, time = state.shared, state.shared.time
+        shared = []
+        for scope in range(len(policy.shared)):
+            limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
+            bucket: TimeBucket | None = None
+            if time is not None and time.shared.rate_micro_per_ms[scope] != UNLIMITED:
+                columns = time.shared.rate_micro_per_ms, time.shared.burst_micro, time.shared.balance_micro
+                rate, burst, balance = (int(column[scope]) for column in columns)
+                bucket = rate, burst, balance
+            shared.append(
+                ScopeMemory(
+                    limits.meaningful(pair(held.balance_micro[scope])),
+                    None if held.share_micro_per_ms is None else pair(held.share_micro_per_ms[scope]),
+                    bucket,
+                    time is not None and bool(time.is_unleased[scope]),
                     0 if time is None or time.prices is None else int(time.prices.shared_ns[scope]),
                 )
-            )  # fmt: skip
+            )
         own = None
         if time is not None:
             prices = [0] * len(time.names) if time.prices is None else time.prices.own_ns.tolist()
             buckets = zip(*(getattr(time.own, name).tolist() for name in MessageBuckets.__slots__), prices, strict=True)
             own = {name: TimeMemory(*each) for name, each in zip(time.names.to_pylist(), buckets, strict=True)}
-        return cls(state.advanced_to_ms, flows, queue, state.grants.epoch, state.grants.as_of_ms, grants, own)
+        return cls(state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared, own)
 
     def to_arrays(self) -> DeciderState:
         """Return the state as a `DeciderState`, so that the oracle can run a history by itself."""
         names = list(self.flows)
         flows = list(self.flows.values())
         queue = [(names.index(row.namespace), row.size_bytes, row.arrival_ms, row.release_ms) for row in self.queue]
-        bounds = _pairs([grant.ahead_bound_milli for grant in self.grants])
         flow, size_bytes, arrival_ms, release_ms = np.array(queue, dtype=np.int64).reshape(-1, 4).T
-        is_deferred = np.array([row.is_deferred for row in self.queue], dtype=np.bool_)
-        rooms = [grant.room_micro for grant in self.grants if grant.room_micro is not None]
-        deferral = Deferral(_pairs(rooms), _pairs([grant.flow_micro for grant in self.grants]))
-        shares = [grant.share_micro_per_ms for grant in self.grants if grant.share_micro_per_ms is not None]
+        shares = [scope.share_micro_per_ms for scope in self.shared if scope.share_micro_per_ms is not None]
         return DeciderState(
             self.advanced_to_ms,
             Flows(
@@ -171,33 +176,31 @@ class ReferenceState:
                 np.array([flow.window_second for flow in flows], dtype=np.int64),
                 _pairs([flow.window_units for flow in flows]),
             ),
-            Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred if is_deferred.any() else None),
-            Grants(
-                self.epoch,
-                _pairs([grant.balance_micro for grant in self.grants]),
-                _pairs([grant.headroom_micro for grant in self.grants]),
-                self.granted_as_of_ms,
-                share_micro_per_ms=_pairs(shares) if shares else None,
-                ahead_bound_milli=bounds if (bounds < NO_BOUND).any() else None,
-                deferral=deferral if rooms else None,
-                time=self._limits(),
+            Queue(flow, size_bytes, arrival_ms, release_ms),
+            SharedBuckets(
+                _pairs([scope.balance_micro for scope in self.shared]),
+                self.shared_as_of_ms,
+                _pairs(shares) if shares else None,
+                self._limits(),
             ),
+            self.epoch,
         )
 
     def _limits(self) -> MessageLimits | None:
-        shared = [grant.time for grant in self.grants if grant.time is not None]
         if self.time is None:
             return None
-        rate, burst, is_by_time = np.array(shared, dtype=np.int64).reshape(-1, 3).T
+        shared = [(UNLIMITED, 0, 0) if scope.time is None else scope.time for scope in self.shared]
+        rate, burst, balance = np.array(shared, dtype=np.int64).reshape(-1, 3).T
+        is_unleased = np.array([scope.is_time_unleased for scope in self.shared], dtype=np.bool_)
         own = [(each.balance_micro, each.rate_micro_per_ms, each.burst_micro) for each in self.time.values()]
         columns = np.array(own, dtype=np.int64).reshape(-1, 3).T
         prices = MessagePrices.of(
             np.array([each.price_ns for each in self.time.values()], dtype=np.int64),
-            np.array([grant.price_ns for grant in self.grants], dtype=np.int64),
+            np.array([scope.price_ns for scope in self.shared], dtype=np.int64),
         )
         return MessageLimits(
-            rate, burst, is_by_time.astype(np.bool_), pa.array(list(self.time), pa.string()), MessageBuckets(*columns),
-            prices,
+            MessageBuckets(balance, rate, burst), is_unleased, pa.array(list(self.time), pa.string()),
+            MessageBuckets(*columns), prices,
         )  # fmt: skip
 
 

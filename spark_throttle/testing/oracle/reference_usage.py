@@ -38,8 +38,6 @@ class FlowUsage:
     demand: Pair
     observed_messages: int
     delayed_ms: int
-    ahead_milli: Pair
-    rejected_by_shared_messages: int
 
 
 def usage_of(
@@ -64,14 +62,7 @@ def usage_of(
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
         delayed_ms=sum(max(0, now_ms - row.arrival_ms) for row in admitted),
-        ahead_milli=pair(flow.ahead_milli()),
-        rejected_by_shared_messages=sum(1 for row in by_verdict[Verdict.REJECT] if _is_by_shared(decisions[row.index])),
     )
-
-
-def _is_by_shared(decision: Decision) -> bool:
-    """Return whether a shared scope had no tokens for the row."""
-    return decision.reason == "quota" and decision.scope >= 0
 
 
 def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Pair:

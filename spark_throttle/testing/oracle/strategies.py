@@ -24,21 +24,19 @@ from spark_throttle.core.quota import (
     MICRO,
     UNLIMITED,
     CompiledPolicy,
+    Int64s,
     OnExcess,
     Overflow,
     QueueBounds,
 )
-from spark_throttle.core.state import NO_BOUND, NO_CONTEST, Deferral, Grants
-from spark_throttle.testing.oracle.history import History, Step
-from spark_throttle.testing.oracle.reference_rules import pair
-from spark_throttle.testing.oracle.reference_state import in_force
+from spark_throttle.core.state import ControlRow
+from spark_throttle.testing.oracle.history import History, Step, pins
 from spark_throttle.testing.oracle.worlds import (
     Limit,
     Namespace,
     Tenant,
     Window,
     make_arrivals,
-    make_grants,
     make_policy,
 )
 
@@ -80,12 +78,11 @@ TIME_QUOTAS = st.one_of(
 PRICES_NS = st.sampled_from((0, 1, 999, 1_000_000, 1_000_000, 10_000_000, 2**40))
 """What a message takes of processing time; 0 where nobody knows."""
 
-GRANTS_MICRO = st.one_of(
+BALANCES_MICRO = st.one_of(
     st.integers(-3 * MICRO, 12 * MICRO),
     st.integers(0, 1_000).map(lambda tokens: tokens * MICRO),
     st.sampled_from((-1, 0, 1, MICRO - 1, MAX_BURST_MICRO // 2)),
 )
-HEADROOMS_MICRO = st.one_of(st.sampled_from((0, 0, 1, MAX_BURST_MICRO // 2)), st.integers(0, 5 * MICRO))
 
 NAMES = st.sampled_from((*NAMESPACE_NAMES, *NAMESPACE_NAMES, *TENANT_NAMES, LONGEST_NAME))
 SIZES_BYTES = st.one_of(
@@ -192,18 +189,19 @@ def policies(
 def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
     """Return what the time of some scopes of a policy lets through, in messages; observing scopes have no limit."""
     shared = policy.shared
-    rates, bursts = [], []
-    for scope, (rate, _) in enumerate(shared.rate_micro_per_ms.tolist()):
+    rates, bursts, balances = [], [], []
+    for scope in range(len(shared)):
         told = draw(st.sampled_from((UNLIMITED, UNLIMITED, 0, 1, 1_000, 3_000, 10_000, 2**50)))
         if shared.on_excess[scope] == OnExcess.OBSERVE:
             told = UNLIMITED
-        rates.append(told if UNLIMITED in (told, rate) else min(told, rate))
-        bursts.append(0 if rates[-1] <= 0 else draw(BURSTS_MICRO))
+        rates.append(told)
+        bursts.append(0 if told <= 0 else draw(BURSTS_MICRO))
+        balances.append(0 if told == UNLIMITED else -1 if told == 0 else min(draw(BALANCES_MICRO), bursts[-1]))
     names = [name for name in NAMESPACE_NAMES if draw(st.booleans())]
     rule = match(pa.array(names, pa.string()), policy).rule
     names = [name for name, at in zip(names, rule, strict=True)
              if policy.namespace_limits.on_excess[at] != OnExcess.OBSERVE]  # fmt: skip
-    own = [(draw(GRANTS_MICRO), draw(st.sampled_from((0, 1, 200, 1_000, 10_000))), draw(BURSTS_MICRO)) for _ in names]
+    own = [(draw(BALANCES_MICRO), draw(st.sampled_from((0, 1, 200, 1_000, 10_000))), draw(BURSTS_MICRO)) for _ in names]
     own = [(-1, 0, 0) if rate == 0 else (min(balance, burst), rate, burst) for balance, rate, burst in own]
     own = [(0, UNLIMITED, 0) if draw(st.integers(0, 3)) == 0 else each for each in own]  # entered for its price alone
     prices = None
@@ -213,33 +211,17 @@ def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
             np.array([0 if rate == UNLIMITED else draw(PRICES_NS) for rate in rates], dtype=np.int64),
         )
     return MessageLimits(
-        np.array(rates, dtype=np.int64), np.array(bursts, dtype=np.int64),
-        np.array([rate != UNLIMITED and draw(st.booleans()) for rate in rates]), pa.array(names, pa.string()),
+        MessageBuckets(*(np.array(column, dtype=np.int64) for column in (balances, rates, bursts))),
+        np.array([rate == 0 and draw(st.booleans()) for rate in rates]), pa.array(names, pa.string()),
         MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T), prices,
     )  # fmt: skip
 
 
 @st.composite
-def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int, is_bounded: bool = False) -> Grants:
-    """Return grants of a shard under `policy`; a scope with rate 0 or without a limit is granted nothing."""
-    balances, headrooms = [], []
+def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int) -> ControlRow:
+    """Return what an epoch pins under `policy`: shares of the quotas, quotas on time, or neither."""
     time = draw(message_limits(policy)) if draw(st.integers(0, 2)) == 0 else None
-    policy = in_force(policy, time)
-    for rates in policy.shared.rate_micro_per_ms:
-        nothing = {0: (-1, 0), UNLIMITED: (0, 0)}
-        entries = [
-            nothing[rate] if rate in nothing else (draw(GRANTS_MICRO), draw(HEADROOMS_MICRO)) for rate in pair(rates)
-        ]
-        balances.append((entries[0][0], entries[1][0]))
-        headrooms.append((entries[0][1], entries[1][1]))
-    made = replace(make_grants(balances, headrooms, epoch=epoch, as_of_ms=as_of_ms), time=time)
-    scopes = len(policy.shared)
-    room_micro = draw(st.sampled_from((None, None, 0, 1, MICRO, 3 * MICRO, 10**9 * MICRO)))
-    if room_micro is not None:
-        is_limited, flow_micro = policy.shared.is_limited, draw(st.sampled_from((NO_BOUND, 0, MICRO, 5 * MICRO)))
-        made = replace(made, deferral=Deferral(
-            np.where(is_limited, room_micro, 0), np.where(is_limited, flow_micro, 0),
-        ))  # fmt: skip
+    share_micro_per_ms = None
     if time is None and draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
         shares = [
@@ -247,14 +229,19 @@ def grants(draw: st.DrawFn, policy: CompiledPolicy, *, epoch: int, as_of_ms: int
             for rate in quota.reshape(-1).tolist()
         ]
         share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 2)
-        made = replace(made, share_micro_per_ms=np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms))
-    bounds_milli = (None, None, NO_BOUND, NO_CONTEST, NO_CONTEST, 0, 1, 500, 1000, 60_000, 10**9)
-    bound_milli = draw(st.sampled_from(bounds_milli)) if is_bounded else None
-    if bound_milli is None:
-        return made
-    bounds = np.full((scopes, 2), NO_BOUND, dtype=np.int64)
-    bounds[draw(st.integers(0, scopes - 1)), draw(st.integers(0, 1))] = bound_milli
-    return replace(made, ahead_bound_milli=bounds)
+        share_micro_per_ms = np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms)
+    return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, time=time)
+
+
+@st.composite
+def balances(draw: st.DrawFn, policy: CompiledPolicy) -> Int64s:
+    """Return balances of the shared buckets under `policy`; a scope with rate 0 or without a limit holds nothing."""
+    nothing = {0: -1, UNLIMITED: 0}
+    drawn = [
+        nothing[rate] if rate in nothing else draw(BALANCES_MICRO)
+        for rate in policy.shared.rate_micro_per_ms.reshape(-1).tolist()
+    ]
+    return np.array(drawn, dtype=np.int64).reshape(-1, 2)
 
 
 @st.composite
@@ -279,17 +266,9 @@ def histories(  # noqa: PLR0913 - one argument per property of histories
     one_policy: bool = False,
     malformed: bool = True,
     may_fail: bool = False,
-    is_bounded: bool = False,
     max_steps: int = 5,
 ) -> History:
-    """Return up to `max_steps` batches; the first one and every policy change come with grants, other batches may.
-
-    Parameters
-    ----------
-    is_bounded
-        Whether a grant may bound leads; then tokens may remain although a row waits for them.
-    """
-    shards = draw(st.sampled_from((1, 1, 2, 7)))
+    """Return up to `max_steps` batches; the first one and every policy change come with an epoch, others may."""
     steps: list[Step] = []
     now_ms = draw(st.sampled_from(START_TIMES_MS))
     policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
@@ -297,11 +276,13 @@ def histories(  # noqa: PLR0913 - one argument per property of histories
         is_new = not one_policy and epoch > 1 and draw(st.integers(0, 5)) == 0
         if is_new:
             policy = draw(policies(on_excess=on_excess, may_fail=may_fail))
-        new_grants = None
+        pinned = shared_micro = None
         if epoch == 1 or is_new or draw(st.booleans()):
-            lag_ms = draw(st.sampled_from((0, 0, 1, 1_000)))
-            new_grants = draw(grants(policy, epoch=epoch, as_of_ms=max(0, now_ms - lag_ms), is_bounded=is_bounded))
-        deferred_each = draw(st.sampled_from((None, None, 1, 2, 3)))
-        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, new_grants, deferred_each))
+            paid_ms = max(0, now_ms - draw(st.sampled_from((0, 0, 1, 1_000))))
+            pinned = draw(epochs(policy, number=epoch, paid_ms=paid_ms))
+            share = pinned.share_micro_per_ms
+            if share is None and draw(st.integers(0, 2)) > 0:
+                shared_micro = draw(balances(policy))
+        steps.append(Step(now_ms, draw(arrivals(malformed=malformed)), policy, pinned, shared_micro))
         now_ms = max(0, now_ms + draw(st.sampled_from(STEPS_MS if monotone else STEPS_MS + BACKWARD_STEPS_MS)))
-    return History(shards, draw(st.integers(0, shards - 1)), steps)
+    return History(steps)
