@@ -27,7 +27,7 @@ def control(tmp_path: Path) -> Directory:
         checkpoint.write(f"offsets/{batch}", b"v1")
         checkpoint.write(f"commits/{batch}", b"v1")
     control = Directory(str(tmp_path / "throttle"))
-    bind(control, shards=2, direction="publish")
+    bind(control, direction="publish")
     RunFence(control).begin()
     return control
 
@@ -150,7 +150,7 @@ def test_no_query_starts_on_a_checkpoint_that_was_drained(control: Directory, is
     write_drained(control, note)
     assert read_drained(control) == note
     with pytest.raises(DrainedError, match=f"{said}.*/lake/waiting") as caught:
-        bind(control, shards=2, direction="publish", may_begin=False)
+        bind(control, direction="publish", may_begin=False)
     assert "\n" not in str(caught.value)
 
 
