@@ -25,7 +25,7 @@ from spark_throttle.control.feedback import (
 )
 from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 from tests.conformance.stored import blocks
 
