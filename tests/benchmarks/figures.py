@@ -140,12 +140,10 @@ def _regimes(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
 
 def _planning(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
     found = []
-    for namespaces, shards, bound in ((100_000, 1, 30), (100_000, 8, 150), (1_000_000, 1, 300), (1_000_000, 8, 1_500)):
-        values = tuple(
-            one["plan_ms"] for one in part if (one["namespaces"], one["shards"]) == (namespaces, shards)
-        )  # fmt: skip
+    for namespaces, bound in ((100_000, 30), (1_000_000, 300)):
+        values = tuple(one["plan_ms"] for one in part if one["namespaces"] == namespaces)
         if values:
-            of = f"{namespaces:,} namespaces that wait, {shards} shards"
+            of = f"{namespaces:,} namespaces that wait"
             found.append(Figure("plan_ms", of, values, bound, is_least=False))
     return found
 

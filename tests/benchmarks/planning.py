@@ -1,10 +1,10 @@
 """What an epoch costs the driver while many namespaces wait: `plan_ms`.
 
-    OMP_NUM_THREADS=1 python -m tests.benchmarks.planning [--namespaces N]... [--shards N]... [--repeats N] [--out FILE]
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.planning [--namespaces N]... [--repeats N] [--out FILE]
 
 One resource group is short of messages and of bytes, and every namespace has rows that wait in it. Each round decides
-a batch of every shard, writes the shards' reports, and measures `ControlPlane.next_epoch`: reports are read, buckets
-settled and lent anew, and the epoch written. Times are process CPU time on one thread.
+a batch, writes its report, and measures `ControlPlane.next_epoch`: the report is read, and the epoch written. Times are
+process CPU time on one thread.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
+from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.match_memory import MatchMemory
-from spark_throttle.core.quota import Int64s
-from spark_throttle.core.state import DeciderState, Grants
+from spark_throttle.core.policy_change import under_epoch
+from spark_throttle.core.state import DeciderState
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
@@ -37,7 +37,6 @@ from tests.benchmarks.results import save
 
 START_MS: Final = 1_760_000_000_000
 NAMESPACES: Final = (100_000, 1_000_000)
-SHARDS: Final = (1, 8)
 _TENANTS: Final = 100
 _MEAN_BYTES: Final = 200
 
@@ -47,7 +46,6 @@ class Planned:
     """The cost of one epoch."""
 
     namespaces: int
-    shards: int
     plan_ms: float
     waiting_namespaces: int
     feedback_bytes: int
@@ -66,7 +64,7 @@ class _Policies:
 class Job:
     """A job of which only the decisions and the plans are made."""
 
-    def __init__(self, folder: Path, namespaces: int, shards: int) -> None:
+    def __init__(self, folder: Path, namespaces: int) -> None:
         served = namespaces // 5
         group = {"publish": {
             "messages_per_second": served, "bytes_per_second": served * _MEAN_BYTES, "burst_seconds": 1,
@@ -79,9 +77,8 @@ class Job:
         self._directory, self._now_ms, self._batch, self._name = Directory(str(folder)), START_MS, 0, NO_EPOCH
         clock = Clock(lambda: self._now_ms, lambda: self._now_ms)
         policies = _Policies(PolicySnapshot(document, self._policy.revision, None))
-        self._plane = ControlPlane(self._directory, policies, "publish", shards, clock)
-        self._states = [DeciderState.initial(len(self._policy.shared)) for _ in range(shards)]
-        self._memories = [MatchMemory() for _ in range(shards)]
+        self._plane = ControlPlane(self._directory, policies, "publish", clock)
+        self._state, self._memory = DeciderState.initial(self._policy, now_ms=START_MS), MatchMemory()
         self._names = pa.array([f"t{n % _TENANTS}/n{n}" for n in range(namespaces)])
         self._random = np.random.default_rng(1)
 
@@ -93,60 +90,46 @@ class Job:
         return (time.process_time_ns() - start) / 1e6
 
     def decide(self, rows_each: float) -> tuple[int, int]:
-        """Decide a batch with so many rows a namespace; return how many namespaces wait, and the reports' bytes."""
-        shards, rows = len(self._states), int(rows_each * len(self._names))
+        """Decide a batch with so many rows a namespace; return how many namespaces wait, and the report's bytes."""
+        rows = int(rows_each * len(self._names))
         key = self._random.integers(0, len(self._names), rows)
         size = self._random.integers(1, 2 * _MEAN_BYTES, rows)
-        plans = [self._decide_shard(shard, np.flatnonzero(key % shards == shard), key, size) for shard in range(shards)]
-        reports = [pack_usage(plan.usage) for plan in plans]
-        write_reports(self._directory, self._batch, reports)
+        row = self._plane.epochs.load(self._name).control_row(None, self._policy.shared.burst_micro)
+        state = under_epoch(self._state, row, self._policy, self._policy, now_ms=self._now_ms)
+        arrivals = Arrivals(self._names.take(pa.array(key)), pa.array(size))
+        plan = plan_admission(state, arrivals, self._policy, now_ms=self._now_ms, memory=self._memory)
+        self._state, report = plan.state, pack_usage(plan.usage)
+        write_reports(self._directory, self._batch, [report])
         self._batch += 1
-        return sum(int((plan.usage.waiting[:, 0] > 0).sum()) for plan in plans), sum(map(len, reports))
-
-    def _decide_shard(self, shard: int, at: Int64s, key: Int64s, size: Int64s) -> AdmissionPlan:
-        row = self._plane.epochs.load(self._name).grant(shard, None)
-        state = self._states[shard]
-        grants = Grants(
-            row.epoch, row.balance_micro, row.headroom_micro, self._now_ms, row.share_micro_per_ms,
-            row.ahead_bound_milli, row.deferral,
-        )  # fmt: skip
-        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
-        plan = plan_admission(
-            state, Arrivals(self._names.take(pa.array(key[at])), pa.array(size[at])), self._policy, now_ms=self._now_ms,
-            shards=len(self._states), shard=shard, memory=self._memories[shard],
-        )  # fmt: skip
-        self._states[shard] = plan.state
-        return plan
+        return int((plan.usage.waiting[:, 0] > 0).sum()), len(report)
 
 
-def planned(namespaces: int, shards: int, repeats: int) -> Iterator[Planned]:
+def planned(namespaces: int, repeats: int) -> Iterator[Planned]:
     """Yield the cost of epochs after the first batches."""
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(Path(folder), namespaces, shards)
+        job = Job(Path(folder), namespaces)
         job.plan()
         for rows_each in (5, *(0.2 for _ in range(repeats))):
             waiting, feedback_bytes = job.decide(rows_each)
-            yield Planned(namespaces, shards, job.plan(), waiting, feedback_bytes)
+            yield Planned(namespaces, job.plan(), waiting, feedback_bytes)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print what every epoch cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--namespaces", type=int, action="append")
-    parser.add_argument("--shards", type=int, action="append")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args(arguments)
     pa.set_cpu_count(1)
     found = []
     for namespaces in asked.namespaces or NAMESPACES:
-        for shards in asked.shards or SHARDS:
-            for one in planned(namespaces, shards, asked.repeats):
-                print(
-                    f"{one.namespaces:10,} namespaces, {one.shards} shards: {one.plan_ms:8.1f} ms, "
-                    f"{one.waiting_namespaces:,} wait, {one.feedback_bytes / 2**20:.1f} MiB of feedback", flush=True,
-                )  # fmt: skip
-                found.append(one)
+        for one in planned(namespaces, asked.repeats):
+            print(
+                f"{one.namespaces:10,} namespaces: {one.plan_ms:8.1f} ms, {one.waiting_namespaces:,} wait, "
+                f"{one.feedback_bytes / 2**20:.1f} MiB of feedback", flush=True,
+            )  # fmt: skip
+            found.append(one)
     save([asdict(one) for one in found], asked.out)
 
 
