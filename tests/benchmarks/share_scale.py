@@ -87,7 +87,7 @@ class RealJob:
         self.register = ShareRegister(exchange, "real", lambda: 0, self.settings.forget_ms)
 
     def report_of_a_batch(self, rng: np.random.Generator, churn: float, demand: Int64s) -> UsageReport:
-        """Return what the job's shards would report."""
+        """Return what the job would report."""
         n = len(self._names)
         at = np.flatnonzero(rng.random(n) < churn)
         demand[at] = rng.integers(1, 5_000, (len(at), 2))
