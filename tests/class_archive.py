@@ -49,7 +49,7 @@ def run_queries(spark: SparkSession, root: Path) -> None:
     rows.coalesce(1).write.parquet(str(root / "events"))
     for writer in ("native", "spark"):
         events = spark.readStream.schema(rows.schema).parquet(str(root / "events"))
-        throttle = Throttle(_POLICIES, namespace="ns", size="size", order_by=["id"], shards=2)
+        throttle = Throttle(_POLICIES, namespace="ns", size="size", order_by=["id"])
         stream = throttle.write_stream(events).format("delta").option("throttle.writer", writer)
         stream = stream.option("checkpointLocation", str(root / writer)).usage(str(root / f"{writer}-usage"))
         query = stream.trigger(availableNow=True).start(str(root / f"{writer}-admitted"))

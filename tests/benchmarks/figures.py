@@ -125,7 +125,7 @@ def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
 
 
 def _regimes(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Return what a shard's batch costs in every regime, to one in which nothing runs short."""
+    """Return what a batch costs in every regime, to one in which nothing runs short."""
     found = []
     for way in ("run_batch", "decide"):
         of_way = {each["name"].removesuffix(f": {way}"): each["values"] for each in part if each["name"].endswith(way)}
@@ -143,8 +143,7 @@ def _planning(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
     for namespaces, bound in ((100_000, 30), (1_000_000, 300)):
         values = tuple(one["plan_ms"] for one in part if one["namespaces"] == namespaces)
         if values:
-            of = f"{namespaces:,} namespaces that wait"
-            found.append(Figure("plan_ms", of, values, bound, is_least=False))
+            found.append(Figure("plan_ms", f"{namespaces:,} namespaces that wait", values, bound, is_least=False))
     return found
 
 

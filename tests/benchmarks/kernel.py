@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|regimes|flows|backlog|spread|profile]... [--out FILE]
 
 `stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
-several policies. `regimes` decides three batches of a shard under every policy that can make it short, alone and with
-what else a shard does in its batch. `flows` decides
-100 messages on a shard that remembers many namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
-leave. `spread` decides the stream over more and more namespaces and shards. `profile` shows in which functions the time
-of the stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
+several policies. `regimes` decides three batches under every policy that can make them short, alone and with
+what else the decider does in its batch. `flows` decides
+100 messages beside many remembered namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
+leave. `spread` decides the stream over more and more namespaces. `profile` shows in which functions the time of the
+stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
-from spark_throttle.core.codec import StoredShard, pack_shard, unpack_shard
+from spark_throttle.core.codec import StoredState, pack_state, unpack_state
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, granted, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy, with_tokens
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
@@ -46,17 +47,21 @@ DEFAULTS = limit(messages_per_second=50, bytes_per_second=65_536, burst_seconds=
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A policy, and what the shard is granted of a scope for the whole stream; it gets its part in a smaller batch."""
+    """A policy, and what a scope holds for the whole stream; it holds its part in a smaller batch."""
 
     name: str
     policy: CompiledPolicy
     tokens: dict[str, tuple[float, float]]
 
     def state(self, part: float) -> DeciderState:
-        """Return the state of a shard that is to decide `part` of the stream."""
-        initial = replace(DeciderState.initial(len(self.policy.shared)), advanced_to_ms=NOW_MS - 1_000)
+        """Return the state of a decider that is to decide `part` of the stream."""
         tokens = {name: (held[0] * part, held[1] * part) for name, held in self.tokens.items()}
-        return granted(initial, self.policy, tokens, now_ms=NOW_MS)
+        return with_tokens(a_second_ago(self.policy), self.policy, tokens)
+
+
+def a_second_ago(policy: CompiledPolicy) -> DeciderState:
+    """Return the state of a decider that decided nothing until a second ago."""
+    return replace(DeciderState.initial(policy, now_ms=NOW_MS), advanced_to_ms=NOW_MS - 1_000)
 
 
 def name_of(key: int) -> str:
@@ -67,7 +72,7 @@ def name_of(key: int) -> str:
 def cases(stream: Stream) -> Iterator[Case]:
     """Yield the cases, from the one in which nothing is limited to the one in which every scope runs short."""
     total = (MESSAGES, int(stream.size.sum()))
-    shared = limit(messages_per_second=10_000, bytes_per_second=16_000_000)
+    shared = limit(messages_per_second=10_000, bytes_per_second=16_000_000, burst_seconds=1_000)
     one_group = make_policy(groups={"all": shared}, default=Namespace(group="all"))
     yield Case("nothing limited", make_policy(), {})
     yield Case("namespace quotas", make_policy(default=Namespace(DEFAULTS)), {})
@@ -141,11 +146,11 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
 
 def decide(state: DeciderState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
     """Decide a batch a second after the one before."""
-    return plan_admission(state, arrivals, case.policy, now_ms=now_ms, shards=1, memory=MEMORY)
+    return plan_admission(state, arrivals, case.policy, now_ms=now_ms, memory=MEMORY)
 
 
 def measure_regimes(stream: Stream) -> Iterator[Figure]:
-    """Yield the cost of three batches in every regime: of the decisions, then of a shard's whole batch."""
+    """Yield the cost of three batches in every regime: of the decisions, then of a whole batch."""
     arrived, nothing = regimes.arrivals(), regimes.nothing()
     frames, no_frames = regimes.frames(arrived), list[bytes]()
     batches = (("first", arrived, frames), ("second", arrived, frames), ("no arrivals", nothing, no_frames))
@@ -153,13 +158,13 @@ def measure_regimes(stream: Stream) -> Iterator[Figure]:
         case, state, block = Case("", regime.policy, {}), regimes.initial(regime.policy, now_ms=NOW_MS), None
         for batch, (label, rows, framed) in enumerate(batches):
             now_ms = NOW_MS + 1_000 * batch
-            state, grant = regime.lent(state, now_ms=now_ms), regime.grant(batch, now_ms=now_ms)
+            row = regime.control_row(NOW_MS) if batch == 0 else None
 
             def decided() -> AdmissionPlan:
                 return decide(state, rows, case, now_ms=now_ms)  # noqa: B023 - called at once
 
             def whole_batch() -> ShardOutcome:
-                return run_batch(block, grant, framed, shard=0, shards=1, now_ms=now_ms, is_explained=False)  # noqa: B023
+                return run_batch(block, row, framed, now_ms=now_ms, is_explained=False)  # noqa: B023
 
             yield timed(f"{regime.name}: {label}: decide", decided, 1_000_000, "ms/batch")
             yield timed(f"{regime.name}: {label}: run_batch", whole_batch, 1_000_000, "ms/batch")
@@ -167,7 +172,7 @@ def measure_regimes(stream: Stream) -> Iterator[Figure]:
 
 
 def measure_spread(stream: Stream) -> Iterator[Figure]:
-    """Yield the cost of the stream under one overloaded group, as namespaces and shards grow."""
+    """Yield the cost of the stream under one overloaded group, as namespaces grow."""
     case = next(case for case in cases(stream) if case.name == "one group, 50 % admitted")
     for namespaces in (1_000, 10_000, 100_000, 1_000_000):
         names = pa.array([name_of(key) for key in range(namespaces)])
@@ -177,12 +182,6 @@ def measure_spread(stream: Stream) -> Iterator[Figure]:
         arrivals = arrivals_of(Stream(key, stream.size), names, 0, MESSAGES)
         state = case.state(1)
         yield timed(f"{namespaces} namespaces", lambda: decide(state, arrivals, case), MESSAGES, "ns/message")  # noqa: B023
-    names = pa.array([name_of(key) for key in range(NAMESPACES)])
-    for shards in (1, 4, 16, 64):
-        of_shard = [np.flatnonzero(stream.key % shards == shard) for shard in range(shards)]
-        parts = [arrivals_of(Stream(stream.key[at], stream.size[at]), names, 0, len(at)) for at in of_shard]
-        state = case.state(1 / shards)
-        yield timed(f"{shards} shards", lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023
 
 
 def measure_profile(stream: Stream) -> Iterator[Figure]:
@@ -207,7 +206,7 @@ def measure_profile(stream: Stream) -> Iterator[Figure]:
 
 
 def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderState:
-    """Return a shard that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
+    """Return a decider that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
     names = pa.array([name_of(key) for key in range(flows)], pa.string())
     random = np.random.default_rng(1)
     balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 2))
@@ -217,18 +216,16 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     size = random.integers(1, 2_000, queued)
     arrival_ms = np.full(queued, NOW_MS - 1_000, dtype=np.int64)
     queue = Queue(key, size, arrival_ms, np.zeros(queued, dtype=np.int64))
-    state = DeciderState.initial(len(policy.shared))
     is_limited = policy.namespace_limits.is_limited[-1]
     return replace(
-        state,
-        advanced_to_ms=NOW_MS - 1_000,
+        a_second_ago(policy),
         flows=Flows(names, np.where(is_limited, balance, 0), nothing, second, nothing),
         queue=queue,
     )
 
 
 def measure_flows(stream: Stream) -> Iterator[Figure]:
-    """Yield what a small batch costs a shard that remembers many namespaces."""
+    """Yield what a small batch costs a decider that remembers many namespaces."""
     policy = make_policy(
         job=limit(messages_per_second=10**6),
         tenants={f"t{i}": Tenant(group="all") for i in range(TENANTS)},
@@ -239,43 +236,45 @@ def measure_flows(stream: Stream) -> Iterator[Figure]:
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
     arrivals = arrivals_of(stream, names, 0, 100)
     for flows in (0, 10_000, 100_000, 1_000_000):
-        state = granted(remembering(flows, policy), policy, {"": (10**6, 0), "all": (10**6, 0)}, now_ms=NOW_MS)
+        state = with_tokens(remembering(flows, policy), policy, {"": (10**6, 0), "all": (10**6, 0)})
         case = Case("", policy, {})
         label = f"100 messages, {flows:,} namespaces remembered"
         yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
-        block = pack_shard(stored(state))
+        block = pack_state(stored(state))
         yield from state_figures(label, state, block)
         if flows:
             yield Figure(f"{label}: state", [len(block) / flows], "bytes/namespace")
 
 
 def measure_backlog(stream: Stream) -> Iterator[Figure]:
-    """Yield what a batch costs a shard with a backlog."""
+    """Yield what a batch costs a decider with a backlog."""
     policy = make_policy(groups={"all": limit(messages_per_second=10_000)}, default=Namespace(group="all"))
     names = pa.array([name_of(key) for key in range(NAMESPACES)])
     arrivals = arrivals_of(stream, names, 0, 10_000)
     for queued in (0, 10_000, 100_000, 1_000_000):
-        state = granted(remembering(NAMESPACES, policy, queued), policy, {"all": (10_000 - 1, 0)}, now_ms=NOW_MS)
+        state = with_tokens(remembering(NAMESPACES, policy, queued), policy, {"all": (10_000 - 1, 0)})
         case = Case("", policy, {})
         label = f"10,000 messages behind {queued:,}, 10,000 admitted"
         yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
-        block = pack_shard(stored(state))
+        block = pack_state(stored(state))
         yield from state_figures(label, state, block)
         if queued:
-            bare = len(pack_shard(stored(remembering(NAMESPACES, policy))))
+            bare = len(pack_state(stored(remembering(NAMESPACES, policy))))
             yield Figure(f"{label}: state", [(len(block) - bare) / queued], "bytes/row beside its payload")
 
 
 def state_figures(label: str, state: DeciderState, block: bytes) -> Iterator[Figure]:
     """Yield what it costs to read and to write the state."""
-    yield timed(f"{label}: read", lambda: unpack_shard(block, ""), 1_000_000, "ms/batch")
-    yield timed(f"{label}: write", lambda: pack_shard(stored(state)), 1_000_000, "ms/batch")
+    yield timed(f"{label}: read", lambda: unpack_state(block, ""), 1_000_000, "ms/batch")
+    yield timed(f"{label}: write", lambda: pack_state(stored(state)), 1_000_000, "ms/batch")
 
 
-def stored(state: DeciderState) -> StoredShard:
+def stored(state: DeciderState) -> StoredState:
     """Return `state` as it is stored, its rows in frames of 1,000 of which the payload is left out."""
     rows = np.arange(len(state.queue))
-    return StoredShard(state, b"", [b""] * -(-len(rows) // 1_000), rows // 1_000, rows % 1_000)
+    return StoredState(
+        state, b"", [b""] * -(-len(rows) // 1_000), rows // 1_000, rows % 1_000, PayingTime(NOW_MS, NOW_MS)
+    )
 
 
 MEASURES = {

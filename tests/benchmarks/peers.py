@@ -97,11 +97,11 @@ def kernel(stream: Stream, names: pa.StringArray, batch_ms: int) -> Pass:
         Arrivals(names.take(pa.array(stream.key[at : at + rows])), pa.array(size[at : at + rows]))
         for at in range(0, MESSAGES, rows)
     ]
-    state = DeciderState.initial(len(policy.shared))
+    state = DeciderState.initial(policy, now_ms=START_MS)
     verdicts, memory = [], MatchMemory()
     cpu_ns, wall_ns = time.process_time_ns(), time.perf_counter_ns()
     for number, arrivals in enumerate(batches):
-        plan = plan_admission(state, arrivals, policy, now_ms=START_MS + number * batch_ms, shards=1, memory=memory)
+        plan = plan_admission(state, arrivals, policy, now_ms=START_MS + number * batch_ms, memory=memory)
         state = plan.state
         verdicts.append(plan.decisions.verdict)
     cpu_ns, wall_ns = time.process_time_ns() - cpu_ns, time.perf_counter_ns() - wall_ns

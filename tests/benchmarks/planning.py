@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m tests.benchmarks.planning [--namespaces N]... [--repeats N] [--out FILE]
 
 One resource group is short of messages and of bytes, and every namespace has rows that wait in it. Each round decides
-a batch, writes its report, and measures `ControlPlane.next_epoch`: the report is read, and the epoch written. Times are
-process CPU time on one thread.
+a batch, writes its report, and measures `ControlPlane.next_epoch`: the report is read, and the epoch is written. Times
+are process CPU time on one thread.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -78,7 +78,8 @@ class Job:
         clock = Clock(lambda: self._now_ms, lambda: self._now_ms)
         policies = _Policies(PolicySnapshot(document, self._policy.revision, None))
         self._plane = ControlPlane(self._directory, policies, "publish", clock)
-        self._state, self._memory = DeciderState.initial(self._policy, now_ms=START_MS), MatchMemory()
+        self._state = DeciderState.initial(self._policy, now_ms=START_MS)
+        self._memory = MatchMemory()
         self._names = pa.array([f"t{n % _TENANTS}/n{n}" for n in range(namespaces)])
         self._random = np.random.default_rng(1)
 
@@ -98,10 +99,11 @@ class Job:
         state = under_epoch(self._state, row, self._policy, self._policy, now_ms=self._now_ms)
         arrivals = Arrivals(self._names.take(pa.array(key)), pa.array(size))
         plan = plan_admission(state, arrivals, self._policy, now_ms=self._now_ms, memory=self._memory)
-        self._state, report = plan.state, pack_usage(plan.usage)
+        self._state, usage = plan.state, replace(plan.usage, now_ms=self._now_ms, paid_ms=self._now_ms)
+        report = pack_usage(usage)
         write_reports(self._directory, self._batch, [report])
         self._batch += 1
-        return int((plan.usage.waiting[:, 0] > 0).sum()), len(report)
+        return int((usage.waiting[:, 0] > 0).sum()), len(report)
 
 
 def planned(namespaces: int, repeats: int) -> Iterator[Planned]:
@@ -126,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for namespaces in asked.namespaces or NAMESPACES:
         for one in planned(namespaces, asked.repeats):
             print(
-                f"{one.namespaces:10,} namespaces: {one.plan_ms:8.1f} ms, {one.waiting_namespaces:,} wait, "
-                f"{one.feedback_bytes / 2**20:.1f} MiB of feedback", flush=True,
+                f"{one.namespaces:10,} namespaces: {one.plan_ms:8.1f} ms, "
+                f"{one.waiting_namespaces:,} wait, {one.feedback_bytes / 2**20:.1f} MiB of feedback", flush=True,
             )  # fmt: skip
             found.append(one)
     save([asdict(one) for one in found], asked.out)

@@ -137,7 +137,7 @@ def run(scratch: Path, url: str, master: str, interval: float, server: Limited) 
     events = events.selectExpr(
         "value AS id", f"element_at(array({names}), cast(value % {len(NAMESPACES)} AS int) + 1) AS ns"
     )
-    throttle = Throttle(json.dumps(POLICIES), namespace="ns", size="8", order_by=["id"], shards=2)
+    throttle = Throttle(json.dumps(POLICIES), namespace="ns", size="8", order_by=["id"])
     writer = throttle.write_stream(events).option("checkpointLocation", str(scratch / "checkpoint"))
     query = writer.trigger(processingTime=f"{interval} seconds").paced(HttpSender(url)).start()
     try:

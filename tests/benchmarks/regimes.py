@@ -1,8 +1,8 @@
-"""Regimes of the kernel: every way in which a policy can make a shard short, for a million rows of one shard.
+"""Regimes of the kernel: every way in which a policy can make a job short, for a million rows.
 
 Each regime is measured on a first batch, on a second batch behind the queue that the first one left, and on a batch
 without arrivals behind the queue that the second one left. What a group or the job gets is a fifth of a batch's rows.
-Rows are decided alone, or as a shard's whole batch (`run_batch`), with a payload of one number and frames to open.
+Rows are decided alone, or as a whole batch (`run_batch`), with a payload of one number and frames to open.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals
-from spark_throttle.core.codec import ShardGrant, pack_grant
+from spark_throttle.core.codec import pack_control_row
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import DeciderState
+from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
-from spark_throttle.testing.oracle.worlds import granted
 
 ROWS: Final = 1_000_000
 NAMESPACES: Final = 10_000
@@ -32,23 +32,14 @@ _FIFTH: Final = ROWS // 5
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """A policy that makes a shard short in one way."""
+    """A policy that makes a job short in one way."""
 
     name: str
     policy: CompiledPolicy
 
-    def lent(self, state: DeciderState, *, now_ms: int) -> DeciderState:
-        """Return a state whose scopes have what one second brings."""
-        names = ["", *self.policy.tenant_names.to_pylist(), *self.policy.group_names.to_pylist()]
-        rates = self.policy.shared.rate_micro_per_ms
-        tokens = {name: tuple(rate / 1_000 for rate in pair) for name, pair in zip(names, rates.tolist(), strict=True)}
-        return granted(state, self.policy, tokens, now_ms=now_ms)
-
-    def grant(self, batch: int, *, now_ms: int) -> bytes:
-        """Return the control row of a batch, which brings the policy if it is the first."""
-        lent = self.lent(initial(self.policy, now_ms=now_ms), now_ms=now_ms).grants
-        policy = pack_policy(self.policy) if batch == 0 else None
-        return pack_grant(ShardGrant(batch + 1, policy, lent.balance_micro, lent.headroom_micro))
+    def control_row(self, now_ms: int) -> bytes:
+        """Return the control row of the first batch, which brings the policy."""
+        return pack_control_row(ControlRow(1, pack_policy(self.policy), PayingTime(now_ms, now_ms)))
 
 
 def regimes() -> Iterator[Regime]:
@@ -95,7 +86,7 @@ def arrivals() -> Arrivals:
 
 
 def frames(rows: Arrivals) -> list[bytes]:
-    """Return rows as the frames in which they reach a shard, in order."""
+    """Return rows as the frames in which they reach the decider, in order."""
     number = pa.array(np.arange(len(rows)))
     helpers = {NAMESPACE: rows.namespaces, SIZE: rows.size_bytes, f"{ORDER_PREFIX}000": number}
     return encode(pa.table({"id": number, **helpers, TIE: pa.array(np.zeros(len(rows), dtype=np.int64))}))
@@ -107,5 +98,5 @@ def nothing() -> Arrivals:
 
 
 def initial(policy: CompiledPolicy, *, now_ms: int) -> DeciderState:
-    """Return the state of a shard that has decided nothing, a second before `now_ms`."""
-    return replace(DeciderState.initial(len(policy.shared)), advanced_to_ms=now_ms - 1_000)
+    """Return the state of a decider that has decided nothing, a second before `now_ms`."""
+    return replace(DeciderState.initial(policy, now_ms=now_ms), advanced_to_ms=now_ms - 1_000)

@@ -20,7 +20,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import encode
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
-from tests.spark.shard.shards import with_helpers
+from tests.spark.shard.played import with_helpers
 
 Rows = Sequence[tuple[str, int]]
 """Namespace and size of each."""

@@ -18,7 +18,6 @@ import pandas as pd
 from tests.crash.destination import ADDRESS
 from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
 from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
-from tests.crash.job import SHARDS
 from tests.crash.tables import MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
 from tests.crash.workload import COLUMNS, UNWRITABLE
 from tests.ledger import BATCH, count_out_of_order, excess
@@ -200,13 +199,12 @@ def excesses(evidence: Evidence) -> Iterator[str]:
                 passed_by.setdefault(scope, []).append(name)
         for scope, names in passed_by.items():
             passed = rows[rows["namespace"].isin(names)].groupby(BATCH)
-            debtors = 1 if scope.key[0] == "namespace" else SHARDS
             amounts = passed.size(), passed["size"].sum()
             for limit, counts, largest in zip(scope.limits, amounts, LARGEST, strict=True):
                 if limit is None:
                     continue
                 per_second, burst = limit.rate * 1000 / MICRO, limit.burst / MICRO
-                over = excess(counts, times_ms, per_second=per_second, burst=burst) - debtors * largest
+                over = excess(counts, times_ms, per_second=per_second, burst=burst) - largest
                 if over > 0:
                     yield f"{scope.key} admitted {over} too many under {first.revision}, from batch {first.number}"
 

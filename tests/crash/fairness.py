@@ -13,9 +13,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from spark_throttle.testing.simulation import rows as simulated_rows
 from tests.crash.history import Batch, Flows, reigns
-from tests.crash.job import SHARDS
 from tests.crash.workload import LARGEST_BYTES
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope
 from tests.life.gap import Gap
@@ -28,14 +26,6 @@ _TIME: Final = len(LARGEST)
 
 _DEAREST_NS: Final = 10_000_000
 """The time of a row with what its batch takes beside, generously: the work on a row takes a hundredth of it."""
-
-_BATCHES_TO_LEARN: Final = 3 + SHARDS
-"""Tokens may be divided in a batch before it is known who wants some, and be passed on from shard to shard."""
-
-
-def shard_of(name: str) -> int:
-    """Return the shard of a namespace."""
-    return simulated_rows.shard_of(name.encode(errors="surrogateescape"), SHARDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +52,6 @@ def compare(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, Cont
 
     They are compared while both wait, under one revision, if the same scopes hold them, by messages, bytes or time, and
     these limit one dimension beside time.
-    Where they live in two shards, a batch does not count whose tokens were divided before it was known who wants some:
-    one in which flows of the group come or go, or whose predecessor had not reported, or in which one of them drained.
     """
     found: list[Apart] = []
     for reign in reigns(batches):
@@ -91,10 +79,7 @@ def _compared(
 ) -> Iterator[Apart]:
     contracts = [policy.of(flows.names[n]) for n in pair]
     names = flows.names[pair[0]], flows.names[pair[1]]
-    domain = contracts[0].domain
-    of_domain = [n for n, name in enumerate(flows.names) if domain in policy.of(name).enforced]
-    is_together = shard_of(names[0]) == shard_of(names[1])
-    bound = sum((Fraction(1, contract.weight) for contract in contracts), Fraction(0)) * (1 if is_together else SHARDS)
+    bound = sum((Fraction(1, contract.weight) for contract in contracts), Fraction(0))
     worst: Apart | None = None
     between: Gap | None = None
     for at in reign:
@@ -107,22 +92,11 @@ def _compared(
             Fraction(int(flows.admitted[at, n, dimension]), contract.weight)
             for n, contract in zip(pair, contracts, strict=True)
         ]
-        is_drained = any(flows.admitted[at, n, 0] >= flows.waiting[at - 1, n] for n in pair)
-        is_known = batches[at].has_news and not is_drained and _is_steady(flows, of_domain, at)
-        difference = service[0] - service[1]
-        excused = Fraction(0) if is_together or is_known else abs(difference)
-        apart = between.add(difference, excused=excused) / LARGEST[dimension]
+        apart = between.add(service[0] - service[1], excused=Fraction(0)) / LARGEST[dimension]
         if worst is None or apart > worst.messages:
             worst = Apart(names, batches[at].number, apart, bound)
     if worst is not None:
         yield worst
-
-
-def _is_steady(flows: Flows, of_domain: list[int], at: int) -> bool:
-    """Return whether those who wait are those who were there in the batch before, and no other comes."""
-    waited = {n for n in of_domain if flows.waiting[at - 1, n] > 0}
-    were_there = {n for n in of_domain if flows.arrived[at - 1, n] > 0 or (at > 1 and flows.waiting[at - 2, n] > 0)}
-    return waited == were_there and {n for n in of_domain if flows.arrived[at, n] > 0} <= waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +111,6 @@ class Starvation:
 @dataclass(slots=True)
 class _Hunger:
     first: int
-    batches: int = 0
     earned: dict[tuple[Key, int], int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -145,7 +118,7 @@ def starvation(batches: Sequence[Batch], flows: Flows, contracts: Mapping[str, C
     """Return who waited, got nothing, and should have had their turn.
 
     That is: since the change of policy, or their last turn, each scope that holds them has earned what it can owe, and
-    after that enough for a turn of everyone else in it, and for theirs; and batches enough have passed to learn of it.
+    after that enough for a turn of everyone else in it, and for theirs.
     """
     debts = _debts(contracts)
     found: list[Starvation] = []
@@ -179,8 +152,6 @@ def _starved_in(
             continue
         if hunger is None:
             hunger = _Hunger(batches[at].number)
-        elif not batches[at].has_news:
-            hunger.earned.clear()  # what was lent may count as used
         else:
             elapsed_ms = max(0, batches[at].paid_ms - batches[at - 1].paid_ms)
             for scope in policy.of(name).enforced:
@@ -192,8 +163,7 @@ def _starved_in(
             for scope in policy.of(name).timed if batches[at].shares is None else ():
                 assert scope.time is not None
                 hunger.earned[scope.key, _TIME] += min(scope.time.rate * elapsed_ms, scope.time.burst)
-        hunger.batches += 1
-        if hunger.batches > _BATCHES_TO_LEARN and all(hunger.earned[scope] > least for scope, least in needed.items()):
+        if all(hunger.earned[scope] > least for scope, least in needed.items()):
             yield Starvation(name, hunger.first, batches[at].number)
             return
 
@@ -222,30 +192,24 @@ def _needed(
         for dimension, limit in enumerate(scope.limits):
             if limit is None:
                 continue
-            owed = debts.get((scope.key, dimension), 0) + SHARDS * LARGEST[dimension] * MICRO
+            owed = debts.get((scope.key, dimension), 0) + LARGEST[dimension] * MICRO
             needed[scope.key, dimension] = owed + int((turns + 1) * LARGEST[dimension] * MICRO)
     for scope in own.timed:
         assert scope.time is not None
         turns = _turns(policy, [other for other in names if other != name and scope in policy.of(other).timed], name)
         # A debt is a window at most.
-        needed[scope.key, _TIME] = scope.time.burst + int((turns + 1 + SHARDS) * _DEAREST_NS)
+        needed[scope.key, _TIME] = scope.time.burst + int((turns + 2) * _DEAREST_NS)
     return needed
 
 
 def _turns(policy: Contracts, others: Sequence[str], name: str) -> Fraction:
     """Return how many messages others may get before a namespace gets its next."""
     weight = policy.of(name).weight
-    return sum(
-        (
-            (1 + Fraction(policy.of(other).weight, weight)) * (1 if shard_of(other) == shard_of(name) else SHARDS)
-            for other in others
-        ),
-        Fraction(0),
-    )
+    return sum((1 + Fraction(policy.of(other).weight, weight) for other in others), Fraction(0))
 
 
 def _debts(contracts: Mapping[str, Contracts]) -> dict[tuple[Key, int], int]:
-    """Return what a scope can owe beside a message a shard, in micro-tokens: a burst, if it ever only observed."""
+    """Return what a scope can owe beside a message, in micro-tokens: a burst, if it ever only observed."""
     bursts: dict[tuple[Key, int], int] = defaultdict(int)
     observed: set[Key] = set()
     for policy in contracts.values():

@@ -36,9 +36,6 @@ class Batch:
     read: Mapping[int, int]
     """How much of the source was read up to its end: so many files, or so many records of each partition of a topic."""
 
-    has_news: bool
-    """Whether its epoch is its own, and was made when all was known that the batch before had used."""
-
     shares: Shares | None = None
     """What the job had of shared quotas; `None` where it had them for itself."""
 
@@ -102,17 +99,14 @@ def read_batches(root: Path, policies: Mapping[str, str]) -> list[Batch]:
     """Return all batches, in order; a batch's offset names its epoch, and the epoch its revision."""
     checkpoint = root / "checkpoint"
     found: list[Batch] = []
-    read, before = dict[int, int](), ""
+    read = dict[int, int]()
     for number, paid_ms in read_paying_times_ms(checkpoint).items():
         read = read_so_far(read_offsets(checkpoint, number), read)
-        named = read_epoch_file(checkpoint, number)
-        epoch = read_epoch(checkpoint, named)
-        has_news = named != before and epoch.settled_batch == number - 1
+        epoch = read_epoch(checkpoint, read_epoch_file(checkpoint, number))
         shares = None
         if epoch.share_micro_per_ms is not None:
             shares = _shares(policies[epoch.revision], epoch.share_micro_per_ms)
-        found.append(Batch(number, paid_ms, epoch.revision, read, has_news, shares))
-        before = named
+        found.append(Batch(number, paid_ms, epoch.revision, read, shares))
     return found
 
 

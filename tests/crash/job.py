@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from spark_throttle.spark import ThrottledStreamWriter
     from spark_throttle.spark.reference_stream import ReferenceStream
 
-SHARDS: Final = 3
 REFERENCES: Final = "references"
 REFERENCES_DELTA: Final = "references-delta"
 BY_REFERENCES: Final = (REFERENCES, REFERENCES_DELTA)
@@ -55,7 +54,7 @@ MESSAGES, TIME = "messages", "time"
 _ROW_NS: Final = 100_000
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
 OF_QUERIES: Final = {
-    "spark.sql.shuffle.partitions": str(SHARDS),
+    "spark.sql.shuffle.partitions": "3",
     # The recount reads the offset log of all batches.
     "spark.sql.streaming.minBatchesToRetain": "100000",
 }
@@ -169,7 +168,7 @@ def start(
 ) -> StreamingQuery:
     """Start the query; its quotas are shared with a peer, or its own."""
     throttle = Throttle(
-        policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=SHARDS,
+        policies=root / "policies.yaml", namespace="namespace", size="size", order_by=["id"],
         exchange=exchange_of(root) if is_shared else None,
     )  # fmt: skip
     if source in BY_REFERENCES:

@@ -23,7 +23,7 @@ from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
@@ -54,16 +54,16 @@ EXTENT_HALF_WRITTEN: Final = "extent-half-written"
 """The list of a batch's files is half written; only a job that decides on references writes one."""
 
 QUEUE_HALF_WRITTEN: Final = "queue-half-written"
-"""A shard has begun a file of waiting rows."""
+"""The decider has begun a file of waiting rows."""
 
 ROWS_PACKED: Final = "rows-packed"
 """A task has sent some of the frames that it packs."""
 
-SHARD_DECIDED: Final = "shard-decided"
-"""A shard's task has sent some of its frames; its state is not committed."""
+DECIDED: Final = "decided"
+"""The decider has sent some of its frames; its state is not committed."""
 
 STATE_COMMITTED: Final = "state-committed"
-"""All shards have committed their state for the batch; the sink has nothing of it."""
+"""The decider's state of the batch is committed; the sink has nothing of it."""
 
 ADMITTED_WRITTEN: Final = "admitted-written"
 """Admitted rows are committed; rejected rows and usage are not."""
@@ -83,7 +83,7 @@ FILE_HALF_WRITTEN: Final = "file-half-written"
 
 OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (
-    EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, SHARD_DECIDED, FEEDBACK_HALF_WRITTEN,
+    EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
 )  # fmt: skip
 OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
@@ -96,7 +96,7 @@ _HALF_WRITTEN: Final = {
     "/unsent/": UNSENT_HALF_WRITTEN,
 }
 _INLINE_BYTES: Final = 500
-"""Bytes of waiting rows that a shard keeps in its state: few, so that most batches write them to a file."""
+"""Bytes of waiting rows that the decider keeps in its state: few, so that most batches write them to a file."""
 
 DIRECTORY: Final = "TEST_CRASH_DIRECTORY"
 """The variable of the environment that names the run's directory."""
@@ -112,7 +112,7 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
     for module in (pipeline, reference_pipeline):
-        module.ShardOperator = StoppableShardOperator  # type: ignore[attr-defined]
+        module.Decider = StoppableDecider  # type: ignore[attr-defined]
     pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
     pipeline.DecisionUnpacker = StoppableDecisionUnpacker  # type: ignore[attr-defined]
     _make_files_stoppable()
@@ -234,7 +234,7 @@ class StoppableFramePacker(FramePacker):
             stop_at(ROWS_PACKED)
 
 
-class StoppableShardOperator(ShardOperator):
+class StoppableDecider(Decider):
     """Can stop in a file of waiting rows, and after its first frame."""
 
     def __call__(
@@ -243,12 +243,12 @@ class StoppableShardOperator(ShardOperator):
         _make_files_stoppable()
         for frames in super().__call__(key, pieces, state):
             yield frames
-            stop_at(SHARD_DECIDED)
+            stop_at(DECIDED)
 
 
 @dataclass(frozen=True, slots=True)
 class StoppableFileOutlet(FileOutlet):
-    """Can stop in a file of a shard; of the workload's shards some have so many bytes, others go through the sink."""
+    """Can stop in a file of the decider; some batches have so many bytes, others go through the sink."""
 
     own_file_bytes: int = 30_000
 

@@ -15,18 +15,12 @@ from spark_throttle.policy.codec import parse_policies
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import Row
 from tests.crash.account import Account, Evidence, RunFacts, take_account
-from tests.crash.fairness import shard_of
 from tests.crash.history import DIRECTION, Batch
-from tests.crash.job import SHARDS
 from tests.crash.tables import NO_SIZE
 from tests.ledger import BATCH
 from tests.life.contract import Contracts
 
-TOGETHER = ("t/a", "t/b", "t/h")
-"""Namespaces of one shard."""
-
-APART = ("t/a", "t/c", "t/d")
-"""Namespaces of three shards."""
+NAMES = ("t/a", "t/b", "t/h")
 
 BATCHES = 40
 PERIOD_MS = 500
@@ -47,7 +41,7 @@ def contracts(**group: Any) -> Contracts:
     return Contracts(parse_policies(yaml.safe_dump(document)), DIRECTION)
 
 
-def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, **group: Any) -> Evidence:
+def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = NAMES, **group: Any) -> Evidence:
     """Return a run in which each namespace offers rows in each batch, and `shares` of the group's turns are theirs.
 
     In its last batch all that waits leaves, as if the policies were ample then.
@@ -66,7 +60,7 @@ def run(shares: tuple[int, ...] = (7, 7, 7), names: tuple[str, ...] = TOGETHER, 
             admitted += [row | {BATCH: batch} for row in rows[name][left[name] : end]]
             left[name] = end
     batches = [
-        Batch(number, number * PERIOD_MS, "ample" if number == BATCHES else "one", {0: number + 1}, has_news=True)
+        Batch(number, number * PERIOD_MS, "ample" if number == BATCHES else "one", {0: number + 1})
         for number in range(BATCHES + 1)
     ]
     ample = contracts(messages_per_second=100_000)
@@ -83,10 +77,8 @@ def faults(found: Account) -> dict[str, int]:
     return {name: getattr(found, name) for name in names if getattr(found, name)}
 
 
-@pytest.mark.parametrize("names", [TOGETHER, APART])
-def test_run_without_fault_has_none(names: tuple[str, ...]) -> None:
-    assert len({shard_of(name) for name in names}) == (1 if names == TOGETHER else 3)
-    found = account(run(names=names))
+def test_run_without_fault_has_none() -> None:
+    found = account(run())
     assert faults(found) == {}
     assert found.keeps_the_laws
     assert (found.compared, found.revisions, found.batches, found.unfair_messages) == (3, 2, BATCHES + 1, 0)
@@ -200,14 +192,6 @@ def test_nobody_is_expected_to_be_served_without_tokens() -> None:
     assert faults(account(run((0, 0, 0), messages_per_second=0.1))) == {}
 
 
-def test_shards_may_be_apart_by_a_message_of_each_a_shard() -> None:
-    """Between shards a batch counts only if all was known: here the second namespace comes and goes."""
-    evidence = run((9, 6, 6), APART)
-    assert faults(account(evidence)) == {"unfair": 2}
-    unknown = [replace(batch, has_news=False) for batch in evidence.batches]
-    assert faults(account(replace(evidence, batches=unknown))) == {}
-
-
 def timed(evidence: Evidence, percents: dict[str, float]) -> Evidence:
     """Return a run whose tenants are of one group, and have quotas on processing time."""
     document = {
@@ -239,16 +223,16 @@ def simulated(*policies: tuple[dict[str, Any], int]) -> Evidence:
         {"resource_groups": {"g": {"publish": quota}}, "tenants": {"t": {"resource_group": "g"}}}
         for quota, _ in policies
     ]
-    job = SimulatedJob(documents[0], shards=SHARDS)
+    job = SimulatedJob(documents[0])
     offered, admitted, batches = list[dict[str, Any]](), list[dict[str, Any]](), list[Batch]()
     for document, (_, count) in zip(documents, policies, strict=True):
         job.set_policies(document)
         for _ in range(count):
-            for row in job.offer([(name, 1) for name in TOGETHER for _ in range(TURNS)]):
+            for row in job.offer([(name, 1) for name in NAMES for _ in range(TURNS)]):
                 offered.append(told(row) | {"partition": 0, "place": len(batches)})
             batch = job.trigger(after_ms=1_000)
             assert batch is not None
-            batches.append(Batch(batch.number, batch.now_ms, batch.revision, {0: len(batches) + 1}, has_news=True))
+            batches.append(Batch(batch.number, batch.now_ms, batch.revision, {0: len(batches) + 1}))
             admitted += [told(row) | {BATCH: batch.number} for row in batch.admitted]
     contracts = {revision: Contracts(document, DIRECTION) for revision, document in job.documents.items()}
     return Evidence(pd.DataFrame(offered), pd.DataFrame(admitted), NONE, batches, contracts, is_partitioned=False)

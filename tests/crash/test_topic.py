@@ -53,6 +53,6 @@ def test_namespace_stands_in_one_partition_in_its_order(tmp_path: Path) -> None:
 def test_row_comes_in_the_first_batch_that_has_read_its_partition_beyond_it() -> None:
     offered = pd.DataFrame({"namespace": ["a", "a", "b"], "partition": [0, 0, 1], "place": [0, 1, 0]})
     empty = pd.DataFrame({"namespace": [], "size": [], BATCH: []})
-    first = Batch(0, 0, "one", {}, has_news=True)
+    first = Batch(0, 0, "one", {})
     batches = [first, *(replace(first, number=at, read=read) for at, read in ((1, {0: 1, 1: 0}), (2, {0: 2, 1: 1})))]
     assert Flows.of(batches, offered, empty, empty).arrived.tolist() == [[0, 0], [1, 0], [1, 1]]

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.errors import ThrottleError
-from spark_throttle.spark import Throttle, drain, reshard
+from spark_throttle.spark import Throttle, drain
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store import open_store
 
@@ -30,12 +30,12 @@ def run(root: Path, remote: str) -> dict[str, Any]:
     events = spark.readStream.schema(SCHEMA).parquet(str(root / "events"))
     checkpoint = str(root / "unseen" / "checkpoint")
     store = f"delta:{root}/policies"
-    throttle = Throttle(store, namespace="ns", order_by=["id"], shards=2)
+    throttle = Throttle(store, namespace="ns", order_by=["id"])
     published: list[dict[str, Any]] = []
     spark.streams.addListener(throttle.listener(published.append))
 
     def start(stream: DataFrame, **changed: Any) -> Any:
-        given = {"policies": store, "namespace": "ns", "order_by": ["id"], "shards": 2, **changed}
+        given = {"policies": store, "namespace": "ns", "order_by": ["id"], **changed}
         by = throttle if not changed else Throttle(**given)
         writer = by.write_stream(stream).format("delta").option("checkpointLocation", checkpoint)
         writer = writer.rejected("delta", path=str(root / "unseen" / "rejected")).usage(str(root / "unseen" / "usage"))
@@ -63,9 +63,7 @@ def run(root: Path, remote: str) -> dict[str, Any]:
         "refused": {
             "explain": problem_of(lambda: throttle.explain(query, "")),
             "columns": problem_of(lambda: start(events.drop("at"), policies={}).awaitTermination()),
-            "shards": problem_of(lambda: start(events, shards=3).awaitTermination()),
             "drain": problem_of(lambda: drain(spark, checkpoint, str(root / "waiting"))),
-            "reshard": problem_of(lambda: reshard(spark, checkpoint, 3)),
             "store": problem_of(lambda: open_store(store)),
         },
         "seen_at_last": sorted(path.name for path in root.iterdir()),

@@ -76,7 +76,7 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     rows = spark.range(100).selectExpr("id", f"concat({tenants}[int(id % 4)], '/n') ns", "timestamp_seconds(id) at")
     rows.coalesce(1).write.parquet(str(root / "events"))
     events = spark.readStream.schema(rows.schema).parquet(str(root / "events"))
-    throttle = Throttle(POLICIES, namespace="ns", order_by=["id"], shards=2)
+    throttle = Throttle(POLICIES, namespace="ns", order_by=["id"])
     published: list[dict[str, Any]] = []
     spark.streams.addListener(throttle.listener(published.append))
 

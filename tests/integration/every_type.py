@@ -133,7 +133,7 @@ def passing(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def run_way(spark: SparkSession, way: str, source: str, place: str) -> tuple[list[Any], list[Any]]:
     """Send all rows a way, and return those that are to be admitted and those that were, as `exact` tells them."""
     offered = spark.read.parquet(source)
-    throttle = Throttle(POLICIES, namespace="ns", size="id", order_by=["id"], shards=2)
+    throttle = Throttle(POLICIES, namespace="ns", size="id", order_by=["id"])
     reader = throttle.read_stream(spark) if way.startswith("references") else spark.readStream
     stream = reader.schema(offered.schema).parquet(source)
     if WAYS[way]:

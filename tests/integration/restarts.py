@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.errors import ConfigurationError, ShardCountChangedError
+from spark_throttle.errors import ConfigurationError
 from tests.integration.streams import SCHEMA, Lake, policies, publish
 
 if TYPE_CHECKING:
@@ -287,13 +287,6 @@ REFUSALS: Final = (
         "^this checkpoint limits publish, but dispatch was asked for: .* set direction='publish'",
     ),
     Refusal(
-        "`shards`",
-        "[hand them over](#another-number-of-shards) to the new shards first",
-        lambda job: job.given(shards=3),
-        "^this checkpoint holds 2 shards, but 3 were requested; .* set shards=2, or hand them over to 3 shards",
-        ShardCountChangedError,
-    ),
-    Refusal(
         "from frames to [references](references.md), or back",
         "start with the former `throttle.source`, or with a new checkpoint",
         _referred,
@@ -332,7 +325,6 @@ REFUSALS: Final = (
 """What is refused on the checkpoint of a throttled query."""
 
 BY_A_TOOL: Final = (
-    ("`shards`, after [`reshard`](#another-number-of-shards)", "leave once, in the order of their namespace"),
     ("the throttle taken off, by [`drain`](existing-query.md#take-out-what-waits)", "are in a table or a folder"),
 )
 """What takes a tool while the query is stopped, and what becomes of the rows that wait."""

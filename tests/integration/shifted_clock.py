@@ -1,4 +1,4 @@
-"""A wall clock that a test sets: for the control source and the operator, in whatever process they run.
+"""A wall clock that a test sets: for the control source and the decider, in whatever process they run.
 
 By how much it is moved stands in the file `shift` beside the policy file, in milliseconds. Spark's log has the time of
 a batch unmoved: the file `moved-` and that time says by how much the batch's clock was moved.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.start import start_check
 
@@ -37,19 +37,19 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
 
     move(0)
 
-    def make_operator(*arguments: Any, **named: Any) -> Any:
-        operator = ShardOperator(*arguments, **named)
+    def make_decider(*arguments: Any, **named: Any) -> Any:
+        decider = Decider(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             by_ms = int(shift.read_text())
             shift.with_name(f"moved-{state.getCurrentProcessingTimeMs()}").write_text(str(by_ms))
             moved: Any = _MovedState(state, by_ms)
-            yield from operator(key, pieces, moved)
+            yield from decider(key, pieces, moved)
 
         return run
 
     monkeypatch.setattr("spark_throttle.spark.pipeline.ThrottleControlSource", _MovedControlSource)
-    monkeypatch.setattr("spark_throttle.spark.pipeline.ShardOperator", make_operator)
+    monkeypatch.setattr("spark_throttle.spark.pipeline.Decider", make_decider)
     return move
 
 
@@ -70,7 +70,7 @@ class _MovedControlSource(ThrottleControlSource):
 
 
 class _MovedState:
-    """A shard's state at another time."""
+    """The decider's state at another time."""
 
     def __init__(self, state: GroupState, by_ms: int) -> None:
         self._state = state

@@ -69,8 +69,8 @@ class Lake:
         return reader.parquet(self.path("events"))
 
     def throttle(self, policies: Any, **settings: Any) -> Throttle:
-        """Return a throttle for `events`, in two shards."""
-        return Throttle(policies, **{"namespace": "ns", "size": "size", "order_by": ["id"], "shards": 2, **settings})
+        """Return a throttle for `events`."""
+        return Throttle(policies, **{"namespace": "ns", "size": "size", "order_by": ["id"], **settings})
 
     def writer(self, throttle: Throttle) -> ThrottledStreamWriter:
         """Return a writer of the events that ends when all is drained."""

@@ -173,7 +173,7 @@ def test_metered_function_says_it_in_a_task(lake: Lake, tmp_path: Path) -> None:
     locked.touch()
     taken: list[int] = []
     lake.offer(EVENTS[:60])
-    throttle = lake.throttle(api(), shards=1)
+    throttle = lake.throttle(api())
 
     def insert(rows: Iterator[Any]) -> None:
         if any(row["ns"].startswith("a/") for row in rows) and locked.exists():

@@ -31,7 +31,7 @@ from spark_throttle.errors import (
     ThrottleError,
 )
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import drain, pipeline, reshard
+from spark_throttle.spark import drain, pipeline
 from spark_throttle.spark.offline import drain as module
 from spark_throttle.spark.offline.drain import DrainedQuery
 from spark_throttle.spark.state_reader import queued_after
@@ -170,12 +170,11 @@ def test_command_that_cannot_work_says_so_in_one_line_of_json(
         raise OSError("no such host")
 
     monkeypatch.setattr("spark_throttle.spark.drain", fails)
-    monkeypatch.setattr("spark_throttle.spark.reshard", fails)
-    for command in (["drain", "--into", "/lake/waiting"], ["reshard", "--shards", "2"]):
-        ended = CliRunner().invoke(app, [*command, "--checkpoint", "s3://lake/checkpoint", *options, "-o", "json"])
-        (line,) = ended.stderr.splitlines()
-        assert (ended.exit_code, ended.stdout, json.loads(line)["exit_code"]) == (exit_code, "", exit_code)
-        assert said in json.loads(line)["message"]
+    command = ["drain", "--into", "/lake/waiting", "--checkpoint", "s3://lake/checkpoint", *options, "-o", "json"]
+    ended = CliRunner().invoke(app, command)
+    (line,) = ended.stderr.splitlines()
+    assert (ended.exit_code, ended.stdout, json.loads(line)["exit_code"]) == (exit_code, "", exit_code)
+    assert said in json.loads(line)["message"]
 
 
 def test_checkpoint_stays_open_while_a_destination_has_not_taken_all_that_was_admitted(lake: Lake) -> None:
@@ -237,20 +236,17 @@ def test_rows_of_a_state_that_is_gone_or_cut_are_missed_and_the_checkpoint_stays
     gone, cut = lake.path("gone"), lake.path("cut")
     for each in (gone, cut):
         shutil.copytree(stopped.checkpoint, each)
-    shutil.rmtree(f"{gone}/state/0/1")
+    shutil.rmtree(f"{gone}/state/0/0")
     for path in Path(cut, "state", "0").glob("[01]/*.delta"):
         path.write_bytes(path.read_bytes()[:20])
         path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     cases: tuple[tuple[str, type[ThrottleError], str], ...] = (
-        (gone, DamagedError, r"1 states are there, and not those of its 2 shards; restore"),
+        (gone, DamagedError, "it is gone; restore"),
         (cut, FileUnusableError, r"Spark cannot read the states .* restore the checkpoint from a backup"),
     )
     for checkpoint, kind, said in cases:
         with pytest.raises(kind, match=said) as caught:
             drain(lake.spark, checkpoint, lake.path("waiting"), format="parquet")
-        assert "\n" not in str(caught.value)
-        with pytest.raises((DamagedError, FileUnusableError)) as caught:
-            reshard(lake.spark, checkpoint, 3)
         assert "\n" not in str(caught.value)
         assert read_drained(Directory(f"{checkpoint}/throttle")) is None
     assert not Path(lake.path("waiting")).exists()

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.core.codec import STATE_VERSION
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -65,22 +65,22 @@ def test_what_was_changed_or_is_missing_or_damaged_is_named_and_no_row_is_lost(l
 
 def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def newer(*args: Any, **named: Any) -> Any:
-        """Return the operator of a later release, which stores its state in a format of its own."""
-        operator = ShardOperator(*args, **named)
+        """Return the decider of a later release, which stores its state in a format of its own."""
+        decider = Decider(*args, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-            yield from operator(key, pieces, state)
+            yield from decider(key, pieces, state)
             state.update((99, state.get[1]))
 
         return run
 
     lake.offer([(0, "t/n", 10)])
     unknown = (
-        r"UnknownVersionError: the state of shard \d has format version 99 "
+        "UnknownVersionError: the decider's state has format version 99 "
         rf"and this release reads up to {STATE_VERSION}: run"
     )
     with monkeypatch.context() as later:
-        later.setattr("spark_throttle.spark.pipeline.ShardOperator", newer)
+        later.setattr("spark_throttle.spark.pipeline.Decider", newer)
         query = lake.writer(lake.throttle({})).format("noop").start()
     with pytest.raises(StreamingQueryException, match=unknown):
         finish(query)  # the first batch leaves what the second cannot read

@@ -34,8 +34,8 @@ def test_group_is_delayed_to_its_quota_and_drains(lake: Lake) -> None:
         for end in range(start, len(at)):
             seconds = (at[end][0] - at[start][0]).total_seconds()
             admitted = sum(count for _, count in at[start : end + 1])
-            assert admitted <= burst + per_second * seconds + 2  # a message a shard
-    assert query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"] == 2
+            assert admitted <= burst + per_second * seconds + 1
+    assert query.recentProgress[-1]["stateOperators"][0]["numRowsTotal"] == 1
 
 
 def test_namespaces_are_held_to_their_own_limits_and_rules_and_an_observing_quota_admits_all_and_tells(
@@ -59,7 +59,7 @@ def test_namespaces_are_held_to_their_own_limits_and_rules_and_an_observing_quot
             *((i, "w/n", 60) for i in of_watched),
         ]
     )
-    lake.run(limits, has_usage=True, shards=1)
+    lake.run(limits, has_usage=True)
     assert lake.admitted_ids == sorted([0, 1, 2, 3, 4, 10, 11, 20, 22, 24, *range(21, 40, 2), *of_watched])
     told = {row["id"]: tuple(row["throttle"].values()) for row in lake.rejected}
     assert sorted(told) == [5, 6, 7, 12, 13, *range(26, 40, 2)]
@@ -101,7 +101,7 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_t
 ) -> None:
     monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
-    lake.run(SHUT, shards=1)
+    lake.run(SHUT)
     assert not lake.admitted
     assert not lake.rejected
     (file,) = Path(lake.checkpoint, "throttle", "queue").rglob("*-*")
@@ -116,10 +116,10 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_t
         read_queued(lake.spark, lake.path("events"))
     aside = file.rename(file.with_name("aside"))
     with pytest.raises(StreamingQueryException, match=f"DamagedError: the file of waiting rows .*{file.name}"):
-        lake.run({}, shards=1)
+        lake.run({})
     assert not lake.admitted
     aside.rename(file)
-    lake.run({}, shards=1)
+    lake.run({})
     assert lake.admitted_ids == list(range(300))
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
@@ -131,7 +131,7 @@ def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
     monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
     checkpoint, control = f"file:{lake.path('applied')}", f"file://{lake.path('control')}"
-    decided = lake.throttle(SHUT, shards=1).apply(lake.events(), control_path=control)
+    decided = lake.throttle(SHUT).apply(lake.events(), control_path=control)
     writer = decided.writeStream.format("noop").option("checkpointLocation", checkpoint)
     finish(writer.trigger(availableNow=True).start())
     for scheme in ("", "file:", "file://"):
@@ -143,7 +143,7 @@ def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
 def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.offer((i, "t/n", 10) for i in range(10, 14))
-    lake.run({**SHUT, "queue": {"messages": 3}}, shards=1)
+    lake.run({**SHUT, "queue": {"messages": 3}})
     assert sorted(row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()) == list(range(3))
     assert lake.rejected_ids == list(range(3, 14))
     assert lake.reasons == {"queue_full"}
@@ -163,12 +163,12 @@ def test_full_queue_fails_the_query_if_asked_and_loses_nothing(lake: Lake) -> No
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.offer((i, "t/n", 10) for i in range(10, 14))
     failing = {**SHUT, "queue": {"messages": 12, "on_overflow": "fail"}}
-    with pytest.raises(StreamingQueryException, match="QueueOverflowError: shard 0 would hold 14 delayed messages"):
-        lake.run(failing, shards=1)
+    with pytest.raises(StreamingQueryException, match="QueueOverflowError: the queue would hold 14 delayed messages"):
+        lake.run(failing)
     assert not lake.rejected
     # The batch that failed is run again with the policy that it was planned with, and with the room that there is now.
     failing["queue"]["messages"] = 14
-    lake.run(failing, shards=1)
+    lake.run(failing)
     assert not lake.rejected
-    lake.run({}, shards=1)
+    lake.run({})
     assert lake.admitted_ids == list(range(14))

@@ -92,7 +92,7 @@ def test_shipped_job_follows_a_store(lake: Lake) -> None:
     schema = lake.events().schema.simpleString().removeprefix("struct<").removesuffix(">").replace(":", " ")
     document = {
         "source": {"format": "parquet", "path": lake.path("events"), "schema": schema},
-        "throttle": {"policies": "p.yaml", "namespace": "ns", "size": "size", "order_by": ["id"], "shards": 2},
+        "throttle": {"policies": "p.yaml", "namespace": "ns", "size": "size", "order_by": ["id"]},
         "sink": {"format": "delta", "path": lake.path("admitted")},
         "rejected": {"format": "delta", "path": lake.path("rejected")},
         "checkpoint": lake.checkpoint,

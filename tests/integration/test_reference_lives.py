@@ -60,7 +60,6 @@ class Life:
 
     lake: Lake
     random: Random
-    shards: int
     most_files: int
     drops_rows: bool
     offered: set[int] = field(default_factory=set)
@@ -107,7 +106,7 @@ class Life:
             given.add(batch)
             lake.kept[batch] = found
 
-        throttle = lake.throttle(document, shards=self.shards)
+        throttle = lake.throttle(document)
         events = stream(lake, throttle, most_files=self.most_files)
         if self.drops_rows:
             dropped = " OR ".join(f"id = {_ROWS_OF_FILE * at + _DROPPED_ROW}" for at in range(_MOST_FILES))
@@ -202,7 +201,7 @@ def test_each_row_leaves_once_or_waits_whatever_crashed_and_was_put_back(
     random = Random(seed)
     for name, values in _BOUNDS.items():
         monkeypatch.setattr(waiting_rows, name, random.choice(values))
-    life = Life(lake, random, random.choice([1, 4]), random.choice([1, 2]), random.random() < 0.5)
+    life = Life(lake, random, random.choice([1, 2]), random.random() < 0.5)
     points = [None, "before the account", "after the account", "a copied file", "copied rows", "after the sinks"]
     for _ in range(4):
         for _ in range(random.choice([1, 2, 3])):

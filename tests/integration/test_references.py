@@ -100,7 +100,7 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     )
     made.where("id < 40").write.format("delta").partitionBy("kind").save(source)
     document = policies(namespaces={"t/1": publish(messages_per_second=20, burst_seconds=1)})
-    throttle = Throttle(document, namespace="ns", size="10", order_by=["id"], shards=1)
+    throttle = Throttle(document, namespace="ns", size="10", order_by=["id"])
 
     def start() -> None:
         events = throttle.read_stream(lake.spark).format("delta").load(source)
@@ -317,7 +317,7 @@ def test_rows_that_a_condition_drops_are_not_decided_on_and_columns_that_are_sel
     slow = policies(tenants={"slow": publish(messages_per_second=5)})
     lake.offer(rows("slow/a", range(40)))
     lake.offer([*rows("good/b", range(40, 80)), *rows("slow/a", range(80, 84))])
-    throttle = lake.throttle(slow, shards=1, namespace="name", size="bytes")
+    throttle = lake.throttle(slow, namespace="name", size="bytes")
     events = stream(lake, throttle).withColumnRenamed("id", "number").where("number >= 10 AND NOT number = 12")
     events = events.withColumnRenamed("number", "id").where("id < 82 OR id IS NULL")
     events = events.selectExpr("id", "ns AS name", "size AS bytes").select("name", "bytes", "id").drop("nothing")
@@ -334,7 +334,7 @@ def test_rows_that_spark_keeps_and_the_first_reading_drops_stop_the_query(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, decided: str
 ) -> None:
     lake.offer([(number, "good/a", 1) for number in range(10)])
-    throttle = lake.throttle(policies(), shards=1)
+    throttle = lake.throttle(policies())
     events = stream(lake, throttle).where("id >= 5")
     wrong = row_condition(decided, {"id": "number"})
     monkeypatch.setattr(ReferenceStream, "condition", lambda _: wrong)

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.errors import ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import drain, reshard
+from spark_throttle.spark import drain
 from tests.integration.restarts import BAD, CAME, LINES, OPEN, REFUSALS, SHUT, WAITED, Job, Line, Refusal, columns_of
 from tests.integration.streams import SCHEMA, Lake, finish
 
@@ -173,10 +173,9 @@ def test_change_that_does_not_work_is_refused_before_anything_is_written(job: Jo
     assert read_offset_log(Directory(job.lake.checkpoint)).committed == committed
 
 
-def test_shards_may_change_after_reshard_and_a_column_may_go_once_no_row_waits_with_it(job: Job) -> None:
-    assert reshard(job.lake.spark, job.lake.checkpoint, 3) == 2
-    run(job.given(shards=3))
-    run(job.given(shards=3).over(lambda events: events.drop("number")))
+def test_column_may_go_once_no_row_waits_with_it(job: Job) -> None:
+    run(job)
+    run(job.over(lambda events: events.drop("number")))
     assert ids(table_of(job, "admitted")) == [*WAITED, *CAME, ADMITTED_BEFORE]
 
 

@@ -1,4 +1,4 @@
-"""Spark gives a query that starts for the first time a state partition for each shard, and other shuffles their own."""
+"""Spark gives a query that starts for the first time one state partition, and other shuffles their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def session_of_seven(lake: Lake) -> Iterator[Lake]:
 
 
 @pytest.mark.parametrize("is_upstream_stateful", [False, True])
-def test_query_has_two_partitions_for_two_shards_and_its_function_shuffles_to_those_of_the_session(
+def test_query_has_one_state_partition_and_its_function_shuffles_to_those_of_the_session(
     session_of_seven: Lake, is_upstream_stateful: bool
 ) -> None:
     lake, seen = session_of_seven, []
@@ -47,16 +47,16 @@ def test_query_has_two_partitions_for_two_shards_and_its_function_shuffles_to_th
     states = [*(lake.root / "checkpoint" / "state").iterdir()]
     assert len(states) == 1 + is_upstream_stateful
     for state in states:
-        assert sorted(part.name for part in state.iterdir() if part.name.isdigit()) == ["0", "1"]
-    assert partitions_of(lake.checkpoint) == 2
+        assert sorted(part.name for part in state.iterdir() if part.name.isdigit()) == ["0"]
+    assert partitions_of(lake.checkpoint) == 1
     assert set(seen) == {"7"}
     seen.clear()
     assert lake.spark.conf.get(SHUFFLE_PARTITIONS) == "7"
     assert lake.spark.conf.get(STATE_PARTITIONS, None) is None
-    lake.spark.conf.set(SHUFFLE_PARTITIONS, "1")
+    lake.spark.conf.set(SHUFFLE_PARTITIONS, "3")
     lake.offer([(number, f"t/{number % 5}", 10) for number in range(20, 30)])
     run()
     assert sorted(row[0] for row in lake.admitted) == list(range(30))
     last = json.loads((lake.root / "checkpoint" / "offsets" / str(lake.last_batch())).read_text().splitlines()[1])
-    assert last["conf"][SHUFFLE_PARTITIONS] == "2", "a checkpoint keeps its number"
-    assert set(seen) == {"1"}
+    assert last["conf"][SHUFFLE_PARTITIONS] == "1", "a checkpoint keeps its number"
+    assert set(seen) == {"3"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from tests.integration import shifted_clock
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -87,15 +87,15 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flipping(*arguments: Any, **named: Any) -> Any:
-        """Return an operator that finds one bit of its state changed."""
-        operator = ShardOperator(*arguments, **named)
+        """Return a decider that finds one bit of its state changed."""
+        decider = Decider(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             if state.exists:
                 version, block = state.get
                 at = len(block) * 9 // 10
                 state.update((version, bytes(block[:at]) + bytes([block[at] ^ 4]) + bytes(block[at + 1 :])))
-            yield from operator(key, pieces, state)
+            yield from decider(key, pieces, state)
 
         return run
 
@@ -120,8 +120,8 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
     largest.write_bytes(content)
 
     with monkeypatch.context() as damaged:
-        damaged.setattr("spark_throttle.spark.pipeline.ShardOperator", flipping)
-        with pytest.raises(StreamingQueryException, match=r"DamagedError: the state of shard \d is damaged"):
+        damaged.setattr("spark_throttle.spark.pipeline.Decider", flipping)
+        with pytest.raises(StreamingQueryException, match="DamagedError: the decider's state is damaged"):
             finish(lake.writer(lake.throttle(held)).foreachBatch(lake.keep).start())
     assert all(row[1] == "t/n" for row in lake.admitted)
 
@@ -145,7 +145,7 @@ def test_clock_that_jumps_admits_no_more_than_a_burst(
     offered = 0
     for shifts_ms in ([0, -HOUR_MS, 60_000 - HOUR_MS], [YEAR_MS, 0, 60_000]):
         move_clock(shifts_ms[0])
-        writer = lake.writer(lake.throttle(str(path), shards=1)).foreachBatch(lake.keep)
+        writer = lake.writer(lake.throttle(str(path))).foreachBatch(lake.keep)
         query = writer.trigger(processingTime="0 seconds").start()
         for shift_ms in shifts_ms:
             move_clock(shift_ms)

@@ -155,7 +155,7 @@ def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) 
 
 
 def test_rows_that_differ_have_different_ties(spark: SparkSession, every_type: str) -> None:
-    """The order of a shard's rows is a function of the rows only if no two that differ are taken for the same."""
+    """The order of rows is a function of the rows only if no two that differ are taken for the same."""
     zeros = "select double('0.0') a, double('-0.0') b, 1 c union all select double('-0.0'), double('0.0'), 1"
     gaps = "select double('0.0') a, null b, 1 c union all select null, double('0.0'), 1"
     for rows in (spark.read.parquet(every_type), spark.sql(zeros), spark.sql(gaps)):

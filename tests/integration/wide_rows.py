@@ -44,7 +44,7 @@ TABLES: Final[Mapping[str, Callable[[], pa.Table]]] = {"2,000 columns": many_col
 
 def run(spark: SparkSession, way: str, place: str) -> DataFrame:
     """Send all rows of the folder `source` a way, and return what comes out."""
-    throttle = Throttle(POLICIES, namespace="ns", size="size", order_by=["id"], shards=2)
+    throttle = Throttle(POLICIES, namespace="ns", size="size", order_by=["id"])
     schema = spark.read.parquet(f"{place}/source").schema
     reader = throttle.read_stream(spark) if way == "references" else spark.readStream
     writer = throttle.write_stream(reader.schema(schema).parquet(f"{place}/source"))

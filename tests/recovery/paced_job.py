@@ -41,6 +41,6 @@ def write_source(root: Path, count: int) -> None:
 def start(spark: SparkSession, root: Path, url: str, policies: str) -> StreamingQuery:
     """Start the query, which ends by itself."""
     events = spark.readStream.schema("id long, ns string, size long").parquet(str(root / "source"))
-    throttle = Throttle(policies, namespace="ns", size="size", order_by=["id"], shards=2)
+    throttle = Throttle(policies, namespace="ns", size="size", order_by=["id"])
     writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
     return writer.trigger(availableNow=True).paced(HttpSender(url, timeout_seconds=_PATIENCE_SECONDS)).start()

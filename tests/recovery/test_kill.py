@@ -35,7 +35,7 @@ from tests.recovery.killed_queries import (
     batch_of,
     killed_queries,
 )
-from tests.recovery.throttled_job import SHARDS, Place
+from tests.recovery.throttled_job import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,8 +126,8 @@ def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession
     admitted, rejected = read_table(place.admitted), read_table(place.rejected)
     pd.testing.assert_frame_equal(as_sent(pd.concat([admitted, rejected])), as_sent(read_input(place)))
     assert count_out_of_order(admitted, key="namespace", by="id") == 0
-    assert excess_of(place, of_tenants(admitted, "gold"), [(1200, 1200), (600, 600)]) <= SHARDS
-    assert excess_of(place, of_tenants(admitted, "silver"), [(800, 800), (400, 400)]) <= SHARDS
+    assert excess_of(place, of_tenants(admitted, "gold"), [(1200, 1200), (600, 600)]) <= 1
+    assert excess_of(place, of_tenants(admitted, "silver"), [(800, 800), (400, 400)]) <= 1
 
     unusable = rejected["namespace"].isna() | (rejected["size"] < 0)
     whose = rejected["namespace"].str.partition("/")[0].where(~unusable, "unusable")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-SHARDS = 3
 SCHEMA = pa.schema([("id", pa.int64()), ("namespace", pa.string()), ("size", pa.int64()), ("note", pa.string())])
 MTIME = 1_700_000_000
 """Of the first file: the file source reads in the order of modification times."""
@@ -93,7 +92,7 @@ def start(spark: SparkSession, place: Place, writer: str) -> StreamingQuery:
     """Start the query with a writer: ``native`` or ``spark``."""
     # The tests read the offset log of all batches.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "10000")
-    throttle = Throttle(policies=place.policies, namespace="namespace", size="size", order_by=["id"], shards=SHARDS)
+    throttle = Throttle(policies=place.policies, namespace="namespace", size="size", order_by=["id"])
     events = (
         spark.readStream.schema("id long, namespace string, size long, note string")
         .option("maxFilesPerTrigger", 1)
