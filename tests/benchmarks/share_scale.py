@@ -61,7 +61,9 @@ class FakeJob:
         usage = claim.copy()
         self.rows = replace(old, claim=claim, usage=usage, bin_demand=bins)
         self.number += 1
-        report = ShareReport(self.member, self.member, Mark(1, 0, self.number), 10**12, seen, self.rows)
+        report = ShareReport(
+            self.member, self.member, Mark(1, 0, self.number), 10**12, seen, self.rows, ShareSettings().terms
+        )
         self.register.publish(Update(report, self.rows.take(at), np.zeros(0, dtype=np.int64)))
 
 

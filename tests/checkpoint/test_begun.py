@@ -28,7 +28,7 @@ from spark_throttle.files.storage import Directory
 
 OLD = Definition(
     {"namespace": "ns", "order_by[0]": "id"},
-    {"id": "bigint", "ns": "string"},
+    (("id", "bigint"), ("ns", "string")),
     "abcd",
     {"spark.sql.session.timeZone": "UTC"},
     {"the sink": "Delta /lake/a", "the dead letters": "folders in /lake/d"},
@@ -43,16 +43,16 @@ CHANGES = {
         "size was `not there` and is `length(ns)`",
     ),
     "a column more": (
-        replace(OLD, columns={**OLD.columns, "x": "int"}, ties="efgh"),
+        replace(OLD, columns=(*OLD.columns, ("x", "int")), ties="efgh"),
         "column x was `not there` and is `int`",
     ),
-    "a column less": (replace(OLD, columns={"id": "bigint"}), "column ns was `string` and is `not there`"),
+    "a column less": (replace(OLD, columns=(("id", "bigint"),)), "column ns was `string` and is `not there`"),
     "another type": (
-        replace(OLD, columns={"id": "int", "ns": "string"}),
+        replace(OLD, columns=(("id", "int"), ("ns", "string"))),
         "column id was `bigint` and is `int`",
     ),
     "another order of the columns": (
-        replace(OLD, columns={"ns": "string", "id": "bigint"}, ties="efgh"),
+        replace(OLD, columns=(("ns", "string"), ("id", "bigint")), ties="efgh"),
         "the order of the columns was `id, ns` and is `ns, id`",
     ),
     "another hash": (replace(OLD, ties="efgh"), "the hash of a row was `abcd` and is `efgh`"),
