@@ -39,8 +39,7 @@ def read_paying_times_ms(checkpoint: Path) -> dict[int, int]:
     for batch, time_ms in read_batch_times_ms(checkpoint).items():
         file = read_epoch_file(checkpoint, batch)
         epoch = read_epoch(checkpoint, file)
-        assert epoch.reading is not None
-        paying = PayingTime(epoch.buckets.as_of_ms, epoch.reading.wall_ms)
+        paying = PayingTime(epoch.paid_ms, epoch.reading.wall_ms)
         paid_ms = paying.of_batch(time_ms, is_new=file != before, advanced_to_ms=paid_ms)
         times_ms[batch], before = paid_ms, file
     return times_ms

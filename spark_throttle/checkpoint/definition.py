@@ -1,6 +1,6 @@
 """The definition of a query: what decides a batch in addition to its rows and policies, as text that runs compare.
 
-Policies and grants are pinned in epochs. The expressions of namespace, size and order, the columns of the stream (rows
+Policies and shares are pinned in epochs. The expressions of namespace, size and order, the columns of the stream (rows
 that are equal in the order are put in order by their hash) and some settings of the session are given again at every
 start. They may change between batches. They may not change over a batch that may already be in a sink, because its rows
 would be decided differently from those that the sink has.

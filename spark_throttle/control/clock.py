@@ -3,9 +3,11 @@
 A wall clock may be set; a steady clock is never set, but counts from the machine's start. Paying time is what the
 steady clock has measured since the last epoch, whatever the wall clock did, and whether or not this process was
 running: the epoch pins the reading and the boot that it counts from. On another machine, or after a restart of this
-one, only the wall clock can say how much time has passed: as much as it shows beyond the latest time that was paid. So
-time that really passed is paid, and a jump, forward or back, pays nothing and stops nothing. Where the wall clocks of
-two machines differ, the difference is paid once.
+one, the wall clock says how much time has passed: as much as it shows beyond the latest time that was paid. So time
+that really passed is paid, and a jump, forward or back, pays nothing and stops nothing.
+
+Where the wall clocks of two machines differ, the difference would be paid, once. An object store has a clock of its
+own, so there no more is paid than passed by that clock. On a disk, nothing else tells what passed while no process ran.
 """
 
 from __future__ import annotations
@@ -94,8 +96,15 @@ class Occasion:
         self._last_ms = None
 
 
-def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
-    """Return the time now, after an epoch; before the first one, paying time is the wall clock's time."""
+def moment_after(epoch: Epoch | None, clock: Clock, most_ms: Callable[[], int | None] = lambda: None) -> Moment:
+    """Return the time now, after an epoch; before the first one, paying time is the wall clock's time.
+
+    Parameters
+    ----------
+    most_ms
+        Returns the most time that can have passed, where this machine's steady clock does not know; `None` if nobody
+        knows.
+    """
     wall_ms, steady_ms = clock.wall_ms(), clock.steady_ms()
     if epoch is None:
         return Moment(wall_ms, ClockReading(wall_ms, wall_ms, steady_ms, clock.boot), is_off=False)
@@ -103,7 +112,9 @@ def moment_after(epoch: Epoch | None, clock: Clock) -> Moment:
     latest_ms = before.latest_wall_ms
     if before.boot != clock.boot or steady_ms < before.steady_ms:
         reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
-        return Moment(paid_ms + max(0, wall_ms - latest_ms), reading, is_off=True)
+        most = most_ms()
+        passed_ms = wall_ms - latest_ms if most is None else min(wall_ms - latest_ms, most)
+        return Moment(paid_ms + max(0, passed_ms), reading, is_off=True)
     passed_ms = steady_ms - before.steady_ms
     # Time paid here is paid on every machine: the latest wall time advances with it, whatever this wall clock shows.
     reading = ClockReading(wall_ms, max(wall_ms, latest_ms + passed_ms), steady_ms, clock.boot)

@@ -25,7 +25,7 @@ from spark_throttle.control.next_policies import NextPolicies, write_next_polici
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.control.reports import Reports
-from spark_throttle.control.run_fence import RunFence, refuse_past
+from spark_throttle.control.run_fence import RunFence, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.shared_scopes import is_shared, is_time_shared
 from spark_throttle.core.codec import Epoch
@@ -123,6 +123,7 @@ class ControlPlane:
         self._reports = Reports(directory, self.epochs.check_fence)
         self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
         self._planned: Epoch | None = None
+        self._planned_file = ""
         self._rejections = RejectionNotice()
         self._warned_of = ""
         self._due_ms = NEVER_MS
@@ -149,10 +150,10 @@ class ControlPlane:
             self.epochs.begin()
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
         last, epoch = self._planned, self.epochs.load(start)
-        self._planned = epoch
+        self._planned, self._planned_file = epoch, start.file
         looks = self._look.comes() or epoch is not last or ends_when_drained
         policy = self._policy_in_force() if looks else self._policy_seen()
-        moment = moment_after(epoch, self._clock)
+        moment = self._moment_after(epoch)
         now_ms = moment.paid_ms
         before = self.epochs.policy(epoch)
         has_come = looks and self._take_in(epoch, before, now_ms)
@@ -230,7 +231,10 @@ class ControlPlane:
         if due_ms >= NEVER_MS:
             waits_for_lease = self._shared is not None and last is not None and last.due_with_quotas_ms < NEVER_MS
             return _LEASE_WAIT_MS if waits_for_lease else None
-        return max(0, due_ms - moment_after(self._planned, self._clock).paid_ms)
+        return max(0, due_ms - self._moment_after(self._planned).paid_ms)
+
+    def _moment_after(self, epoch: Epoch) -> Moment:
+        return moment_after(epoch, self._clock, lambda: waited_ms(self._directory, f"epochs/{self._planned_file}"))
 
     def note_batch(self) -> None:
         """Note that a batch is planned, which will report, so that the next look is not put off."""

@@ -65,6 +65,15 @@ class RunFence:
             raise TakenOverError(self._directory.location)
 
 
+def waited_ms(directory: Directory, name: str) -> int | None:
+    """Return for how long a file was there when this run took over, by the store's clock, or up to a second less.
+
+    Return `None` where the store has no clock of its own. Some give whole seconds.
+    """
+    written_ms, begun_ms = directory.written_ms(name), directory.written_ms(_NAME)
+    return None if written_ms is None or begun_ms is None else max(0, begun_ms - written_ms - 1_000)
+
+
 def owner_of(directory: Directory) -> str | None:
     """Return the run that a control directory belongs to; `None` before the first began."""
     found = directory.read(_NAME)

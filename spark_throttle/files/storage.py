@@ -135,6 +135,13 @@ class Directory:
         found = self._files.get_file_info(self.path(name))
         return found.size if found.type == fs.FileType.File else None
 
+    def written_ms(self, name: str) -> int | None:
+        """Return when an object store wrote a file, by the store's clock; `None` on a disk, or without the file."""
+        if self.is_on_disk:
+            return None
+        written_ns: int | None = self._files.get_file_info(self.path(name)).mtime_ns
+        return None if written_ns is None else written_ns // 1_000_000
+
     def names_below(self, folder: str) -> list[str]:
         """Return the names of all files below a folder, from the folder on, sorted; none if there is no such folder."""
         below = self.path(folder)

@@ -6,7 +6,7 @@
                                                                     |
     files ---- Spark's reader, joined with the places, user's expressions ----> sink
 
-Grants and references come from one source, so that one offset pins both. Everything here runs on the driver, once per
+Control rows and references come from one source, so that one offset pins both. Everything here runs on the driver, once per
 start.
 """
 

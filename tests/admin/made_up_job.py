@@ -59,7 +59,7 @@ class MadeUpJob:
 
     def __post_init__(self) -> None:
         self.directory = Directory(str(self.control_path))
-        bind(self.directory, shards=1, direction=self.direction)
+        bind(self.directory, direction=self.direction)
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
         fence = RunFence(self.directory)
         self.pulse = Pulse(self.directory, fence, self.clock, cores=2)

@@ -376,7 +376,7 @@ def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:
 
 
 def test_status_before_the_first_batch_says_so(tmp_path: Path) -> None:
-    bind(Directory(str(tmp_path)), shards=1, direction="publish")
+    bind(Directory(str(tmp_path)), direction="publish")
     assert "no batch has reported yet" in run("status", "--control", str(tmp_path)).stdout
     assert answer("status", "--control", str(tmp_path))["batch_age_ms"] is None
 
@@ -454,7 +454,7 @@ def test_help_of_status_has_its_default(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_help_of_commands_has_no_line_that_is_broken_in_the_middle() -> None:
     helps = [each.help or inspect.getdoc(each.callback) or "" for each in app.registered_commands]
-    assert len(helps) > 5
+    assert len(helps) > 4
     below = [text for each in helps for text in inspect.cleandoc(each).split("\n\n")[1:]]  # the first one is joined
     assert [text for text in below if "\n" in text] == []
 

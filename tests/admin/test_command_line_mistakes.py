@@ -153,7 +153,7 @@ def test_directory_without_a_job_is_not_found_by_every_command_that_takes_one(tm
     for where in ("/nowhere", str(tmp_path / "empty")):
         for command in (["status"], ["explain", "acme/x"]):
             assert "there is no control directory" in run(*command, "--control", where, code=Exit.NOT_FOUND).stderr
-    bind(Directory(str(tmp_path / "begun")), shards=1, direction="publish")
+    bind(Directory(str(tmp_path / "begun")), direction="publish")
     said = run("explain", "acme/x", "--control", str(tmp_path / "begun"), code=Exit.NOT_FOUND).stderr
     assert "the job has begun and planned none yet" in said
 

@@ -27,12 +27,12 @@ def test_missing_module_of_the_package_itself_is_a_fault_and_is_shown_as_one(mon
         command_line.main()
 
 
-RESHARD = ["reshard", "--checkpoint", "/lake/checkpoint", "--shards", "2"]
+DRAIN = ["drain", "--checkpoint", "/lake/checkpoint", "--into", "/lake/waiting"]
 
 
 def test_command_that_starts_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    result = CliRunner().invoke(app, RESHARD)
+    result = CliRunner().invoke(app, DRAIN)
     assert result.exit_code == Exit.INVALID
     assert "error: pyspark is not installed, and this command starts Spark: pip install 'spark-" in result.stderr
 
@@ -40,7 +40,7 @@ def test_command_that_starts_spark_says_what_to_install(monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_command_says_in_one_line_that_spark_does_not_start() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "spark_throttle.command_line", *RESHARD],
+        [sys.executable, "-m", "spark_throttle.command_line", *DRAIN],
         env={**os.environ, "JAVA_HOME": "/nowhere"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, "Traceback" in done.stderr) == (Exit.INVALID, False)

@@ -66,6 +66,7 @@ def test_jobs_are_watched_while_their_store_is_damaged(
 def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
     (view,) = world.watch.views()
     assert view.epoch is not None
+    assert view.epoch_policy is not None
     whole = balances_of(view)["resource_group", "gold"][1]
     part = np.full_like(view.epoch_policy.shared.rate_micro_per_ms, 7_000)
     shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
@@ -221,6 +222,7 @@ def test_scope_is_near_its_limit_from_four_fifths_of_a_quota_on(world: World, of
 def test_job_that_shares_a_quota_is_near_its_limit_by_its_share(world: World) -> None:
     (view,) = world.watch.views()
     assert view.epoch is not None
+    assert view.epoch_policy is not None
     assert view.window is not None
     half = np.full_like(view.epoch_policy.shared.rate_micro_per_ms, 10_000)
     shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=half))

@@ -17,7 +17,7 @@ LINT = Path(sys.executable).with_name("lint-imports")
 
 SEEDS: Final = {
     "Floors": ("policy.model", "spark_throttle.store.service"),
-    "Rooms of the core": ("core.names.sharding", "spark_throttle.core.batch.admission"),
+    "Rooms of the core": ("core.names.globs", "spark_throttle.core.batch.admission"),
     "Rooms of spark": ("spark.rows.frames", "spark_throttle.spark.throttle"),
     "Rooms of admin": ("admin.caller", "spark_throttle.admin.api"),
     "Rooms of testing": ("testing.oracle.worlds", "spark_throttle.testing.store_suite"),

@@ -125,7 +125,7 @@ def _kernel(part: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
 
 
 def _regimes(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
-    """Return what a shard's batch costs in every regime, to one in which nothing runs short."""
+    """Return what a batch costs in every regime, to one in which nothing runs short."""
     found = []
     for way in ("run_batch", "decide"):
         of_way = {each["name"].removesuffix(f": {way}"): each["values"] for each in part if each["name"].endswith(way)}

@@ -1,14 +1,13 @@
-"""How the cost of a job grows with rows, namespaces, shards and partitions of its source: Parquet in, nothing out.
+"""How the cost of a job grows with rows, namespaces and partitions of its source: Parquet in, nothing out.
 
 Run as ``python -m tests.benchmarks.growth [PART]... [--repeats N] [--out FILE]``. `job_costs` says what is measured.
 The opponents: `shuffle`, the job without a throttle; `throttled`, with nothing held back; `quotas`, with a quota of its
 own for each namespace.
 
 =================  =====================================================================================
-``rows-…``         100,000 to 3,000,000 rows of 10,000 namespaces, 2 shards
-``namespaces-…``   600,000 rows of 1,000 to 1,000,000 namespaces, evenly, 2 shards
-``shards-…``       600,000 rows of 10,000 namespaces, evenly, over 1 to 64 shards in as many partitions
-``partitions-…``   600,000 rows of 10,000 namespaces, evenly, 2 shards, of 1 to 512 files a batch, a partition each
+``rows-…``         100,000 to 3,000,000 rows of 10,000 namespaces
+``namespaces-…``   600,000 rows of 1,000 to 1,000,000 namespaces, evenly
+``partitions-…``   600,000 rows of 10,000 namespaces, evenly, of 1 to 512 files a batch, a partition each
 =================  =====================================================================================
 """
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.benchmarks.job_costs import SHARDS, Part, Start, Workload, main
+from tests.benchmarks.job_costs import Part, Start, Workload, main
 from tests.benchmarks.operators import shuffle, throttled
 
 if TYPE_CHECKING:
@@ -26,19 +25,18 @@ if TYPE_CHECKING:
 
 ROWS: Final = (100_000, 300_000, 1_000_000, 3_000_000)
 NAMESPACES: Final = (1_000, 10_000, 100_000, 1_000_000)
-SHARD_COUNTS: Final = (1, 4, 16, 64)
 PARTITION_COUNTS: Final = (1, 8, 64, 512)
 _ROWS: Final = 600_000
 _COST_OF_A_FILE: Final = "spark.sql.files.openCostInBytes"
 _QUOTAS: Final = {"defaults": {"publish": {"messages_per_second": 1_000_000, "bytes_per_second": "1GiB"}}}
 
 
-def part(rows: int, namespaces: int = 10_000, shards: int = SHARDS, partitions: int | None = None) -> Part:
+def part(rows: int, namespaces: int = 10_000, partitions: int | None = None) -> Part:
     """Return the opponents over so many rows of so many namespaces; by default Spark packs files into partitions."""
     opponents = {
-        "throttled": throttled({}, shards),
-        "quotas": throttled(_QUOTAS, shards),
-        "shuffle": shuffle(shards),
+        "throttled": throttled({}),
+        "quotas": throttled(_QUOTAS),
+        "shuffle": shuffle(),
     }
     if partitions is not None:
         opponents = {name: _a_partition_a_file(start) for name, start in opponents.items()}
@@ -64,7 +62,6 @@ def _a_partition_a_file(start: Start) -> Start:
 PARTS: Final = {
     **{f"rows-{rows}": part(rows) for rows in ROWS},
     **{f"namespaces-{count}": part(_ROWS, namespaces=count) for count in NAMESPACES},
-    **{f"shards-{count}": part(_ROWS, shards=count) for count in SHARD_COUNTS},
     **{f"partitions-{count}": part(_ROWS, partitions=count) for count in PARTITION_COUNTS},
 }
 

@@ -1,4 +1,4 @@
-"""The picture of how cost grows with rows, namespaces, shards, partitions of the source and waiting rows."""
+"""The picture of how cost grows with rows, namespaces, partitions of the source and waiting rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from tests.benchmarks.growth import NAMESPACES, PARTITION_COUNTS, PARTS, ROWS, SHARD_COUNTS
+from tests.benchmarks.growth import NAMESPACES, PARTITION_COUNTS, PARTS, ROWS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,17 +22,15 @@ _LABELS: Final = {"throttled": "throttled", "quotas": "with a quota each", "shuf
 
 
 def plot_growth(results: Mapping[str, Any], path: Path) -> None:
-    """Draw a job's cost over what it reads, the kernel's, and that of what a shard remembers or has waiting."""
-    figure, axes = plt.subplots(2, 4, figsize=(16, 7.5), layout="constrained")
+    """Draw a job's cost over what it reads, the kernel's, and that of what it remembers or has waiting."""
+    figure, axes = plt.subplots(2, 3, figsize=(12, 7.5), layout="constrained")
     _job(axes[0, 0], results, "rows", ROWS, "rows", is_a_row=False)
     _job(axes[0, 1], results, "namespaces", NAMESPACES, "namespaces (600,000 rows)")
-    _job(axes[0, 2], results, "shards", SHARD_COUNTS, "shards (600,000 rows)")
-    _job(axes[0, 3], results, "partitions", PARTITION_COUNTS, "partitions of the source (600,000 rows)")
+    _job(axes[0, 2], results, "partitions", PARTITION_COUNTS, "partitions of the source (600,000 rows)")
     spread = {each["name"]: median(each["values"]) for each in results["kernel"]["spread"]}
-    _kernel(axes[1, 0], spread, "namespaces")
-    _kernel(axes[1, 1], spread, "shards")
-    _remembered(axes[1, 2], results["kernel"])
-    _waiting(axes[1, 3], results["overload"])
+    _kernel(axes[1, 0], spread)
+    _remembered(axes[1, 1], results["kernel"])
+    _waiting(axes[1, 2], results["overload"])
     figure.suptitle("What grows with what", x=0.01, ha="left", fontsize=14)
     figure.savefig(path, dpi=110)
     plt.close(figure)
@@ -58,11 +56,11 @@ def _job(
     _tidy(axes)
 
 
-def _kernel(axes: Axes, spread: Mapping[str, float], word: str) -> None:
-    counts = [int(name.split()[0]) for name in spread if name.endswith(word)]
-    axes.plot(counts, [spread[f"{count} {word}"] for count in counts], marker="o", color=_COLOURS["throttled"])
+def _kernel(axes: Axes, spread: Mapping[str, float]) -> None:
+    counts = [int(name.split()[0]) for name in spread]
+    axes.plot(counts, list(spread.values()), marker="o", color=_COLOURS["throttled"])
     axes.set(
-        xscale="log", xlabel=f"{word} (1,000,000 messages in one batch)", ylabel="CPU ns a message", ylim=(0, None)
+        xscale="log", xlabel="namespaces (1,000,000 messages in one batch)", ylabel="CPU ns a message", ylim=(0, None)
     )
     axes.set_title("the kernel, one overloaded group", loc="left", fontsize=10)
     _tidy(axes)
@@ -78,7 +76,7 @@ def _remembered(axes: Axes, kernel: Mapping[str, Any]) -> None:
         }
         points.pop(0, None)
         axes.plot(list(points), list(points.values()), marker="o", color=colour, label=what)
-    axes.set(xscale="log", yscale="log", xlabel="namespaces that a shard remembers", ylabel="CPU ms a batch")
+    axes.set(xscale="log", yscale="log", xlabel="remembered namespaces", ylabel="CPU ms a batch")
     axes.set_title("a batch of 100 messages", loc="left", fontsize=10)
     axes.legend(frameon=False)
     _tidy(axes)

@@ -41,9 +41,11 @@ NAMESPACES = 10_000
 SIZE = "size_bytes"
 """The column of a row's size, where a workload has one."""
 
-SHARDS = 2
+TASKS = 2
+"""Of a shuffle."""
+
 _MOST_CONTROL_ROWS = 64
-"""A control row, of which a batch has one a shard, is a row too."""
+"""A control row, of which a batch has one, is a row too."""
 
 _PATIENCE_SECONDS = 1_200
 _MEMORY = "6g"
@@ -175,16 +177,14 @@ def read_stream(spark: SparkSession, source: Path, *, files_a_batch: int) -> Dat
 
 
 def give_partitions(spark: SparkSession, partitions: int) -> None:
-    """Give the queries that start next so many partitions of state; a query notes the number at its start."""
+    """Give the shuffles of queries that start next so many partitions; a query notes the number at its start."""
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
 
 
-def throttle(
-    spark: SparkSession, policies: Mapping[str, Any], shards: int = SHARDS, size: str = "length(value)"
-) -> Throttle:
-    """Return a throttle of what `write_input` wrote, whose queries have a partition a shard."""
-    give_partitions(spark, shards)
-    return Throttle(policies, namespace="ns", size=size, order_by=["id"], shards=shards)
+def throttle(spark: SparkSession, policies: Mapping[str, Any], size: str = "length(value)") -> Throttle:
+    """Return a throttle of what `write_input` wrote."""
+    give_partitions(spark, TASKS)
+    return Throttle(policies, namespace="ns", size=size, order_by=["id"])
 
 
 def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.spark import Throttle
-from tests.benchmarks.job_costs import SHARDS, Cost, counted_session, cpu_seconds, table_of
+from tests.benchmarks.job_costs import TASKS, Cost, counted_session, cpu_seconds, table_of
 from tests.benchmarks.results import save
 from tests.kafka.broker import Broker, running_broker
 
@@ -57,7 +57,7 @@ class Topics:
         drawn = F.expr("pmod(xxhash64(id), 1048576) / 1048576D")
         few_bring_most = (drawn * drawn * _NAMESPACES).cast("bigint")
         letters = F.concat(*(F.sha2(F.concat(F.col("id").cast("string"), F.lit(part)), 256) for part in "abc"))
-        rows = self.spark.range(MESSAGES, numPartitions=SHARDS).select(
+        rows = self.spark.range(MESSAGES, numPartitions=TASKS).select(
             F.concat(F.lit("tenant"), few_bring_most % 100, F.lit("/namespace"), few_bring_most).alias("key"),
             F.substring(letters, 1, _VALUE_BYTES).alias("value"),
         )
@@ -96,13 +96,11 @@ class Topics:
             return started(out(events).writeStream, topic, place)
 
         def shuffle(events: DataFrame, topic: str, place: Path) -> StreamingQuery:
-            return started(out(events.repartition(SHARDS, "key")).writeStream, topic, place)
+            return started(out(events.repartition(TASKS, "key")).writeStream, topic, place)
 
         def throttled(events: DataFrame, topic: str, place: Path) -> StreamingQuery:
-            throttle = Throttle(
-                {}, namespace="key", size="coalesce(octet_length(value), 0)", order_by=["partition", "offset"],
-                shards=SHARDS,
-            )  # fmt: skip
+            size, order = "coalesce(octet_length(value), 0)", ["partition", "offset"]
+            throttle = Throttle({}, namespace="key", size=size, order_by=order)
             return started(throttle.write_stream(events), topic, place)
 
         return {"plain": plain, "shuffle": shuffle, _MEASURED: throttled}

@@ -272,7 +272,9 @@ def state_figures(label: str, state: DeciderState, block: bytes) -> Iterator[Fig
 def stored(state: DeciderState) -> StoredState:
     """Return `state` as it is stored, its rows in frames of 1,000 of which the payload is left out."""
     rows = np.arange(len(state.queue))
-    return StoredState(state, b"", [b""] * -(-len(rows) // 1_000), rows // 1_000, rows % 1_000, PayingTime(NOW_MS, NOW_MS))
+    return StoredState(
+        state, b"", [b""] * -(-len(rows) // 1_000), rows // 1_000, rows % 1_000, PayingTime(NOW_MS, NOW_MS)
+    )
 
 
 MEASURES = {

@@ -11,9 +11,9 @@ says what is measured.
 =================  =====================================================================================
 
 The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns
-what it is given, keyed by shard as ours; `namespace`, the textbook token bucket, keyed by namespace; `row_number`,
+what it is given, in two tasks; `namespace`, the textbook token bucket, keyed by namespace; `row_number`,
 which throws away what is over the limit. `throttled` decides on frames. In the parts of namespaces and in ``floor`` a
-row's size is in a column, and `references` decides on references, in one shard.
+row's size is in a column, and `references` decides on references.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, give_partitions, main, throttle
+from tests.benchmarks.job_costs import TASKS, WORKLOADS, Part, Start, Workload, give_partitions, main, throttle
 from tests.benchmarks.references import by_references
 
 if TYPE_CHECKING:
@@ -42,32 +42,30 @@ _LIMIT_MESSAGES: Final = 1_000_000
 """Of a namespace and batch: more than there are, so that nothing is held back."""
 
 
-def shuffle(shards: int = SHARDS) -> Start:
+def shuffle() -> Start:
     """Return what starts the job without a throttle."""
-    return lambda events, place: to_nothing(events.repartition(shards, "ns").writeStream, place)
+    return lambda events, place: to_nothing(events.repartition(TASKS, "ns").writeStream, place)
 
 
 def identity(events: DataFrame, place: Path) -> StreamingQuery:
-    """Start a stateful operator that returns what it is given, keyed by shard, over plain columns."""
-    give_partitions(events.sparkSession, SHARDS)
+    """Start a stateful operator that returns what it is given, over plain columns, with a key for each task."""
+    give_partitions(events.sparkSession, TASKS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         count = state.get[0] if state.exists else 0
         for piece in pieces:
             count += len(piece)
-            yield piece.drop(columns="shard")
+            yield piece.drop(columns="key")
         state.update((count,))
 
-    keyed = events.withColumn("shard", F.pmod(F.crc32(F.col("ns")), F.lit(SHARDS)))
-    run_by_shard = keyed.groupBy("shard").applyInPandasWithState(
-        run, events.schema, "count long", "append", "NoTimeout"
-    )
-    return to_nothing(run_by_shard.writeStream, place)
+    keyed = events.withColumn("key", F.pmod(F.crc32(F.col("ns")), F.lit(TASKS)))
+    run_by_key = keyed.groupBy("key").applyInPandasWithState(run, events.schema, "count long", "append", "NoTimeout")
+    return to_nothing(run_by_key.writeStream, place)
 
 
 def by_namespace(events: DataFrame, place: Path) -> StreamingQuery:
     """Start the textbook operator: a token bucket a namespace, a call a namespace."""
-    give_partitions(events.sparkSession, SHARDS)
+    give_partitions(events.sparkSession, TASKS)
 
     def run(_key: Any, pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         now_ms = state.getCurrentProcessingTimeMs()
@@ -97,10 +95,9 @@ def by_row_number(events: DataFrame, place: Path) -> StreamingQuery:
     return writer.option("checkpointLocation", str(place / "checkpoint")).start()
 
 
-def throttled(policies: Mapping[str, Any], shards: int = SHARDS) -> Start:
-    """Return what starts the throttled job, with a partition a shard."""
-
-    return lambda events, place: to_nothing(throttle(events.sparkSession, policies, shards).write_stream(events), place)
+def throttled(policies: Mapping[str, Any]) -> Start:
+    """Return what starts the throttled job."""
+    return lambda events, place: to_nothing(throttle(events.sparkSession, policies).write_stream(events), place)
 
 
 def to_nothing(writer: DataStreamWriter | ThrottledStreamWriter, place: Path) -> StreamingQuery:

@@ -1,7 +1,7 @@
 """What waiting rows cost: the time of a batch that admits 10,000 rows, with more and more rows waiting.
 
 Run as ``python -m tests.benchmarks.overload [--way WAY]... [--waiting N]... [--repeats N] [--out FILE]``. The job
-decides on frames, in two shards, or on references, in one. One resource group, whose bucket holds 10,000 messages and
+decides on frames or on references. One resource group, whose bucket holds 10,000 messages and
 is full again within 0.1 s, so that a batch admits 10,000 rows. The first file leaves `waiting` rows in the queue; then
 as many arrive in each batch as leave, so that the queue stays as long. Every run is a query of its own, and its time is
 the median of its batches behind the first.

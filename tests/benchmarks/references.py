@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.benchmarks.job_costs import SHARDS, SIZE, WORKLOADS, Part, Start, Workload, main, throttle
+from tests.benchmarks.job_costs import SIZE, TASKS, WORKLOADS, Part, Start, Workload, main, throttle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +48,7 @@ def count(rows: DataFrame, _batch: int) -> None:
 def unthrottled(sink: str, *, has_shuffle: bool) -> Start:
     """Return what starts the job without a throttle."""
     return lambda events, place: start(
-        (events.repartition(SHARDS, "ns") if has_shuffle else events).writeStream, sink, place
+        (events.repartition(TASKS, "ns") if has_shuffle else events).writeStream, sink, place
     )
 
 
@@ -60,7 +60,7 @@ def in_frames(sink: str) -> Start:
 
 
 def by_references(sink: str, part: str, work: Workload) -> Start:
-    """Return what starts the throttled job that decides on references, in one shard; it reads the part's folder."""
+    """Return what starts the throttled job that decides on references; it reads the part's folder."""
 
     def begin(events: DataFrame, place: Path) -> StreamingQuery:
         spark = events.sparkSession

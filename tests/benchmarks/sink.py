@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from tests.benchmarks.job_costs import SHARDS, WORKLOADS, Part, Start, Workload, main, throttle
+from tests.benchmarks.job_costs import TASKS, WORKLOADS, Part, Start, Workload, main, throttle
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def unthrottled(events: DataFrame, place: Path) -> StreamingQuery:
     """Start Spark's own Delta sink behind a shuffle."""
-    writer = events.repartition(SHARDS, "ns").writeStream.format("delta").trigger(availableNow=True)
+    writer = events.repartition(TASKS, "ns").writeStream.format("delta").trigger(availableNow=True)
     return writer.option("checkpointLocation", str(place / "checkpoint")).start(str(place / "out"))
 
 

@@ -73,9 +73,9 @@ class Diary:
 class Bench:
     """Runs the job from kill to kill."""
 
-    def __init__(self, root: Path, seed: int, store: Store, cluster: Cluster, *, shards: int) -> None:
+    def __init__(self, root: Path, seed: int, store: Store, cluster: Cluster) -> None:
         self.diary = Diary()
-        self._root, self._store, self._cluster, self._shards = root, store, cluster, shards
+        self._root, self._store, self._cluster = root, store, cluster
         self._dice = random.Random(seed)
         self._began = time.monotonic()
         self._policies = draw_policies(self._dice)
@@ -177,7 +177,7 @@ class Bench:
         self._disarm()
         if files_ahead:
             add_files(self._root, self._newest() + 1 + files_ahead)
-        arguments = [str(self._root), "--master", self._cluster.url, "--shards", str(self._shards), "--shared"]
+        arguments = [str(self._root), "--master", self._cluster.url, "--shared"]
         arguments += ["--writer", self._dice.choice(("native", "native", "spark")) if self.diary.kills else "native"]
         arguments += ["--plain"] if is_plain else []
         arguments += [] if is_throttled else ["--unthrottled"]

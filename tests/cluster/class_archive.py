@@ -16,7 +16,6 @@ from pathlib import Path
 from tests.class_archive import archiving_to, end_session
 from tests.cluster.job import CLASS_ARCHIVE, open_session, start
 from tests.cluster.store import running_store
-from tests.crash.job import SHARDS
 from tests.crash.policies import AMPLE, text_of
 from tests.crash.workload import add_files
 from tests.sessions import ROOT
@@ -32,10 +31,10 @@ def main() -> int:
         (root / "store.json").write_text(json.dumps(store.settings()))
         store.write("policies.yaml", text_of(AMPLE).encode())
         made = root / CLASS_ARCHIVE.name
-        spark = open_session(root, "local[2]", SHARDS, jvm_options=archiving_to(made))
+        spark = open_session(root, "local[2]", jvm_options=archiving_to(made))
         for number, writer in enumerate(("native", "spark")):
             add_files(root, 2 * number + 2)
-            start(spark, root, writer=writer, shards=SHARDS, is_shared=False).awaitTermination()
+            start(spark, root, writer=writer, is_shared=False).awaitTermination()
         end_session(spark)
         CLASS_ARCHIVE.write_bytes(made.read_bytes())
     return 0

@@ -1,7 +1,7 @@
-"""How a batch on a cluster grows with executors, shards and the store's latency (`make cluster-growth`).
+"""How a batch on a cluster grows with executors and the store's latency (`make cluster-growth`).
 
 Every setting runs the job of the bench as users have it, on a cluster and a store of its own, once throttled and once
-without a throttle but with a shuffle into as many partitions. A batch has 1,500 rows: what grows is what a batch costs,
+without a throttle but with a shuffle. A batch has 1,500 rows: what grows is what a batch costs,
 however many rows it has. A setting that two axes have in common is measured once. The CPU time is that of the driver,
 the executors and their Pythons; the store and its proxy are left out, although they use the same cores. The last line
 of standard output is one line of JSON, and a picture shows it.
@@ -39,13 +39,12 @@ class Setting:
     executors: int = 1
     """On each worker, with one core each."""
 
-    shards: int = 3
     latency_ms: int = 0
 
     @property
     def as_run(self) -> tuple[int, ...]:
         """What the run depends on: places of several axes may be one setting."""
-        return self.workers, self.executors, self.shards, self.latency_ms
+        return self.workers, self.executors, self.latency_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,6 @@ SETTINGS: Final = (
         Setting("executors", workers * executors, workers, executors)
         for workers, executors in ((1, 1), (2, 1), (3, 1), (3, 2))
     ),
-    *(Setting("shards", shards, shards=shards) for shards in (3, 16, 64, 256)),
     *(Setting("latency_ms", latency_ms, latency_ms=latency_ms) for latency_ms in (0, 50, 100, 200)),
 )
 
@@ -77,7 +75,7 @@ def measured(root: Path, setting: Setting, batches: int, *, is_throttled: bool) 
     os.environ[DIRECTORY] = str(root)
     with cluster_over_store(root, setting.workers, setting.executors) as (store, cluster):
         (root / "store.json").write_text(json.dumps(store.settings()))
-        bench = Bench(root, 1, store, cluster, shards=setting.shards)
+        bench = Bench(root, 1, store, cluster)
         try:
             calm = bench.measure(batches, Faults(latency_ms=setting.latency_ms), is_throttled=is_throttled)
         finally:

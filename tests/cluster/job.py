@@ -29,6 +29,9 @@ LAKE: Final = f"s3a://{BUCKET}"
 EXCHANGE: Final = {"path": f"{LAKE}/exchange", "interval": 1, "lease": 30}
 """Where jobs meet; a visit to a slow store takes a second, and may take a tenth of a lease."""
 
+PARTITIONS: Final = 3
+"""Of shuffles: one for each worker."""
+
 CLASS_ARCHIVE: Final = ROOT / "build" / "cluster-classes.jsa"
 """Classes of Spark, Delta and S3A, for the driver and the executors; `tests.cluster.class_archive` makes it."""
 
@@ -36,10 +39,10 @@ CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBa
 """Spark's way to write a checkpoint without a rename, which S3 has not; it is in the module `spark-hadoop-cloud`."""
 
 
-def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_shared: bool) -> StreamingQuery:
+def start(spark: SparkSession, root: Path, *, writer: str, is_shared: bool) -> StreamingQuery:
     """Start the query."""
     throttle = Throttle(
-        policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"], shards=shards,
+        policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"],
         exchange=EXCHANGE if is_shared else None,
     )  # fmt: skip
     return (
@@ -55,15 +58,15 @@ def start(spark: SparkSession, root: Path, *, writer: str, shards: int, is_share
     )
 
 
-def start_unthrottled(spark: SparkSession, root: Path, *, shards: int) -> StreamingQuery:
-    """Start the same query without a throttle, with a shuffle into as many partitions.
+def start_unthrottled(spark: SparkSession, root: Path) -> StreamingQuery:
+    """Start the same query without a throttle, with a shuffle.
 
     The rows that a throttle rejects, because no folder can be made of their partition, are left out.
     """
     return (
         _events(spark, root)
         .where("length(part) < 100 AND NOT contains(part, '\\0')")
-        .repartition(shards, "namespace")
+        .repartition(PARTITIONS, "namespace")
         .writeStream.format("delta")
         .partitionBy("part")
         .option("checkpointLocation", f"{LAKE}/checkpoint")
@@ -88,7 +91,7 @@ def of_cluster() -> dict[str, str]:
     }
 
 
-def open_session(root: Path, master: str, shards: int, *, jvm_options: str = SHORT_LIVED) -> SparkSession:
+def open_session(root: Path, master: str, *, jvm_options: str = SHORT_LIVED) -> SparkSession:
     """Return a session of the cluster: one core and one GiB an executor."""
     scratch = root / f"spark-{os.getpid()}"
     settings = session_settings(scratch, jvm_options=jvm_options, class_archive=CLASS_ARCHIVE)
@@ -98,7 +101,7 @@ def open_session(root: Path, master: str, shards: int, *, jvm_options: str = SHO
         "spark.driver.memory": "1g",
         "spark.executor.extraJavaOptions": with_class_archive(jvm_options, CLASS_ARCHIVE),
         "spark.task.maxFailures": "8",
-        "spark.sql.shuffle.partitions": str(shards),
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
         **json.loads((root / "store.json").read_text()),
     }
     pin_interpreter()
@@ -114,18 +117,17 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("--master", required=True)
     parser.add_argument("--writer", choices=("native", "spark"), default="native")
-    parser.add_argument("--shards", type=int, default=3)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without the points, which have it write more files")
     parser.add_argument("--unthrottled", action="store_true")
     asked = parser.parse_args()
     if not asked.plain:
         points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
-    spark = open_session(asked.root, asked.master, asked.shards)
+    spark = open_session(asked.root, asked.master)
     query = (
-        start_unthrottled(spark, asked.root, shards=asked.shards)
+        start_unthrottled(spark, asked.root)
         if asked.unthrottled
-        else start(spark, asked.root, writer=asked.writer, shards=asked.shards, is_shared=asked.shared)
+        else start(spark, asked.root, writer=asked.writer, is_shared=asked.shared)
     )
     query.awaitTermination()
     spark.stop()

@@ -60,9 +60,7 @@ def draw_run(diary: Diary, path: Path) -> Path:
     return path
 
 
-_AXES: Final = {
-    "executors": "executors, one core each", "shards": "shards", "latency_ms": "latency of a request to the store (ms)",
-}  # fmt: skip
+_AXES: Final = {"executors": "executors, one core each", "latency_ms": "latency of a request to the store (ms)"}
 _COSTS: Final = {"seconds": "seconds", "cpu_seconds": "CPU seconds", "requests": "requests to the store"}
 
 

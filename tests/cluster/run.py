@@ -30,7 +30,6 @@ from tests.cluster.pictures import draw_requests, draw_run
 from tests.cluster.plan import draw_kills
 from tests.cluster.requests import by_owner
 from tests.crash.account import Account, Evidence, RunFacts, take_account
-from tests.crash.job import SHARDS
 from tests.crash.points import DIRECTORY
 from tests.crash.run import POINTS
 from tests.sessions import ROOT
@@ -50,7 +49,7 @@ def run(
     os.environ[DIRECTORY] = str(root)
     with cluster_over_store(root, WORKERS, executors, seed) as (store, cluster):
         (root / "store.json").write_text(json.dumps(store.settings() | dict(settings)))
-        bench = Bench(root, seed, store, cluster, shards=SHARDS)
+        bench = Bench(root, seed, store, cluster)
         try:
             calm = bench.measure(batches)
             say(f"a batch of the calm: {calm.seconds / calm.batches:.1f} s, {by_owner(calm.counts, batches)}")

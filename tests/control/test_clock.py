@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.clock import MOST_DRIFT_MS, Clock
+from spark_throttle.control.epochs import EpochName
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.limits.paying import MOST_LAG_MS
+from spark_throttle.files.storage import Directory
+from spark_throttle.spark.shard.shard_batch import ShardOutcome
 from tests.control.queries import START_MS, per_second
-from tests.control.whole_job import WholeJob
+from tests.control.whole_job import Rows, WholeJob
 from tests.effort import IS_SEARCH
+from tests.object_store import object_store
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -106,6 +111,65 @@ def test_machine_whose_clock_is_behind_pays_nothing_and_goes_on(job: WholeJob) -
 
 
 @pytest.mark.slow
+def test_machine_whose_clock_is_ahead_is_paid_the_difference_once_and_a_burst_at_most(job: WholeJob) -> None:
+    """On a disk, nothing but the wall clock says how long no process ran."""
+    job.machine, job.shift_ms = "another", 2_000
+    job.restart()
+    assert drained(job) == 2 * RATE
+    assert passes(job, 4) == 4 * RATE
+    job.machine, job.shift_ms = "a third", HOUR_MS
+    job.restart()
+    assert drained(job) == BURST + 1
+    assert passes(job, 4) == 4 * RATE
+
+
+class StoredJob(WholeJob):
+    """A job whose control directory is on an object store, which has a clock of its own."""
+
+    @property
+    def directory(self) -> Directory:
+        return Directory("s3://lake/control")
+
+    def decide(self, end: EpochName, rows: Rows) -> ShardOutcome:
+        self.plane.note_batch()
+        return super().decide(end, rows)
+
+    def restart(self) -> None:
+        self.fence = RunFence(self.directory)
+        super().restart()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead_ms", [0, 11_000, HOUR_MS, -HOUR_MS])
+@pytest.mark.parametrize("down_ms", [0, 900, 4_000, HOUR_MS])
+def test_job_on_an_object_store_is_paid_on_another_machine_what_passed_by_the_stores_clock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ahead_ms: int, down_ms: int
+) -> None:
+    written_ms: dict[str, int] = {}
+    write, began_ms = Directory.write, START_MS + 777_123  # the store's clock is not the machine's
+
+    with object_store(monkeypatch):
+        job = StoredJob(tmp_path, OWN)
+
+        def noted(directory: Directory, name: str, content: bytes) -> None:
+            written_ms[name] = (began_ms + job.now_ms - START_MS) // 1_000 * 1_000  # it tells whole seconds
+            write(directory, name, content)
+
+        monkeypatch.setattr(Directory, "write", noted)
+        monkeypatch.setattr(Directory, "written_ms", lambda _, name: written_ms.get(name))
+        job.restart()
+        job.trigger(MANY)
+        assert passes(job, 4) == 4 * RATE
+        job.now_ms += down_ms
+        job.machine, job.shift_ms = "another", ahead_ms
+        job.restart()
+        paid = drained(job)
+        assert paid <= down_ms * RATE / 1000 + 1
+        if ahead_ms >= 0:
+            assert paid >= min(BURST, (down_ms - 2_000) * RATE / 1000)
+        assert passes(job, 4) == 4 * RATE
+
+
 def test_jump_while_a_batch_is_planned_is_paid_once_and_no_more_than_the_lag_that_is_thought_possible(
     job: WholeJob,
 ) -> None:
@@ -206,3 +270,13 @@ def test_machines_own_clock_does_not_go_back_and_names_its_boot() -> None:
     assert all(before <= after for before, after in pairwise(steady_ms))
     assert clock.boot == Clock.system().boot != ""
     assert clock.wall_ms() > START_MS - YEAR_MS
+
+
+def test_object_store_says_when_it_wrote_a_file_and_a_disk_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with object_store(monkeypatch):
+        for directory in (Directory("s3://lake/control"), Directory(str(tmp_path))):
+            directory.write("run", b"x")
+            assert (directory.written_ms("run") is None) == directory.is_on_disk
+            assert directory.written_ms("gone") is None

@@ -22,7 +22,7 @@ def query(tmp_path: Path) -> Query:
 @pytest.fixture
 def timed(tmp_path: Path) -> Query:
     """Return a query with a quota on processing time."""
-    quota = {"job": {"publish": {"request_percentage": 50, "burst_seconds": 2}}}
+    quota: dict[str, object] = {"job": {"publish": {"request_percentage": 50, "burst_seconds": 2}}}
     return Query(tmp_path / "control", FakePolicies(snapshot(quota)))
 
 

@@ -157,7 +157,7 @@ def test_window_of_a_wider_scope_holds_no_quota_below_its_own(is_own: bool) -> N
     job = SimulatedJob(WIDE | narrow, cost_ns=costs(dict.fromkeys(names, 100)))
     played(job, 3, dict.fromkeys(names, 3))
     job.cost_ns = costs(dict.fromkeys(names, 1))
-    played(job, 14, dict.fromkeys(names, 30))
+    played(job, 40, dict.fromkeys(names, 30))  # what the dear rows took beyond the quota is repaid
     found = messages_of(played(job, 6, dict.fromkeys(names, 60)))
     assert found.total() == pytest.approx(6 * 50 * (2 if is_own else 1), rel=0.05)
     assert abs(found["acme/x"] - found["acme/y"]) <= 3
@@ -251,16 +251,16 @@ def test_prices_are_pinned_only_where_the_time_of_a_shared_scope_is_short() -> N
 
 @pytest.mark.parametrize("place", PLACES)
 def test_one_dear_message_holds_up_cheap_ones_no_longer_than_its_debt(place: str) -> None:
-    """A message of a minute leaves a debt of a window, which is 2 s; then the time is there for those that wait."""
+    """A message of 6 s leaves a debt of less, which half a core pays in 12 s; then those that wait have the time."""
     cheap = "acme/y" if place == "tenant" else "blue/x"
-    each_ms = {"acme/x": 60_000, cheap: 1}
+    each_ms = {"acme/x": 6_000, cheap: 1}
     job = SimulatedJob(PLACES[place], cost_ns=costs(each_ms))
     played(job, 5, {cheap: 300})
     job.offer([("acme/x", 100)])
     job.trigger(after_ms=1_000)
-    played(job, 4, {cheap: 300})
-    found = used_ms(played(job, 10, {cheap: 300}), each_ms)
-    assert found[cheap] >= 10 * 300
+    played(job, 12, {cheap: 300})
+    found = used_ms(played(job, 20, {cheap: 300}), each_ms)
+    assert found[cheap] >= 20 * 300
     assert len(job.waiting) <= 300
 
 

@@ -132,7 +132,7 @@ def test_price_that_jumps_costs_one_batch_and_is_followed(place: str, factor: fl
     job.cost_ns = costs(acme=10 * factor, blue=1)
     (first,) = played(job, 1, per_second=per_second)
     assert core_ms(job, [first]) <= (1_000 + 500) * max(1, factor) + 1_000
-    played(job, 8, per_second=per_second)
+    played(job, 12, per_second=per_second)
     assert core_ms(job, played(job, 15, per_second=per_second)) == pytest.approx(0.5 * 15_000, rel=0.05)
 
 

@@ -12,6 +12,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import StoredState, pack_control_row, unpack_state, unpack_usage
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.usage import UsageReport
@@ -19,7 +20,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import encode
 from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
-from tests.spark.shard.shards import with_helpers
+from tests.spark.shard.played import with_helpers
 
 Rows = Sequence[tuple[str, int]]
 """Namespace and size of each."""
@@ -46,6 +47,7 @@ class WholeJob:
     reports: list[UsageReport] = field(default_factory=list)
     """The report of every batch."""
 
+    fence: RunFence | None = None
     plane: ControlPlane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class WholeJob:
     def restart(self) -> None:
         since_ms = START_MS - 1000 * len(self.machine) ** 4
         clock = Clock(self.wall_ms, lambda: self.now_ms - since_ms, self.machine)
-        self.plane = ControlPlane(self.directory, self.policies, "publish", clock)
+        self.plane = ControlPlane(self.directory, self.policies, "publish", clock, fence=self.fence)
 
     def wall_ms(self) -> int:
         return self.now_ms + self.shift_ms

@@ -27,6 +27,7 @@ _TIME: Final = len(LARGEST)
 _DEAREST_NS: Final = 10_000_000
 """The time of a row with what its batch takes beside, generously: the work on a row takes a hundredth of it."""
 
+
 @dataclass(frozen=True, slots=True)
 class Apart:
     """Two namespaces that were compared."""

@@ -50,7 +50,6 @@ def made_up_run(root: Path, *, greed: int = 0) -> tuple[Run, pa.Table]:
         rejected=write_table(root / "rejected", rejected),
         traffic=TRAFFIC,
         policy=compile_policy(load_policies(POLICY), "publish"),
-        shards=2,
         overloaded="bronze",
     )
     return run, whole.take(pa.array(waiting, pa.int64()))

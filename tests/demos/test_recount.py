@@ -125,18 +125,17 @@ defaults: {resource_group: other, publish: {weight: 7}}
 
 def test_limits_are_those_that_are_enforced_and_met() -> None:
     names = pa.array(["gold-00/ns-0000", "gold-01/ns-0001", "gold-00/ns-0002", "free-00/ns-0000"])
-    limits = {limit.name: limit for limit in scope_limits(policy_of(POLICY), names, shards=4)}
+    limits = {limit.name: limit for limit in scope_limits(policy_of(POLICY), names)}
     assert limits.keys() == {"gold-00", "gold", "gold-01/ns-0001"}
     assert limits["gold"].members.tolist() == [1, 2]
     assert limits["gold"].rate_micro_per_ms.tolist() == [10_000, -1]
     assert limits["gold"].burst_micro.tolist() == [20 * MICRO, 0]
-    assert (limits["gold"].debt_messages, limits["gold-01/ns-0001"].debt_messages) == (4, 1)
     assert limits["gold-00"].members.tolist() == [0, 2]
 
 
 def test_exempt_namespace_is_in_no_limit() -> None:
     policy = policy_of(POLICY + "job: {publish: {messages_per_second: 9}}\nexempt: [gold-01/*]\n")
-    limits = {limit.name: limit for limit in scope_limits(policy, pa.array(["gold-01/ns-0001", "free"]), shards=4)}
+    limits = {limit.name: limit for limit in scope_limits(policy, pa.array(["gold-01/ns-0001", "free"]))}
     assert limits.keys() == {"job"}
     assert limits["job"].members.tolist() == [1]
 
@@ -144,10 +143,10 @@ def test_exempt_namespace_is_in_no_limit() -> None:
 # ---------------------------------------------------------------------------------------------------- limits
 
 
-def limit(rate: int, burst: int, debt: int = 1, members: tuple[int, ...] = (0,)) -> ScopeLimit:
+def limit(rate: int, burst: int, members: tuple[int, ...] = (0,)) -> ScopeLimit:
     """Return a limit in messages a second."""
     rates, bursts = np.array([1000 * rate, -1]), np.array([burst * MICRO, 0])
-    return ScopeLimit("a scope", np.array(members), rates, bursts, debt)
+    return ScopeLimit("a scope", np.array(members), rates, bursts)
 
 
 def messages(*by_batch: int) -> Any:
@@ -178,16 +177,16 @@ def test_many_small_batches_do_not_hide_what_they_pass_together() -> None:
 
 def test_bytes_may_run_into_debt_by_the_largest_message() -> None:
     admitted = messages(3)
-    by_bytes = ScopeLimit("a scope", np.array([0]), np.array([-1, 1000]), np.array([0, 20 * MICRO]), 1)
+    by_bytes = ScopeLimit("a scope", np.array([0]), np.array([-1, 1000]), np.array([0, 20 * MICRO]))
     assert count_over_limit(admitted, batches_at(0), [by_bytes], np.array([10])) == 0
     assert count_over_limit(admitted, batches_at(0), [by_bytes], np.array([9])) == 1
 
 
-def test_shared_scope_sums_its_members_and_has_a_debt_per_shard() -> None:
-    admitted = np.array([[[4, 0], [4, 0], [9, 0]]])
+def test_shared_scope_sums_its_members() -> None:
+    admitted = np.array([[[3, 0], [3, 0], [9, 0]]])
     largest = np.zeros(3, dtype=np.int64)
-    assert count_over_limit(admitted, batches_at(0), [limit(1, 5, debt=3, members=(0, 1))], largest) == 0
-    assert count_over_limit(admitted, batches_at(0), [limit(1, 5, debt=2, members=(0, 1))], largest) == 1
+    assert count_over_limit(admitted, batches_at(0), [limit(1, 5, members=(0, 1))], largest) == 0
+    assert count_over_limit(admitted, batches_at(0), [limit(1, 4, members=(0, 1))], largest) == 1
 
 
 def test_clock_that_goes_back_earns_nothing() -> None:

@@ -29,7 +29,6 @@ def admitted(*batches: tuple[int, int]) -> Admissions:
 
 class Run:
     jobs = ("alpha", "beta")
-    shards = 2
 
 
 def worst(alpha: Admissions, beta: Admissions) -> float:
@@ -40,9 +39,9 @@ def test_burst_and_what_is_earned_after_it_is_no_excess() -> None:
     assert worst(admitted((0, 6_000), (2_000, 1_000)), admitted((0, 4_000), (2_000, 1_000))) == 0
 
 
-def test_excess_of_any_window_is_counted_by_the_shard() -> None:
+def test_excess_of_any_window_is_counted_by_the_job() -> None:
     alpha, beta = admitted((0, 0), (60_000, 5_000), (61_000, 1_000)), admitted((0, 0), (60_000, 5_008))
-    assert worst(alpha, beta) == 8 / 4
+    assert worst(alpha, beta) == 8 / 2
 
 
 def test_rate_is_what_came_between_the_first_and_the_last_batch_of_a_time() -> None:
@@ -68,7 +67,7 @@ def test_demand_is_known_from_the_plan_of_the_batch_that_took_in_its_first_row()
     written_ms = pa.array([900, 1_000, 1_400, 1_900]).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", "UTC"))
     assert _first_row_ms(pa.table({"ts": written_ms}), 1_000) == 1_400
     assert _first_row_ms(pa.table({"ts": written_ms}), 1_900) is None
-    run = SharesRun(Path(), ("alpha", "beta"), 1, 4, 40, Moments(0, {"beta wakes": 1_000, "gamma starts": 60_000}))
+    run = SharesRun(Path(), ("alpha", "beta"), 4, 40, Moments(0, {"beta wakes": 1_000, "gamma starts": 60_000}))
     shares = {
         (job, group): (np.array(times), np.array(parts) * quota)
         for group, quota in GROUPS.items()

@@ -25,7 +25,7 @@ from spark_throttle.control.feedback import (
 )
 from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.errors import ConfigurationError, DamagedError, ShardCountChangedError, UnknownVersionError
+from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 from tests.conformance.stored import blocks
 
@@ -150,30 +150,23 @@ def test_part_of_a_file_is_shorter_where_the_file_ends(
 
 def test_first_start_binds_and_later_starts_find_the_same_query(directory: Directory) -> None:
     assert read_manifest(directory) is None
-    first = bind(directory, shards=8, direction="publish")
-    assert bind(directory, shards=8, direction="publish") == first
+    first = bind(directory, direction="publish")
+    assert bind(directory, direction="publish") == first
     assert len(first.query) == 32
-    other = bind(Directory(f"{directory.location}2"), shards=8, direction="publish")
+    other = bind(Directory(f"{directory.location}2"), direction="publish")
     assert other.query != first.query
 
 
-def test_another_number_of_shards_is_refused_with_both_numbers(directory: Directory) -> None:
-    bind(directory, shards=8, direction="publish")
-    with pytest.raises(ShardCountChangedError, match=r"8 shards, but 4 were requested.* set shards=8") as caught:
-        bind(directory, shards=4, direction="publish")
-    assert (caught.value.stored_shards, caught.value.asked_shards) == (8, 4)
-
-
 def test_the_other_direction_is_refused(directory: Directory) -> None:
-    bind(directory, shards=8, direction="publish")
+    bind(directory, direction="publish")
     with pytest.raises(ConfigurationError, match="set direction='publish', or start a new checkpoint"):
-        bind(directory, shards=8, direction="dispatch")
+        bind(directory, direction="dispatch")
 
 
 def test_manifest_of_a_newer_version_is_refused_by_its_number(directory: Directory) -> None:
     directory.write("manifest.json", json.dumps({"format": 3, "news": True}).encode())
     with pytest.raises(UnknownVersionError, match=r"manifest\.json has format version 3 .* up to 1"):
-        bind(directory, shards=8, direction="publish")
+        bind(directory, direction="publish")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +175,7 @@ def test_manifest_of_a_newer_version_is_refused_by_its_number(directory: Directo
 def test_damaged_manifest_is_refused_and_not_replaced(directory: Directory, content: bytes) -> None:
     directory.write("manifest.json", content)
     with pytest.raises(DamagedError, match=r"manifest\.json is damaged"):
-        bind(directory, shards=8, direction="publish")
+        bind(directory, direction="publish")
     assert directory.read("manifest.json") == content
 
 
@@ -319,14 +312,14 @@ def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[
 
 def test_manifest_that_is_missing_is_not_written_anew_where_an_offset_names_an_epoch(directory: Directory) -> None:
     with pytest.raises(DamagedError, match=r"manifest\.json is missing"):
-        bind(directory, shards=8, direction="publish", may_begin=False)
+        bind(directory, direction="publish", may_begin=False)
     assert read_manifest(directory) is None
 
 
 def test_query_is_renamed_and_found_under_its_new_name(directory: Directory) -> None:
-    first = bind(directory, shards=8, direction="publish")
+    first = bind(directory, direction="publish")
     renamed = rename(directory, first, next_line(first.query))
-    assert bind(directory, shards=8, direction="publish") == renamed
+    assert bind(directory, direction="publish") == renamed
     assert renamed == replace(first, query=f"{first.query}-1")
 
 

@@ -72,7 +72,6 @@ def test_file_is_valid_and_its_source_knows_its_options() -> None:
 def test_what_is_left_out_is_the_default() -> None:
     settings = parse_settings(SMALL)
     assert settings.trigger.processing_time == "1 second"
-    assert settings.throttle.shards is None
     assert settings.report_seconds == Decimal(60)
     assert settings.rejected is None
 
@@ -86,7 +85,7 @@ def test_options_become_the_text_that_spark_takes() -> None:
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("throttle.shards=16", lambda s: s.throttle.shards == 16),
+        ("throttle.direction=dispatch", lambda s: s.throttle.direction == "dispatch"),
         ("stop_after_seconds=2.5", lambda s: s.stop_after_seconds == Decimal("2.5")),
         ("trigger={processing_time: null, available_now: true}", lambda s: s.trigger.available_now),
         ("source.options.kafka.bootstrap.servers=a:1", lambda s: s.source.options["kafka.bootstrap.servers"] == "a:1"),
@@ -105,15 +104,13 @@ def test_override_replaces_one_setting(override: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("throttle.shard=3", r"^throttle.shard: unknown key; did you mean shards\?$"),
+        ("throttle.direct=publish", r"^throttle.direct: unknown key; did you mean direction\?$"),
         ("sources.format=kafka", r"^sources: unknown key; did you mean source\?$"),
         ("rejected.formats=delta", r"^rejected.formats: unknown key; did you mean format\?$"),
         (
             "source.zzz=1",
             r"^source.zzz: unknown key; the keys here are format, path, schema, options, select, decide_on$",
         ),
-        ("throttle.shards=many", r"^throttle.shards: 'many': Input should be a valid integer"),
-        ("throttle.shards=0", r"^throttle.shards: 0: Input should be greater than or equal to 1"),
         ("throttle.order_by=ts", r"^throttle.order_by: 'ts': Input should be a valid list"),
         ("source.format=csv", "^source.format: 'csv': Input should be 'throttle_load', 'kafka'"),
         ("source.format=delta", "^source: a delta source needs a path$"),
@@ -122,7 +119,7 @@ def test_override_replaces_one_setting(override: str, expected: Any) -> None:
         ("sink.table=t", "^sink: path and table are both given; keep one$"),
         ("checkpoint.x=5", r"^checkpoint: .* Input should be a valid string$"),
         ("stop_after_seconds=0", r"^stop_after_seconds: .*greater than 0"),
-        ("shards", "^--set shards: write it as key=value"),
+        ("usage", "^--set usage: write it as key=value"),
         ("usage=[", r"^--set usage: line .* this is not YAML"),
     ],
 )

@@ -11,7 +11,6 @@ from demos.demo import offered_rows
 from jobs import throttle_stream
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import (
-    make_throttle,
     read_events,
     read_stream,
     start_query,
@@ -224,15 +223,9 @@ def test_offered_rows_are_read_from_the_progress() -> None:
     assert offered_rows(cast("Any", Query())) == 0
 
 
-@pytest.mark.parametrize("shards", [None, 3])
-def test_shards_that_are_left_out_are_left_to_the_way_that_decides(shards: int | None) -> None:
-    settings = parse_settings(SMALL | {"throttle": SMALL["throttle"] | {"shards": shards}})
-    assert make_throttle(settings.throttle)._settings.shards == shards
-
-
 def test_wrong_setting_ends_the_job_before_spark_starts(caplog: pytest.LogCaptureFixture) -> None:
-    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.shard=3"]) == 2
-    assert "throttle.shard: unknown key; did you mean shards?" in caplog.text
+    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.direct=publish"]) == 2
+    assert "throttle.direct: unknown key; did you mean direction?" in caplog.text
 
 
 def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -108,7 +108,7 @@ class StandingPolicies:
 def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Explanation:
     """Run one batch of a job, and explain the first name."""
     directory = Directory(str(path))
-    bind(directory, shards=1, direction="publish")
+    bind(directory, direction="publish")
     plane = ControlPlane(directory, StandingPolicies(problem), "publish", lambda: 1_000_000)
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)

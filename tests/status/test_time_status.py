@@ -47,8 +47,8 @@ def test_status_has_the_time_of_every_scope_that_the_newest_epoch_settled(job: M
     status = status_of(job)
     assert status.time == JobTime(job.now_ms, 2_000, 70 * MS, 5 * MS)
     acme = status.of_level("tenant")["acme"].time
-    # A burst of 500 ms less 1,200 ms is a debt of 500 ms, the window's; 2 s pay 1,000 ms of half a core.
-    assert acme == ScopeTime(50.0, 50.0, 60.0, 1_200 * MS, 500 * MS, 0, 200 * MS)
+    # A burst of 500 ms less 1,200 ms is a debt of 700 ms; 2 s pay 1,000 ms of half a core.
+    assert acme == ScopeTime(50.0, 50.0, 60.0, 1_200 * MS, 300 * MS, 0, 200 * MS)
     assert status.of_level("namespace")["acme/own"].time == ScopeTime(10.0, 10.0, 15.0, 300 * MS, 900 * MS, 0, 150 * MS)
     assert status.of_level("job")["job"].time == ScopeTime(None, None, 62.5, 1_250 * MS, None, None, 1_250 * MS // 9)
     assert status.of_level("namespace")["acme/a"].time is None
@@ -59,16 +59,16 @@ def test_throttle_time_is_how_long_a_debt_lasts(job: MadeUpJob) -> None:
     job.batch(OFFERED, seconds=0.25)
     acme = status_of(job).of_level("tenant")["acme"].time
     assert acme is not None
-    assert (acme.balance_ns, acme.throttle_ms) == (-375 * MS, 750)
+    assert (acme.balance_ns, acme.throttle_ms) == (-575 * MS, 1_150)
 
 
 def test_explain_says_how_long_time_holds_a_backlog(job: MadeUpJob) -> None:
     job.batch(OFFERED, used_ms=USED_MS)
-    job.batch(OFFERED, seconds=0.25)  # nothing of acme: it owes 375 ms, and its last messages took 200 ms each
+    job.batch(OFFERED, seconds=0.25)  # nothing of acme: it owes 575 ms, and its last messages took 200 ms each
     found = explain_job(str(job.control_path), "acme/a")
     own, tenant, whole = found.levels
     assert tenant.waiting == (6, 6_000)
-    assert (tenant.balance_time_ns, tenant.release_ms) == (-375 * MS, 2 * (375 + 6 * 200))
+    assert (tenant.balance_time_ns, tenant.release_ms) == (-575 * MS, 2 * (575 + 6 * 200))
     assert (own.balance_time_ns, own.release_ms, whole.balance_time_ns, whole.release_ms) == (None, 0, None, 0)
     assert found.predicted_release_ms == tenant.release_ms
     # A quota of its own: it used 300 ms of 1 s, and 2 messages of 150 ms wait.
@@ -157,4 +157,4 @@ def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> Non
     assert status is not None
     acme = status.by_scope()["tenant", "acme"]
     assert (acme.request_percentage, acme.share_percentage) == (50, 10)
-    assert (acme.balance_ns, acme.throttle_ms) == (-250 * MS, 2_500)
+    assert (acme.balance_ns, acme.throttle_ms) == (-450 * MS, 4_500)

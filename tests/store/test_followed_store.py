@@ -152,7 +152,7 @@ def test_change_is_due_in_the_next_batch_and_the_job_says_what_it_follows(
     followed: FollowedStore, service: PolicyService, tmp_path: Path, path: Path
 ) -> None:
     directory = Directory(str(tmp_path / "control"))
-    plane = ControlPlane(directory, followed, "publish", 2, lambda: 1_000)
+    plane = ControlPlane(directory, followed, "publish", lambda: 1_000)
     first = plane.next_epoch(NO_EPOCH)
     service.put("job", "", TEN, ANN)
     second = plane.next_epoch(first)

@@ -2,7 +2,7 @@
 
 Every epoch of a policy that has such a quota holds the ledger. Before the next one is made, the batches since then are
 charged to it, each at its own time: the time that functions used for the rows of a namespace is charged to the
-namespace, its tenant, its group and the job. What is left is told in messages, which the epoch lends
+namespace, its tenant, its group and the job. What is left is told in messages, which the epoch pins
 (`message_limits`).
 
 The time of exempt namespaces, and that which belongs to no namespace, is counted and charged to no scope. A namespace

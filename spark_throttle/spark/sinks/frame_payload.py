@@ -1,7 +1,8 @@
 """The payload of a batch whose rows travel in frames: the frames are kept for the batch, and unpacked for each target.
 
-The frames are persisted, because every action on the batch would run the operator again. If a target consists of files,
-a small number of frames is unpacked by a small number of tasks, so that a small batch makes few files.
+The frames are persisted, because every action on the batch would run the decider again. They come from its one task. If
+a target consists of files, frames are dealt out to as many tasks as their bytes justify, so that a small batch makes few
+files, and a large one is not written by one task. Other targets are given the rows in order: by one task.
 
 Expressions are SQL text: PySpark makes several calls of the JVM for each function and operator of a `Column`, in every
 batch.
@@ -9,6 +10,8 @@ batch.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,10 +47,10 @@ class FramePayload:
         except BaseException:
             kept.unpersist()
             raise
-        size_bytes: dict[int, int] = {}
+        sizes_bytes = defaultdict[int, list[int]](list)
         for row in rows:
-            size_bytes[row["kind"]] = size_bytes.get(row["kind"], 0) + row["bytes"]
-        return KeptFrames(self, kept, [bytes(row["usage"]) for row in rows if row["usage"] is not None], size_bytes)
+            sizes_bytes[row["kind"]].append(row["bytes"])
+        return KeptFrames(self, kept, [bytes(row["usage"]) for row in rows if row["usage"] is not None], sizes_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,8 @@ class KeptFrames:
     usage: list[bytes]
     """The packed usage reports."""
 
-    size_bytes: dict[int, int]
-    """Bytes of the frames of each kind."""
+    sizes_bytes: Mapping[int, list[int]]
+    """Bytes of each frame, by kind."""
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows."""
@@ -82,8 +85,10 @@ class KeptFrames:
         self.frames.unpersist()
 
     def _of_kind(self, kind: FrameKind, target: Target | BatchFunction) -> DataFrame:
-        """Return the frames of a kind, in no more partitions than their bytes justify for their target."""
+        """Return the frames of a kind, in as many partitions as their bytes justify for their target."""
         found = self.frames.where(f"kind = {int(kind)}").select("frame")
         if not isinstance(target, Target) or not target.is_paid_by_bytes:
             return found
-        return found.coalesce(max(1, -(-self.size_bytes.get(kind, 0) // _TASK_BYTES)))
+        sizes_bytes = self.sizes_bytes.get(kind, [])
+        tasks = min(len(sizes_bytes), -(-sum(sizes_bytes) // _TASK_BYTES))
+        return found.repartition(tasks) if tasks > 1 else found.coalesce(1)

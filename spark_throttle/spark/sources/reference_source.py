@@ -1,10 +1,10 @@
-"""The source of a query that decides on references: grants, as the control source has them, and rows read from files.
+"""The source of a query that decides on references: control rows, as the control source has them, and rows read from files.
 
 An offset names an epoch and an extent. The reader lives in one process on the driver's side, for a query's whole run:
 it finds new files, and writes the extent that lists them before it returns the offset that names it. So a batch that
-runs again reads the same files with the same grants.
+runs again reads the same files under the same epoch.
 
-Executors read the files (`references.reading`). A row of this stream is a frame: of grants, or of references.
+Executors read the files (`references.reading`). A row of this stream is a frame: a control row, or references.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class ThrottleReferenceSource(DataSource):
 
 
 class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of grants and references; Spark calls it from one thread.
+    """The reader of control rows and references; Spark calls it from one thread.
 
     Parameters
     ----------
     control
-        The reader of grants; by default one for the same options.
+        The reader of control rows; by default one for the same options.
     seconds
         Source of the time between two looks for new files.
     """
@@ -111,7 +111,7 @@ class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNo
             self._control.wait(wait_ms)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the grants and the pieces of files between two offsets; also when a batch runs again."""
+        """Return the control row and the pieces of files between two offsets; also when a batch runs again."""
         files = self._extents.between(_extent_name(start), _extent_name(end))
         tasks = tasks_of(files, int(self._options["tasks"])) if files else []
         return [
@@ -120,7 +120,7 @@ class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield grants or references; called on an executor, on a copy of the reader."""
+        """Yield a control row or references; called on an executor, on a copy of the reader."""
         if isinstance(partition, FilePartition):
             set_loaded_aside()
             return FirstReading.from_json(self._options["reading"]).frames(partition.pieces)

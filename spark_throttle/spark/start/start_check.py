@@ -122,7 +122,7 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
         if others:
             logger.warning(
                 "the reports of batches %s, which were undone, are deleted: the checkpoint has other batches of these "
-                "numbers, and what those used is not known, so their whole grants count as used",
+                "numbers",
                 ", ".join(map(str, reversed(others))),
             )
     if beyond and sinks.dead_letters is not None:

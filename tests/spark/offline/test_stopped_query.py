@@ -27,7 +27,7 @@ def control(tmp_path: Path) -> Directory:
         checkpoint.write(f"offsets/{batch}", b"v1")
         checkpoint.write(f"commits/{batch}", b"v1")
     control = Directory(str(tmp_path / "throttle"))
-    bind(control, shards=2, direction="publish")
+    bind(control, direction="publish")
     RunFence(control).begin()
     return control
 
@@ -47,7 +47,7 @@ def test_run_that_was_killed_loses_the_directory(tmp_path: Path, control: Direct
     fence.begin()
     sign(control, age_ms=40_000)
     query = opened(tmp_path)
-    assert (query.batch, query.manifest.shards) == (3, 2)
+    assert query.batch == 3
     with pytest.raises(TakenOverError):
         fence.check()
 
@@ -122,7 +122,7 @@ def test_tool_that_works_owns_the_directory_and_no_other_takes_it(tmp_path: Path
         with pytest.raises(TakenOverError), late.taken():
             pass
         beats = Pulse(control, query.fence, CLOCK, interval_ms=20_000)
-        with pytest.raises(ConfigurationError, match="signs of life; stop it first, or let the drain or reshard"):
+        with pytest.raises(ConfigurationError, match="signs of life; stop it first, or let the drain"):
             stopped_query(str(tmp_path), control.location, CLOCK, lambda _: beats.beat())
         taken.check()
     assert opened(tmp_path).owner == taken.owner, "it has ended in good order: nobody waits for it"
@@ -150,7 +150,7 @@ def test_no_query_starts_on_a_checkpoint_that_was_drained(control: Directory, is
     write_drained(control, note)
     assert read_drained(control) == note
     with pytest.raises(DrainedError, match=f"{said}.*/lake/waiting") as caught:
-        bind(control, shards=2, direction="publish", may_begin=False)
+        bind(control, direction="publish", may_begin=False)
     assert "\n" not in str(caught.value)
 
 

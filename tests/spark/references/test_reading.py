@@ -28,21 +28,20 @@ def reading(root: Path, **settings: Any) -> FirstReading:
         "size": column("size"),
         "order": (column("id"),),
         "partition_columns": {},
-        "shard_keys": (0, 1, 3),
         **settings,
     }
     return FirstReading.from_json(FirstReading(str(root), **given).to_json())
 
 
 def rows_of(found: FirstReading, files: list[SourceFile], tasks: int = 1) -> list[dict[str, Any]]:
-    """Return the rows of all frames, and their shards."""
+    """Return the rows of all frames."""
     rows = []
     for pieces in tasks_of(files, tasks):
         for batch in found.frames(pieces):
-            for shard, frame in zip(batch.column("shard").to_pylist(), batch.column("frame"), strict=True):
+            for frame in batch.column("frame"):
                 table = arrivals_of(frame.as_py())
                 assert decode(frame.as_py()).column_names[0] == PLACE
-                rows += [{**row, "shard": shard} for row in table.to_pylist()]
+                rows += table.to_pylist()
     return sorted(rows, key=lambda row: row[PLACE])
 
 
@@ -129,13 +128,6 @@ def test_value_of_a_partition_that_takes_spark_is_named(tmp_path: Path) -> None:
     file = SourceFile(0, written.path, written.size_bytes, 0, (("size", "5,0"),))
     with pytest.raises(SourceChangedError, match=r"partition column 'size'.*frames"):
         rows_of(reading(tmp_path), [file])
-
-
-def test_rows_reach_the_shard_of_their_namespace(tmp_path: Path) -> None:
-    table = pa.table({"ns": [f"t/{i}" for i in range(50)], "size": [1] * 50, "id": range(50)})
-    rows = rows_of(reading(tmp_path), [write(tmp_path, "a.parquet", table)])
-    assert {row["shard"] for row in rows} == {0, 1, 3}
-    assert len(rows) == 50
 
 
 def test_file_that_was_replaced_before_a_batch_ran_again_is_refused_though_none_of_its_rows_is_left(

@@ -42,7 +42,7 @@ def events(ids: list[int]) -> pa.Table:
 
 
 def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    frames = [frame_batch(7, FrameKind.ADMITTED, frame) for frame in encode(table)]
+    frames = [frame_batch(FrameKind.ADMITTED, frame) for frame in encode(table)]
     return pa.Table.from_batches(list(FrameUnpacker(schema)(frames)), schema=schema)
 
 

@@ -1,19 +1,12 @@
-"""Rows to frames of their shard, and the helper columns that are found where they are needed."""
+"""Rows to frames, and the helper columns that are found where they are needed."""
 
 from __future__ import annotations
 
-import zlib
-
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
 from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns, arrivals_of
-
-KEYS = (11, 7, 42)
 
 
 def events(ids: list[int]) -> pa.Table:
@@ -26,12 +19,12 @@ def events(ids: list[int]) -> pa.Table:
 
 
 @pytest.mark.parametrize("rows_a_batch", [1, 3, 1_000])
-def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int) -> None:
+def test_packed_rows_are_the_rows_under_one_key(rows_a_batch: int) -> None:
     table = events(list(range(200)))
     batches = [*table.to_batches(max_chunksize=rows_a_batch), table.slice(0, 0).combine_chunks().to_batches()]
     batches = [batch for batch in batches if isinstance(batch, pa.RecordBatch)]
-    found: dict[int, list[int]] = {key: [] for key in KEYS}
-    for batch in FramePacker(KEYS)(batches):
+    found, keys = list[int](), set[int]()
+    for batch in FramePacker()(batches):
         assert batch.schema == FRAME_SCHEMA
         for row in batch.to_pylist():
             assert row["kind"] == FrameKind.ROWS
@@ -39,30 +32,22 @@ def test_packed_rows_are_the_rows_of_each_shard_under_its_key(rows_a_batch: int)
             assert rows.select(["nested"]).to_pylist() == [
                 {"nested": {"a": [i, None]} if i % 3 else None} for i in rows.column("id").to_pylist()
             ]
-            found[row["shard"]] += rows.column("id").to_pylist()
-    shards = [zlib.crc32(f"t/{i % 50}".encode()) % 3 for i in range(200)]
-    assert found == {key: [i for i in range(200) if shards[i] == at] for at, key in enumerate(KEYS)}
-    assert all(found.values())
+            found += rows.column("id").to_pylist()
+            keys.add(row["key"])
+    assert found == list(range(200))
+    assert len(keys) == 1
 
 
 def test_task_without_rows_packs_nothing() -> None:
     empty = events([]).combine_chunks().to_batches()
-    assert list(FramePacker(KEYS)(iter(empty))) == []
-    assert list(FramePacker(KEYS)(iter([]))) == []
-
-
-@pytest.mark.slow
-@given(st.lists(st.one_of(st.none(), st.text(max_size=5)), min_size=1), st.integers(1, 4_096), st.booleans())
-def test_shard_is_that_of_the_names_bytes(names: list[str | None], shards: int, is_large: bool) -> None:
-    column = pa.chunked_array([pa.array(names, pa.large_string() if is_large else pa.string())])
-    expected = [zlib.crc32((name or "").encode()) % shards for name in names]
-    assert shard_of(column, shards).tolist() == expected
+    assert list(FramePacker()(iter(empty))) == []
+    assert list(FramePacker()(iter([]))) == []
 
 
 def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
     table = events([3, 1, 2])
     sent = table.drop_columns([NAMESPACE, TIE]).append_column("ns", table.column(NAMESPACE))
-    pack = FramePacker((5,), tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
+    pack = FramePacker(tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
     (batch,) = pack(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}
@@ -81,14 +66,14 @@ def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> 
         (pa.binary(), True, [0, 2, None, 8]),
     ],
 )  # fmt: skip
-def test_size_that_is_a_length_is_found_by_the_operator(
+def test_size_that_is_a_length_is_found_by_the_decider(
     kind: pa.DataType, in_bytes: bool, sizes: list[int | None]
 ) -> None:
     values = pa.array(["", "é", None, "a\U0001f600漢"], pa.string())
     sent = events([0, 1, 2, 3]).drop_columns([SIZE]).append_column("value", values.cast(pa.binary()).cast(kind))
     derived = HelperColumns(bytes_of="value") if in_bytes else HelperColumns(characters_of="value")
     assert derived.helpers == {SIZE}
-    (batch,) = FramePacker((5,), derived=derived)(sent.to_batches())
+    (batch,) = FramePacker(derived=derived)(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert SIZE not in decode(frame).column_names
     found = arrivals_of(frame).column(SIZE)
@@ -96,7 +81,7 @@ def test_size_that_is_a_length_is_found_by_the_operator(
 
 
 def test_frames_with_all_columns_say_nothing() -> None:
-    (batch,) = FramePacker((5,))(events([1]).to_batches())
+    (batch,) = FramePacker()(events([1]).to_batches())
     frame = batch.column("frame")[0].as_py()
     assert decode(frame).schema.metadata is None
     assert arrivals_of(frame).equals(decode(frame))

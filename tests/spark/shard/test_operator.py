@@ -13,13 +13,12 @@ from spark_throttle.core.arithmetic.packing import version_of
 from spark_throttle.core.codec import STATE_VERSION, unpack_usage
 from spark_throttle.errors import ConfigurationError, UnknownVersionError
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.shard.shards import START_MS, control_block, group_state, with_helpers
+from tests.spark.shard.played import START_MS, control_block, group_state, with_helpers
 
-KEYS = (31, 4, 15)
-SHARD = 1
+KEY = 0
 POLICY = make_policy(job=limit(messages_per_second=100), default=Namespace(limit(messages_per_second=5)))
 
 Row = tuple[FrameKind, bytes]
@@ -35,7 +34,7 @@ def pieces(rows: list[Row], rng: random.Random) -> Iterator[pd.DataFrame]:
     rows = rng.sample(rows, len(rows))
     while rows:
         n = rng.randrange(3)
-        yield pd.DataFrame({"shard": KEYS[SHARD], "kind": [k for k, _ in rows[:n]], "frame": [f for _, f in rows[:n]]})
+        yield pd.DataFrame({"key": KEY, "kind": [k for k, _ in rows[:n]], "frame": [f for _, f in rows[:n]]})
         rows = rows[n:]
 
 
@@ -49,7 +48,7 @@ def run(
 ) -> tuple[list[Row], tuple[int, bytes]]:
     """Return the frames that leave, and the state."""
     group = group_state(state, now_ms)
-    out = list(ShardOperator(KEYS, is_explained)((KEYS[SHARD],), pieces(rows, random.Random(seed)), group))
+    out = list(Decider(is_explained)((KEY,), pieces(rows, random.Random(seed)), group))
     assert all(list(frame.columns) == ["kind", "frame"] for frame in out)
     version, block = group.get
     found = [(FrameKind(k), bytes(f)) for frame in out for k, f in zip(frame["kind"], frame["frame"], strict=True)]
@@ -61,7 +60,7 @@ def batch(ids: list[int], *, step: int, is_epoch: bool = True) -> list[Row]:
     table = arrivals(ids)
     rows = [(FrameKind.ROWS, f) for start in range(0, len(ids), 7) for f in encode(table.slice(start, 7))]
     block = control_block(POLICY if step == 0 else None, epoch=step + 1, now_ms=START_MS + 1_000 * step)
-    return rows + ([(FrameKind.GRANT, block)] if is_epoch else [])
+    return rows + ([(FrameKind.CONTROL, block)] if is_epoch else [])
 
 
 def ids_of(rows: list[Row], kind: FrameKind) -> list[int]:
@@ -105,7 +104,7 @@ def test_all_rows_leave_once_and_the_report_comes_last() -> None:
 
 def test_rejected_rows_are_explained_and_admitted_ones_only_when_asked() -> None:
     table = with_helpers(pa.table({"id": [1, 2]}), ["t/1", None], [1, 1])
-    control = (FrameKind.GRANT, control_block(POLICY))
+    control = (FrameKind.CONTROL, control_block(POLICY))
     for is_explained in (False, True):
         rows, _ = run([control, (FrameKind.ROWS, encode(table)[0])], None, is_explained=is_explained)
         columns = {kind: decode(frame).column_names for kind, frame in rows[:-1]}
@@ -133,13 +132,13 @@ def test_arrivals_before_any_control_row_are_an_error_with_a_remedy() -> None:
 def test_state_is_updated_before_the_first_frame_is_handed_out() -> None:
     # Spark stops pulling when a task is cancelled; what was handed out belongs to a state that is known.
     group = group_state(None, START_MS)
-    out = ShardOperator(KEYS, is_explained=False)((4,), pieces(batch([1, 2], step=0), random.Random(0)), group)
+    out = Decider(is_explained=False)((KEY,), pieces(batch([1, 2], step=0), random.Random(0)), group)
     assert not group.exists
     next(out)
     assert group.exists
 
 
-def test_rows_of_a_shard_leave_by_its_outlet_or_as_frames() -> None:
+def test_rows_leave_by_the_outlet_or_as_frames() -> None:
     rows = [
         *batch(list(range(30)), step=0),
         (FrameKind.ROWS, encode(with_helpers(arrivals([99]).select(["id", "text"]), [None], [1]))[0]),
@@ -153,11 +152,9 @@ def test_rows_of_a_shard_leave_by_its_outlet_or_as_frames() -> None:
         return b"named"
 
     group = group_state(None, START_MS)
-    operator = ShardOperator(KEYS, is_explained=False, outlet=outlet)  # type: ignore[arg-type]
+    decider = Decider(is_explained=False, outlet=outlet)  # type: ignore[arg-type]
     out = [
-        row
-        for frame in operator((KEYS[SHARD],), pieces(rows, random.Random(0)), group)
-        for row in frame.itertuples(index=False)
+        row for frame in decider((KEY,), pieces(rows, random.Random(0)), group) for row in frame.itertuples(index=False)
     ]
     plain, state = run(rows, None)
     assert taken == {FrameKind.ADMITTED: ids_of(plain, FrameKind.ADMITTED)}

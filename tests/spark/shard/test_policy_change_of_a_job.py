@@ -23,7 +23,7 @@ from spark_throttle.spark.rows.frames import encode
 from spark_throttle.spark.shard.shard_batch import run_batch
 from spark_throttle.store.policy_location import load_policies
 from tests.effort import crossed
-from tests.spark.shard.shards import START_MS, column, with_helpers
+from tests.spark.shard.played import START_MS, column, with_helpers
 
 
 class Job:

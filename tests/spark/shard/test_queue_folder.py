@@ -17,14 +17,14 @@ from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
-from spark_throttle.spark.shard.operator import ShardOperator
+from spark_throttle.spark.shard.operator import Decider
 from spark_throttle.spark.shard.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
 from spark_throttle.spark.shard.shard_queue import ShardQueue
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from spark_throttle.testing.simulation.disk import MemoryDirectory
 from tests.effort import examples
-from tests.spark.shard.shards import START_MS, Shard, column, group_state, with_helpers
-from tests.spark.shard.test_operator import KEYS, SHARD, batch, ids_of, pieces
+from tests.spark.shard.played import START_MS, PlayedDecider, column, group_state, with_helpers
+from tests.spark.shard.test_operator import KEY, batch, ids_of, pieces
 from tests.spark.shard.test_shard_batch import ids
 from tests.spark.shard.test_shard_queue import table
 
@@ -47,7 +47,7 @@ class CountedDirectory(MemoryDirectory):
 
 
 def folder_of(directory: Directory, inline_bytes: int = 0, kept_epochs: int = 3) -> QueueFolder:
-    return QueueFolder(directory, 5, inline_bytes=inline_bytes, kept_epochs=kept_epochs)
+    return QueueFolder(directory, inline_bytes=inline_bytes, kept_epochs=kept_epochs)
 
 
 def everyone(queue: ShardQueue) -> np.ndarray:
@@ -123,7 +123,7 @@ def test_few_bytes_stay_in_the_state() -> None:
 def test_queue_without_a_bound_stays_in_the_state_and_reads_what_lies_in_files() -> None:
     directory = CountedDirectory()
     queue = filled(directory, rows=10)
-    folder = QueueFolder(directory, 5, inline_bytes=None)
+    folder = QueueFolder(directory, inline_bytes=None)
     queue = queue.after(everyone(queue), table(list(range(10, 2_000)), width=2_000), folder)
     queue, _ = queue.moved(QueueFiles(1), 2, folder)
     assert len(directory.written) == 1
@@ -179,7 +179,7 @@ def test_rows_of_another_schema_are_not_joined() -> None:
 def test_file_that_is_not_as_it_was_written_stops_the_batch(tmp_path: Path, damage: str) -> None:
     directory = Directory(str(tmp_path))
     queue = filled(directory)
-    (path,) = (tmp_path / FOLDER / "5").iterdir()
+    (path,) = (tmp_path / FOLDER).iterdir()
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content) if damage == "flipped" else bytes(content[: len(content) // 2]))
@@ -189,22 +189,22 @@ def test_file_that_is_not_as_it_was_written_stops_the_batch(tmp_path: Path, dama
         rows_of(queue, directory)
 
 
-# The state of a shard
+# The decider's state
 
 
 POLICY = make_policy(default=Namespace(limit(messages_per_second=100, burst_seconds=1)))
 
 
-def play(shard: Shard, directory: Directory, first: int, count: int, **given: int) -> list[object]:
-    """Offer rows to a shard whose queue lies in files, and return those that leave."""
+def play(decider: PlayedDecider, directory: Directory, first: int, count: int, **given: int) -> list[object]:
+    """Offer rows to a decider whose queue lies in files, and return those that leave."""
     rows = ids(count, ["a/x"], [1], start=first) if count else None
-    shard.folder = folder_of(directory, **given)
-    return column(shard.batch(rows).admitted, "id")
+    decider.folder = folder_of(directory, **given)
+    return column(decider.batch(rows).admitted, "id")
 
 
 @pytest.mark.slow
 def test_state_does_not_grow_with_the_payload_of_waiting_rows(tmp_path: Path) -> None:
-    wide, narrow = Shard(POLICY), Shard(POLICY)
+    wide, narrow = PlayedDecider(POLICY), PlayedDecider(POLICY)
     rows = table(list(range(3_000)), width=2_000)
     helped = with_helpers(rows, ["a/x"] * 3_000, [1] * 3_000)
     wide.folder = folder_of(Directory(str(tmp_path)), 1 << 16)
@@ -233,26 +233,26 @@ OWN = make_policy(
 def test_batch_reads_little_of_a_long_queue_though_rows_of_every_namespace_leave(policy: CompiledPolicy) -> None:
     rows = table(list(range(10_000)), width=1_000)
     names = [f"a/{number * 7 % 50}" for number in range(10_000)]
-    shard, directory = Shard(policy), CountedDirectory()
-    shard.folder = folder_of(directory, 1 << 16)
-    shard.batch(with_helpers(rows, names, [1_000] * 10_000))
+    decider, directory = PlayedDecider(policy), CountedDirectory()
+    decider.folder = folder_of(directory, 1 << 16)
+    decider.batch(with_helpers(rows, names, [1_000] * 10_000))
     file_bytes = sum(map(len, directory.files.values()))
     for _ in range(5):
         directory.parts.clear()
-        shard.folder = folder_of(directory, 1 << 16)
-        left = column(shard.batch().admitted, "id")
+        decider.folder = folder_of(directory, 1 << 16)
+        left = column(decider.batch().admitted, "id")
         assert 90 <= len(left) <= 200
         assert len({names[row] for row in left}) == 50  # type: ignore[call-overload]
         assert 0 < sum(size for _, _, size in directory.parts) <= file_bytes * 3 // 10
 
 
 def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path: Path) -> None:
-    shard, directory = Shard(POLICY), Directory(str(tmp_path))
-    first = column(shard.batch(ids(5_000, ["a/x"], [1])).admitted, "id")
-    assert not shard.stored.files.written
-    first += play(shard, directory, 0, 0, inline_bytes=0)
-    assert shard.stored.files.waiting
-    assert first + play(shard, directory, 0, 0) == list(range(301))
+    decider, directory = PlayedDecider(POLICY), Directory(str(tmp_path))
+    first = column(decider.batch(ids(5_000, ["a/x"], [1])).admitted, "id")
+    assert not decider.stored.files.written
+    first += play(decider, directory, 0, 0, inline_bytes=0)
+    assert decider.stored.files.waiting
+    assert first + play(decider, directory, 0, 0) == list(range(301))
 
 
 @pytest.mark.slow
@@ -260,44 +260,44 @@ def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path:
 @given(st.integers(0, 2**32))
 def test_checkpoint_that_is_put_back_finds_its_files(seed: int) -> None:
     draw, directory = random.Random(seed), CountedDirectory()
-    kept, number, shard = 4, 0, Shard(POLICY)
+    kept, number, decider = 4, 0, PlayedDecider(POLICY)
     total, left = 0, list[object]()
     retained: dict[int, tuple[bytes | None, int, int, int]] = {}
     for _ in range(40):
         if retained and draw.random() < 0.2:
             number = draw.choice(sorted(retained))
-            shard.state, total, shard.now_ms, taken = retained[number]
+            decider.state, total, decider.now_ms, taken = retained[number]
             del left[taken:]
         # As Spark does, forget the batches to which no checkpoint can be put back any more.
         retained = {batch: each for batch, each in retained.items() if number - kept < batch < number}
-        retained[number] = shard.state, total, shard.now_ms, len(left)
+        retained[number] = decider.state, total, decider.now_ms, len(left)
         number += 1
-        shard.epoch = number
-        again = shard.state, shard.now_ms
+        decider.epoch = number
+        again = decider.state, decider.now_ms
         count = draw.choice([0, 0, 30, 400])
-        found = play(shard, directory, total, count, kept_epochs=kept)
+        found = play(decider, directory, total, count, kept_epochs=kept)
         if draw.random() < 0.3:  # the batch runs again
-            state = shard.state
-            shard.state, shard.now_ms = again
-            assert play(shard, directory, total, count, kept_epochs=kept) == found
-            assert shard.state == state
+            state = decider.state
+            decider.state, decider.now_ms = again
+            assert play(decider, directory, total, count, kept_epochs=kept) == found
+            assert decider.state == state
         total += count
         left += found
     assert left == list(range(len(left)))
 
 
 def test_file_is_deleted_when_no_checkpoint_needs_it_and_not_before() -> None:
-    shard, directory = Shard(POLICY), CountedDirectory()
-    shard.epoch, emptied = 1, 0
-    play(shard, directory, 0, 350, kept_epochs=3)
+    decider, directory = PlayedDecider(POLICY), CountedDirectory()
+    decider.epoch, emptied = 1, 0
+    play(decider, directory, 0, 350, kept_epochs=3)
     while not emptied:
-        shard.epoch += 1
-        if not play(shard, directory, 0, 0, kept_epochs=3) or not len(shard.stored.state.queue):
-            emptied = shard.epoch
+        decider.epoch += 1
+        if not play(decider, directory, 0, 0, kept_epochs=3) or not len(decider.stored.state.queue):
+            emptied = decider.epoch
     counts = []
     for _ in range(5):
-        shard.epoch += 1
-        play(shard, directory, 0, 0, kept_epochs=3)
+        decider.epoch += 1
+        play(decider, directory, 0, 0, kept_epochs=3)
         counts.append(len(directory.files))
     assert counts[2:] == [0, 0, 0]
     assert min(counts[:2]) > 0
@@ -316,8 +316,8 @@ def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_operator_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
-    operator = ShardOperator(KEYS, is_explained=False, queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
+def test_decider_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
+    decider = Decider(is_explained=False, queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
     state: tuple[int, bytes] | None = None
     left, has_files = list[int](), list[bool]()
     for step in range(12):
@@ -325,13 +325,13 @@ def test_operator_keeps_waiting_rows_in_the_control_directory_and_deletes_them_t
         rows = batch(list(range(90)) if step == 0 else [], step=step)
         out = [
             (FrameKind(kind), bytes(frame))
-            for piece in operator((KEYS[SHARD],), pieces(rows, random.Random(step)), group)
+            for piece in decider((KEY,), pieces(rows, random.Random(step)), group)
             for kind, frame in zip(piece["kind"], piece["frame"], strict=True)
         ]
         version, block = group.get
         state = int(version), bytes(block)
         left += ids_of(out, FrameKind.ADMITTED)
-        has_files.append(any(path.is_file() for path in (tmp_path / FOLDER / str(SHARD)).iterdir()))
+        has_files.append(any(path.is_file() for path in (tmp_path / FOLDER).iterdir()))
     assert sorted(left) == list(range(90))
     assert has_files[0]
     assert not has_files[-1]

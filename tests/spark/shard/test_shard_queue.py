@@ -15,7 +15,7 @@ from spark_throttle.spark.shard import shard_queue
 from spark_throttle.spark.shard.queue_folder import QueueFolder
 from spark_throttle.spark.shard.shard_queue import ShardQueue, likely_order
 
-IN_STATE = QueueFolder(None, 0)
+IN_STATE = QueueFolder(None)
 
 
 def table(ids: list[int], *, width: int = 1, column: str = "id") -> pa.Table:

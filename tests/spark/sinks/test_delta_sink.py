@@ -47,7 +47,7 @@ class Sink:
     def __init__(self, root: Path, *, has_usage: bool = True, partition_columns: tuple[str, ...] = ("ns",)) -> None:
         self.root = root
         self.directory = Directory(str(root / "control"))
-        self.query = bind(self.directory, shards=2, direction="publish").query
+        self.query = bind(self.directory, direction="publish").query
         self.directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
         self.admitted = make_table(root / "admitted", ROWS, partition_columns=partition_columns)
         usage = Destination(str(make_table(root / "usage", USAGE)), is_table=True, schema_json=USAGE.json())

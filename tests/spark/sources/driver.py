@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 
-KEYS = (11,)
 START_MS = 1_760_000_000_000
 POLICIES = "{job: {publish: {messages_per_second: 100}}, namespaces: {a/x: {}, b/y: {}, c/z: {}}}"
 LIMIT = ReadAllAvailable()
@@ -52,8 +50,7 @@ class Driver:
     def start(self, **more: str) -> None:
         self.more |= more
         options = {
-            "controlpath": str(self.path), "direction": "publish", "shardkeys": json.dumps(KEYS),
-            "batchesretained": "100",
+            "controlpath": str(self.path), "direction": "publish", "batchesretained": "100",
         }  # fmt: skip
         options |= (
             self.more if {"policyfile", "policyobject"} & set(self.more) else {"policytext": POLICIES} | self.more

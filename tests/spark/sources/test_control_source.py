@@ -27,7 +27,6 @@ from spark_throttle.errors import (
     DamagedError,
     DrainedError,
     EpochMissingError,
-    ShardCountChangedError,
     TakenOverError,
 )
 from spark_throttle.files.storage import Directory
@@ -41,7 +40,7 @@ from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.object_store import object_store
-from tests.spark.sources.driver import KEYS, LIMIT, POLICIES, START_MS, Driver
+from tests.spark.sources.driver import LIMIT, POLICIES, START_MS, Driver
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
 def test_source_is_named_and_gives_frames() -> None:
     source = ThrottleControlSource({})
     assert source.name() == "throttle_control"
-    assert source.schema() == "shard int, kind int, frame binary"
+    assert source.schema() == "key int, kind int, frame binary"
 
 
 def test_initial_offset_is_always_the_same(driver: Driver) -> None:
@@ -71,7 +70,7 @@ def test_first_epoch_brings_the_decider_its_policy(driver: Driver) -> None:
     assert end["epoch"] == 1
     assert json.loads(json.dumps(end)) == end
     (row,) = driver.rows(start, end)
-    assert (row["shard"], row["kind"]) == (KEYS[0], FrameKind.GRANT)
+    assert row["kind"] == FrameKind.CONTROL
     control = unpack_control_row(row["frame"], "it")
     assert control.epoch == 1
     assert unpack_policy(control.policy or b"", "it").namespace_names.to_pylist() == ["a/x", "b/y", "c/z"]
@@ -195,10 +194,7 @@ def test_unbounded_query_never_waits(driver: Driver) -> None:
 
 def test_reader_is_bound_to_its_checkpoint(driver: Driver) -> None:
     driver.reader.initialOffset()
-    driver.start(shardkeys="[1, 2, 3]")
-    with pytest.raises(ShardCountChangedError):
-        driver.reader.initialOffset()
-    driver.start(shardkeys=json.dumps(KEYS), direction="dispatch")
+    driver.start(direction="dispatch")
     with pytest.raises(ConfigurationError, match="set direction='publish'"):
         driver.reader.initialOffset()
 
@@ -331,7 +327,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     service = PolicyService(DeltaStore.create(str(where)), clock_ms=lambda: 0)
     service.put("job", "", {"publish": {"messages_per_second": 100}}, Author("ann"))
     options = {
-        "controlpath": str(tmp_path / "control"), "direction": "publish", "shardkeys": json.dumps(KEYS),
+        "controlpath": str(tmp_path / "control"), "direction": "publish",
         "batchesretained": "100", "policystore": f"delta:{where}",
     }  # fmt: skip
     reader = ThrottleControlReader(options, clock=lambda: START_MS)

@@ -57,7 +57,6 @@ def test_bounds_of_the_queue_are_those_of_the_policies(tmp_path: Path) -> None:
     [
         ({"order_by": "id"}, r"order_by is 'id'; give a list of columns: \['id'\]"),
         ({"exchange": 5}, "exchange is 5; give a path, or a mapping"),
-        ({"shards": 0}, "shards is 0; give a number from 1 to"),
         ({"direction": "up"}, "direction is 'up'; give 'publish' or 'dispatch'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The source of grants and references: one offset pins both, and a batch that runs again reads the same."""
+"""The source of control rows and references: one offset pins both, and a batch that runs again reads the same."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from spark_throttle.spark.sources.reference_source import (
 )
 
 LIMIT: Any = None
-KEYS = (0, 2)
 
 
-class Grants(ThrottleControlReader):
-    """A reader of grants that says what it is told to say."""
+class Control(ThrottleControlReader):
+    """A reader of control rows that says what it is told to say."""
 
     def __init__(self, *answers: tuple[int, int | None]) -> None:
         super().__init__({})
@@ -55,7 +54,7 @@ class Grants(ThrottleControlReader):
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, str]:
     reading = FirstReading(
-        str(tmp_path / "in"), {"ns": pa.string(), "size": pa.int64()}, column("ns"), column("size"), (), {}, KEYS
+        str(tmp_path / "in"), {"ns": pa.string(), "size": pa.int64()}, column("ns"), column("size"), (), {}
     )
     return {
         "controlpath": str(tmp_path / "control"),
@@ -84,22 +83,22 @@ def test_offset_names_an_epoch_and_an_extent_and_a_new_process_reads_the_same(
     tmp_path: Path, options: dict[str, str]
 ) -> None:
     put(tmp_path, "a.parquet", ["t/a", "t/b"])
-    reader = ThrottleReferenceReader(options, control=Grants((1, None), (1, None), (1, None)))
+    reader = ThrottleReferenceReader(options, control=Control((1, None), (1, None), (1, None)))
     first = reader.initialOffset()
     second = reader.latestOffset(first, LIMIT)
     assert (second["control"], second["extent"]) == ({"epoch": 1, "file": "1"}, 1)
     put(tmp_path, "b.parquet", ["t/c"])
     third = reader.latestOffset(second, LIMIT)
     assert third["extent"] == 2
-    again = ThrottleReferenceReader(options, control=Grants())
+    again = ThrottleReferenceReader(options, control=Control())
     assert places(again, first, second) == [0, 1]
     assert places(again, second, third) == [1 << 32]
     assert places(again, first, third) == [0, 1, 1 << 32]
     assert again.partitions(second, second) == []
 
 
-def test_batch_without_a_new_file_brings_grants_alone(tmp_path: Path, options: dict[str, str]) -> None:
-    reader = ThrottleReferenceReader(options, control=Grants((0, None), (1, None)))
+def test_batch_without_a_new_file_brings_a_control_row_alone(tmp_path: Path, options: dict[str, str]) -> None:
+    reader = ThrottleReferenceReader(options, control=Control((0, None), (1, None)))
     start = reader.initialOffset()
     assert reader.latestOffset(start, LIMIT) == start, "nothing is due"
     end = reader.latestOffset(start, LIMIT)
@@ -109,21 +108,21 @@ def test_batch_without_a_new_file_brings_grants_alone(tmp_path: Path, options: d
 
 def test_query_that_ends_waits_for_tokens_but_not_while_files_are_left(tmp_path: Path, options: dict[str, str]) -> None:
     put(tmp_path, "a.parquet", ["t/a"])
-    grants = Grants((0, 700), (0, 700), (0, 600), (1, 500))
-    reader = ThrottleReferenceReader(options, control=grants)
+    control = Control((0, 700), (0, 700), (0, 600), (1, 500))
+    reader = ThrottleReferenceReader(options, control=control)
     reader.prepareForTriggerAvailableNow()
     put(tmp_path, "late.parquet", ["t/b"])
     start = reader.initialOffset()
     second = reader.latestOffset(start, LIMIT)
-    assert (second["extent"], grants.waits) == (1, [])
+    assert (second["extent"], control.waits) == (1, [])
     third = reader.latestOffset(second, LIMIT)
     assert (third["extent"], third["control"]["epoch"]) == (1, 1)
-    assert grants.waits == [700, 600]
+    assert control.waits == [700, 600]
 
 
 def test_folder_without_a_new_file_is_not_listed_at_every_trigger(tmp_path: Path, options: dict[str, str]) -> None:
     now = [0.0]
-    reader = ThrottleReferenceReader(options, control=Grants(), seconds=lambda: now[0])
+    reader = ThrottleReferenceReader(options, control=Control(), seconds=lambda: now[0])
     start = reader.initialOffset()
     assert reader.latestOffset(start, LIMIT) == start
     put(tmp_path, "a.parquet", ["t/a"])
@@ -134,9 +133,9 @@ def test_folder_without_a_new_file_is_not_listed_at_every_trigger(tmp_path: Path
 
 
 def test_source_is_known_by_its_name_and_passes_commits_on(options: dict[str, str]) -> None:
-    grants = Grants()
-    reader = ThrottleReferenceReader(options, control=grants)
+    control = Control()
+    reader = ThrottleReferenceReader(options, control=control)
     reader.commit({"control": {"epoch": 4, "file": "4"}, "extent": 2, "file": "x"})
-    assert grants.committed == [{"epoch": 4, "file": "4"}]
+    assert control.committed == [{"epoch": 4, "file": "4"}]
     assert reader.reportLatestOffset() is None
     assert ThrottleReferenceSource.name() == "throttle_references"

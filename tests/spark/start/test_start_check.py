@@ -43,7 +43,7 @@ class Job:
         self.root = root
         self.checkpoint = Directory(str(root / "checkpoint"))
         self.control = Directory(str(root / "checkpoint" / "throttle"))
-        self.manifest = bind(self.control, shards=2, direction="publish")
+        self.manifest = bind(self.control, direction="publish")
         self.control.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
         self.tables = {name: str(make_table(root / name, ROWS)) for name in ("admitted", "rejected")}
         self.tables["usage"] = str(make_table(root / "usage", USAGE))
@@ -454,7 +454,7 @@ def test_folder_of_dead_letters_takes_one_query_also_while_it_is_empty(job: Job,
     assert job.start(sinks) == job.start(sinks)
     another = Directory(str(tmp_path / "another" / "throttle"))
     theirs = replace(sinks, checkpoint=str(tmp_path / "another"))
-    manifest = bind(another, shards=1, direction="publish")
+    manifest = bind(another, direction="publish")
     with pytest.raises(CheckpointMismatchError, match=r"another query, by the mark .*give this query a folder"):
         check_start(another, manifest, theirs)
     (tmp_path / "dead").rename(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A query that starts for the first time has a state partition for each shard; one that goes on keeps what it has."""
+"""A query that starts for the first time has one state partition; one that goes on keeps what it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from spark_throttle.spark.start import state_partitions
-from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_for_each_shard
+from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_state_partition
 
 
 class Settings(dict[str, Any]):
@@ -36,23 +36,18 @@ def write_checkpoint(folder: Path, partitions: str) -> None:
     (folder / "offsets" / "0").write_text(f"v1\n{text}\n{{}}")
 
 
-@pytest.mark.parametrize(
-    ("asked", "shards", "given"), [({}, 8, 8), ({"shuffle": "200"}, 8, 8), ({"shuffle": "auto"}, 8, 8),
-                                   ({"shuffle": "2"}, 8, 2), ({"shuffle": "200"}, 1, 1)]
-)  # fmt: skip
-def test_new_query_has_a_state_partition_a_shard_or_what_shuffles_have_if_that_is_fewer(
-    tmp_path: Path, asked: dict[str, str], shards: int, given: int
-) -> None:
+@pytest.mark.parametrize("asked", [{}, {"shuffle": "200"}, {"shuffle": "auto"}, {"shuffle": "1"}])
+def test_new_query_has_one_state_partition_whatever_shuffles_have(tmp_path: Path, asked: dict[str, str]) -> None:
     spark = session(**asked)
     before = dict(spark.conf)
-    with one_for_each_shard(spark, str(tmp_path / "new"), shards):
-        assert spark.conf == before | {STATE_PARTITIONS: given}
+    with one_state_partition(spark, str(tmp_path / "new")):
+        assert spark.conf == before | {STATE_PARTITIONS: 1}
     assert spark.conf == before, "of the session nothing changes"
 
 
 def test_session_is_as_it_was_if_the_query_does_not_start(tmp_path: Path) -> None:
     spark = session()
-    with pytest.raises(OSError, match="no"), one_for_each_shard(spark, str(tmp_path / "new"), 8):
+    with pytest.raises(OSError, match="no"), one_state_partition(spark, str(tmp_path / "new")):
         raise OSError("no")
     assert not spark.conf
 
@@ -63,7 +58,7 @@ def test_query_starts_with_what_the_session_has_where_the_setting_is_forbidden(t
 
     spark = session(shuffle="200")
     spark.conf.set = refuse
-    with one_for_each_shard(spark, str(tmp_path / "new"), 8):
+    with one_state_partition(spark, str(tmp_path / "new")):
         assert spark.conf == {SHUFFLE_PARTITIONS: "200"}
 
 
@@ -72,48 +67,49 @@ def test_query_that_a_listener_starts_while_another_starts_does_not_wait_for_eve
 ) -> None:
     monkeypatch.setattr(state_partitions, "_PATIENCE_SECONDS", 0.01)
     spark = session()
-    with one_for_each_shard(spark, str(tmp_path / "one"), 8):
-        with one_for_each_shard(spark, str(tmp_path / "other"), 3):
-            assert spark.conf == {STATE_PARTITIONS: 8}
-        assert spark.conf == {STATE_PARTITIONS: 8}
+    with one_state_partition(spark, str(tmp_path / "one")):
+        with one_state_partition(spark, str(tmp_path / "other")):
+            assert spark.conf == {STATE_PARTITIONS: 1}
+        assert spark.conf == {STATE_PARTITIONS: 1}
     assert not spark.conf
-    with one_for_each_shard(spark, str(tmp_path / "third"), 2):
-        assert spark.conf == {STATE_PARTITIONS: 2}
+    with one_state_partition(spark, str(tmp_path / "third")):
+        assert spark.conf == {STATE_PARTITIONS: 1}
 
 
 def test_number_that_the_session_has_for_state_is_kept(tmp_path: Path) -> None:
     spark = session(state="5")
-    with one_for_each_shard(spark, str(tmp_path / "new"), 8):
+    with one_state_partition(spark, str(tmp_path / "new")):
         assert spark.conf == {STATE_PARTITIONS: "5"}
     assert spark.conf == {STATE_PARTITIONS: "5"}
 
 
-@pytest.mark.parametrize(("kept", "is_warned"), [("200", True), ("9", True), ("8", False), ("2", False)])
+@pytest.mark.parametrize(("kept", "is_warned"), [("200", True), ("2", True), ("1", False)])
 def test_checkpoint_keeps_its_number_and_empty_partitions_are_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: str, is_warned: bool
 ) -> None:
     write_checkpoint(tmp_path, kept)
     spark = session(shuffle="200")
-    with one_for_each_shard(spark, str(tmp_path), 8):
+    with one_state_partition(spark, str(tmp_path)):
         assert spark.conf == {SHUFFLE_PARTITIONS: "200"}
-    said = f"began with {kept} state partitions, of which the throttle's shards use 8 at most"
+    said = f"began with {kept} state partitions, of which the throttle uses one"
     assert (said in caplog.text) == is_warned
     assert bool(caplog.records) == is_warned
 
 
-def test_queries_that_start_at_once_in_one_session_have_each_its_own_number(tmp_path: Path) -> None:
+def test_queries_that_start_at_once_in_one_session_wait_for_each_other(tmp_path: Path) -> None:
     spark = session()
     has_entered, seen = Event(), []
 
     def start_other() -> None:
-        with one_for_each_shard(spark, str(tmp_path / "other"), 3):
+        with one_state_partition(spark, str(tmp_path / "other")):
             seen.append(spark.conf[STATE_PARTITIONS])
             has_entered.set()
 
-    with one_for_each_shard(spark, str(tmp_path / "one"), 8):
+    with one_state_partition(spark, str(tmp_path / "one")):
         other = Thread(target=start_other)
         other.start()
         assert not has_entered.wait(0.05)
-        assert spark.conf[STATE_PARTITIONS] == 8
+        assert spark.conf[STATE_PARTITIONS] == 1
     other.join(10)
-    assert seen == [3]
+    assert seen == [1]
+    assert not spark.conf

@@ -1,4 +1,4 @@
-"""One shard without Spark: rows as they arrive in frames, control rows, batch after batch."""
+"""One decider without Spark: rows as they arrive in frames, control rows, batch after batch."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def group_state(state: tuple[int, bytes] | None, now_ms: int) -> GroupState:
 
 
 @dataclass
-class Shard:
-    """A shard that is played by hand through `run_batch`."""
+class PlayedDecider:
+    """A decider that is played by hand through `run_batch`."""
 
     policy: CompiledPolicy
     now_ms: int = START_MS
