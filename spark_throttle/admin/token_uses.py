@@ -9,18 +9,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from spark_throttle.errors import FileUnusableError, StoredFormatError
 from spark_throttle.files.private_file import locked, read_private, replace_private
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.record import Count, of_json, to_json
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
 SAVE_EVERY_MS: Final = 60_000
 """Time between two writes of the file, and so how late it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTokens:
+    """What the file holds."""
+
+    used: dict[str, Count]
+    """The time of each token's last use, in ms, by id."""
 
 
 class TokenUses:
@@ -76,8 +84,8 @@ class TokenUses:
             try:
                 with locked(self.path, is_waiting=False):
                     used = _newest(self._read(), self._unsaved)
-                    kept = {token_id: at_ms for token_id, at_ms in sorted(used.items()) if token_id in known}
-                    replace_private(self.path, versioned(FORMAT, {"used": kept}) + b"\n")
+                    kept = {token_id: at_ms for token_id, at_ms in used.items() if token_id in known}
+                    replace_private(self.path, to_json(UsedTokens(kept)) + b"\n")
             except BlockingIOError:
                 return  # another server saves its own; the next time is soon enough
             except FileUnusableError as error:
@@ -88,23 +96,12 @@ class TokenUses:
     def _read(self) -> dict[str, int]:
         try:
             text = read_private(self.path)
-            return (
-                {}
-                if text is None
-                else parse_versioned(
-                    text, f"the file {self.path}", FORMAT, _times, remedy="the next time of use writes it anew"
-                )
-            )
+            if text is None:
+                return {}
+            return of_json(UsedTokens, text, f"the file {self.path}", remedy="the next time of use writes it anew").used
         except (FileUnusableError, StoredFormatError) as error:
             logger.warning("when tokens were last used is not known: %s", error)
             return {}
-
-
-def _times(fields: dict[str, object]) -> dict[str, int]:
-    used = fields["used"]
-    if not isinstance(used, dict) or not all(type(at_ms) is int and at_ms >= 0 for at_ms in used.values()):
-        raise TypeError("used holds no times")
-    return used
 
 
 def _newest(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -13,10 +13,9 @@ that name.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 Difference: TypeAlias = tuple[str, str, str]
 """The name of what differs, its old text and its new text."""
@@ -39,8 +38,8 @@ class Definition:
 
     Examples
     --------
-    >>> old = Definition({"namespace": "ns", "order_by[0]": "id"}, {"id": "bigint", "ns": "string"})
-    >>> new = Definition({"namespace": "ns", "order_by[0]": "negative(id)"}, {"id": "bigint", "ns": "string"})
+    >>> old = Definition({"namespace": "ns", "order_by[0]": "id"}, (("id", "bigint"), ("ns", "string")))
+    >>> new = Definition({"namespace": "ns", "order_by[0]": "negative(id)"}, old.columns)
     >>> old.differences(new)
     [('order_by[0]', 'id', 'negative(id)')]
     """
@@ -48,8 +47,8 @@ class Definition:
     expressions: Mapping[str, str]
     """Texts of the expressions, by the name of the argument."""
 
-    columns: Mapping[str, str]
-    """Types of the stream's columns, in their order."""
+    columns: tuple[tuple[str, str], ...]
+    """The names and the types of the stream's columns, in their order."""
 
     ties: str = ""
     """Digest of how rows that are equal in the order are distinguished; it means nothing to a reader."""
@@ -63,12 +62,11 @@ class Definition:
     def differences(self, new: Definition) -> list[Difference]:
         """Return the differences by which `new` would decide otherwise."""
         found = [*_differing("", self.expressions, new.expressions)]
-        found += _differing("column ", self.columns, new.columns)
+        found += _differing("column ", dict(self.columns), dict(new.columns))
         if not found and self.ties != new.ties:
-            is_reordered = list(self.columns) != list(new.columns)
             found.append(
-                ("the order of the columns", ", ".join(self.columns), ", ".join(new.columns))
-                if is_reordered
+                ("the order of the columns", _names(self.columns), _names(new.columns))
+                if self.columns != new.columns
                 else ("the hash of a row", self.ties, new.ties)
             )
         return [*found, *_differing("", self.settings, new.settings)]
@@ -77,33 +75,9 @@ class Definition:
         """Return the kinds of rows that go elsewhere in `new`."""
         return list(_differing("", self.targets, new.targets))
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields that `from_fields` takes."""
-        return {
-            "expressions": dict(self.expressions),
-            "columns": dict(self.columns),
-            "ties": self.ties,
-            "settings": dict(self.settings),
-            "targets": dict(self.targets),
-        }
 
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Definition:
-        """Return the definition that `to_fields` wrote."""
-        expressions, columns, settings, targets = (
-            {str(k): str(v) for k, v in fields[name].items()}
-            for name in ("expressions", "columns", "settings", "targets")
-        )
-        return cls(expressions, columns, str(fields["ties"]), settings, targets)
-
-    def to_json(self) -> str:
-        """Return the definition as text."""
-        return json.dumps(self.to_fields())
-
-    @classmethod
-    def from_json(cls, text: str) -> Definition:
-        """Return the definition that `to_json` wrote."""
-        return cls.from_fields(json.loads(text))
+def _names(columns: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(name for name, _ in columns)
 
 
 def _differing(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:

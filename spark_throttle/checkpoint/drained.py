@@ -6,34 +6,31 @@ killed, is refused as well. It names the attempt by which a Delta table recogniz
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 from spark_throttle.errors import DrainedError
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.typed_fields import short_text, true_or_false, whole_number
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Count, Name, Within, to_json
 
 NAME: Final = "drained.json"
-FORMAT: Final = 1
-
-_LONGEST_PLACE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
     """Where the waiting rows of a checkpoint went."""
 
-    batch: int
+    batch: Count
     """The last committed batch, after which the rows waited."""
 
-    into: str
+    into: Annotated[str, Within(1, 10_000)]
     """The place of the rows."""
 
-    written_as: str
+    written_as: Name
     """Their format, in Spark's word: ``delta`` or ``parquet``."""
 
-    attempt: str
+    attempt: Name
     """A name that no other drain has."""
 
     is_finished: bool = False
@@ -50,20 +47,12 @@ def read_drained(directory: Directory) -> Drained | None:
     DamagedError
         If it cannot be read.
     """
-    return read_versioned(directory, NAME, "the note of what was drained", FORMAT, _parsed)
-
-
-def _parsed(fields: dict[str, Any]) -> Drained:
-    return Drained(
-        whole_number(fields, "batch"), short_text(fields, "into", least=1, most=_LONGEST_PLACE),
-        short_text(fields, "written_as", least=1), short_text(fields, "attempt", least=1),
-        true_or_false(fields, "is_finished"),
-    )  # fmt: skip
+    return read_note(directory, NAME, Drained, "the note of what was drained")
 
 
 def write_drained(directory: Directory, drained: Drained) -> None:
     """Write the note over the one before."""
-    directory.write(NAME, versioned(FORMAT, asdict(drained)))
+    directory.write(NAME, to_json(drained))
 
 
 def forget_drained(directory: Directory) -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
 
 from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.errors import ConfigurationError, DamagedError
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.typed_fields import short_text
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Name, to_json
 
 _NAME = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
-FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """The identity of a throttled query."""
 
-    query: str
+    query: Name
     """The query's name in the transactions of its sinks; it lives and dies with the checkpoint.
 
     A number appended to it (``…-1``) counts how often the checkpoint and the sinks were put back together: the sinks
@@ -30,18 +28,16 @@ class Manifest:
     """
 
     direction: str
+    """``publish`` or ``dispatch``."""
+
+    def __post_init__(self) -> None:
+        if self.direction not in _DIRECTIONS:
+            raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
 
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
-    return read_versioned(directory, _NAME, "the manifest", FORMAT, _parsed)
-
-
-def _parsed(fields: dict[str, Any]) -> Manifest:
-    direction = short_text(fields, "direction")
-    if direction not in _DIRECTIONS:
-        raise ValueError(f"direction is none of {', '.join(_DIRECTIONS)}")
-    return Manifest(short_text(fields, "query", least=1), direction)
+    return read_note(directory, _NAME, Manifest, "the manifest")
 
 
 def bound_manifest(directory: Directory) -> Manifest:
@@ -136,4 +132,4 @@ def refuse_unbound(manifest: Manifest, *, direction: str) -> None:
 
 
 def _write(directory: Directory, manifest: Manifest) -> None:
-    directory.write(_NAME, versioned(FORMAT, asdict(manifest)))
+    directory.write(_NAME, to_json(manifest))

@@ -10,41 +10,33 @@ The name of a batch's file has the batch's number and its time by Spark's log, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
-from spark_throttle.core.arithmetic.packing import pack, unpack
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 
 OFFERED_FOLDER: Final = "offered"
-_KIND, _VERSION = "offr", 1
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRows:
+    """What the file of a batch holds."""
+
+    messages: dict[str, int]
+    """How many rows are offered, by destination."""
 
 
 def note_offered(control: Directory, batch: int, batch_ms: int, offered: Mapping[str, int]) -> None:
     """Note how many rows a batch offers, by destination; a destination that is not in it is offered all."""
-    control.write(_name(batch, batch_ms), pack_offered(offered))
+    control.write(_name(batch, batch_ms), pack(OfferedRows(dict(offered))))
 
 
 def noted_offered(control: Directory, batch: int, batch_ms: int) -> dict[str, int] | None:
     """Return what the last attempt at a batch noted; `None` if none offered less than all rows."""
-    name = _name(batch, batch_ms)
-    content = control.read(name)
-    return None if content is None else unpack_offered(content, f"the file {control.shown(name)}")
-
-
-def pack_offered(offered: Mapping[str, int]) -> bytes:
-    """Return numbers of rows by destination as a block."""
-    names = sorted(offered)
-    messages = np.array([offered[name] for name in names], dtype=np.int64)
-    return pack(_KIND, _VERSION, {"names": pa.array(names, pa.string()), "messages": messages})
-
-
-def unpack_offered(block: bytes, what: str) -> dict[str, int]:
-    """Return what `pack_offered` packed."""
-    f = unpack(block, _KIND, _VERSION, what)
-    return dict(zip(f.names("names").to_pylist(), f.integers("messages").tolist(), strict=True))
+    found = read_block(control, _name(batch, batch_ms), OfferedRows)
+    return None if found is None else found.messages
 
 
 def _name(batch: int, batch_ms: int) -> str:

@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.definition import FUNCTION, NOTHING, Definition, shown
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DefinitionChangedError
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Count, to_json
 
 NAME: Final = "begun.json"
-FORMAT: Final = 1
-
 _COUNTS: Final = (
     "(by the stream, by a function that it calls, or by another release) the digest of each namespace's rows"
 )
@@ -34,7 +33,7 @@ _COUNTS: Final = (
 class OpenBatch:
     """A batch that may be in its sinks already."""
 
-    batch: int
+    batch: Count
     decided: str
     """Digest of how many messages of each namespace came and left; empty where not all of them were counted."""
 
@@ -51,21 +50,12 @@ def read_open_batch(directory: Directory) -> OpenBatch | None:
     DamagedError
         If it cannot be read.
     """
-    return read_versioned(
-        directory,
-        NAME,
-        "the begun batch",
-        FORMAT,
-        lambda fields: OpenBatch(
-            int(fields["batch"]), str(fields["decided"]), Definition.from_fields(fields["definition"])
-        ),
-    )
+    return read_note(directory, NAME, OpenBatch, "the begun batch")
 
 
 def write_open_batch(directory: Directory, begun: OpenBatch) -> None:
     """Note that a batch is about to reach its sinks."""
-    fields = {"batch": begun.batch, "decided": begun.decided, "definition": begun.definition.to_fields()}
-    directory.write(NAME, versioned(FORMAT, fields))
+    directory.write(NAME, to_json(begun))
 
 
 def decided_digest(reports: Iterable[UsageReport]) -> str:

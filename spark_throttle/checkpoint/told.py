@@ -7,19 +7,22 @@ again, because a checkpoint can be put back, are kept; none of them is listed on
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
+from dataclasses import dataclass
 
-from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.shares.destinations import Told
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 
 _FOLDER = "told"
-_KIND, _VERSION = "told", 2
-"""Version 2 added until when destinations asked not to be called; it is written where one did."""
 
-_NUMBERS = ("accepted", "refused", "part", "quiet_ms", "refused_for_ms", "unsent_messages")
-_CLOSED = "closed_until_ms"
+
+@dataclass(frozen=True, slots=True)
+class ToldInBatch:
+    """What the file of a batch holds."""
+
+    by_group: dict[str, Told]
+    """What each destination said, by its resource group."""
 
 
 def write_told(directory: Directory, batch: int, told: dict[str, Told]) -> None:
@@ -27,29 +30,13 @@ def write_told(directory: Directory, batch: int, told: dict[str, Told]) -> None:
     if not told:
         directory.delete(_name(batch))
         return
-    directory.write(_name(batch), pack_told(told))
-
-
-def pack_told(told: dict[str, Told]) -> bytes:
-    """Return what destinations said as a block."""
-    is_closed = any(each.closed_until_ms for each in told.values())
-    names = (*_NUMBERS, _CLOSED) if is_closed else _NUMBERS
-    numbers = {name: np.array([getattr(each, name) for each in told.values()], dtype=np.int64) for name in names}
-    return pack(_KIND, _VERSION if is_closed else 1, {"names": pa.array(told, pa.string()), **numbers})
-
-
-def unpack_told(block: bytes, what: str) -> dict[str, Told]:
-    """Return what `pack_told` packed."""
-    f = unpack(block, _KIND, _VERSION, what)
-    names = (*_NUMBERS, _CLOSED) if f.has(_CLOSED) else _NUMBERS
-    rows = zip(*(f.integers(name).tolist() for name in names), strict=True)
-    return {name: Told(*row) for name, row in zip(f.names("names").to_pylist(), rows, strict=True)}
+    directory.write(_name(batch), pack(ToldInBatch(told)))
 
 
 def read_told(directory: Directory, batch: int) -> dict[str, Told]:
     """Return what the destinations of a batch said."""
-    content = directory.read(_name(batch))
-    return {} if content is None else unpack_told(content, f"the file {directory.shown(_name(batch))}")
+    found = read_block(directory, _name(batch), ToldInBatch)
+    return {} if found is None else found.by_group
 
 
 def forget_told(directory: Directory, *, but_newest: int) -> None:

@@ -18,21 +18,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-
 from spark_throttle.checkpoint.offered import OFFERED_FOLDER
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms
-from spark_throttle.core.arithmetic.packing import Field, pack, unpack
 from spark_throttle.errors import ConfigurationError, UnsentCallsError
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 
 _FOLDER: Final = "unsent"
-_KIND, _VERSION = "unst", 2
-"""Version 2 added in whose names calls were refused; it is written where one was in another than its destination's."""
-
 _GIVEN_UP: Final = "given_up"
-_GIVEN_UP_KIND, _GIVEN_UP_VERSION = "gvup", 1
 _PRUNED_EVERY: Final = 50
 
 
@@ -60,68 +54,36 @@ class UnsentCalls:
     """By namespace."""
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUpCalls:
+    """What a batch gives up."""
+
+    keys: tuple[str, ...]
+    """Those of the calls, ascending."""
+
+
 def write_unsent(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:
     """Write what is unsent after a batch; if nothing is, remove what an earlier attempt at it left."""
     if calls.tables:
-        control.write(_name(batch, batch_ms), pack_unsent(calls))
+        control.write(_name(batch, batch_ms), pack(calls))
     else:
         control.delete(_name(batch, batch_ms))
 
 
 def read_unsent(control: Directory, batch: int, batch_ms: int | None) -> UnsentCalls | None:
     """Return what is unsent after a batch, whose time is `None` if there was none; `None` if nothing is."""
-    content = None if batch_ms is None else control.read(_name(batch, batch_ms))
-    if content is None or batch_ms is None:
-        return None
-    return unpack_unsent(content, f"the file {control.shown(_name(batch, batch_ms))}")
-
-
-def pack_unsent(calls: UnsentCalls) -> bytes:
-    """Return calls as a block."""
-    version, more = 1, dict[str, Field]()
-    if calls.held:
-        version, more = _VERSION, {
-            "held_names": pa.array(list(calls.held), pa.string()),
-            "held_scopes": pa.array([each.scope for each in calls.held.values()], pa.string()),
-            "held_until_ms": np.array([each.until_ms for each in calls.held.values()], dtype=np.int64),
-        }  # fmt: skip
-    return pack(_KIND, version, {
-        "target": calls.target, "messages": calls.messages, "tables": calls.tables, **more,
-    })  # fmt: skip
-
-
-def unpack_unsent(block: bytes, what: str) -> UnsentCalls:
-    """Return what `pack_unsent` packed."""
-    f = unpack(block, _KIND, _VERSION, what)
-    held = dict[str, Held]()
-    if f.has("held_names"):
-        names, scopes = (f.names(name).to_pylist() for name in ("held_names", "held_scopes"))
-        times_ms = f.integers("held_until_ms").tolist()
-        held = {name: Held(*each) for name, *each in zip(names, scopes, times_ms, strict=True)}
-    return UnsentCalls(f.text("target"), f.integer("messages"), f.blobs("tables"), held)
+    return None if batch_ms is None else read_block(control, _name(batch, batch_ms), UnsentCalls)
 
 
 def note_given_up(control: Directory, batch: int, batch_ms: int, keys: Iterable[str]) -> None:
     """Note the keys of the calls that a batch gives up."""
-    control.write(_name(batch, batch_ms, _GIVEN_UP), pack_given_up(keys))
+    control.write(_name(batch, batch_ms, _GIVEN_UP), pack(GivenUpCalls(tuple(sorted(keys)))))
 
 
 def noted_given_up(control: Directory, batch: int, batch_ms: int) -> frozenset[str] | None:
     """Return the keys of the calls that an earlier attempt at a batch gave up; `None` if none came so far."""
-    name = _name(batch, batch_ms, _GIVEN_UP)
-    content = control.read(name)
-    return None if content is None else unpack_given_up(content, f"the file {control.shown(name)}")
-
-
-def pack_given_up(keys: Iterable[str]) -> bytes:
-    """Return the keys of calls as a block."""
-    return pack(_GIVEN_UP_KIND, _GIVEN_UP_VERSION, {"keys": pa.array(sorted(keys), pa.string())})
-
-
-def unpack_given_up(block: bytes, what: str) -> frozenset[str]:
-    """Return what `pack_given_up` packed."""
-    fields = unpack(block, _GIVEN_UP_KIND, _GIVEN_UP_VERSION, what)
-    return frozenset(fields.names("keys").to_pylist())
+    found = read_block(control, _name(batch, batch_ms, _GIVEN_UP), GivenUpCalls)
+    return None if found is None else frozenset(found.keys)
 
 
 def forget_unsent(control: Directory, *, batch: int, batches_kept: int) -> None:

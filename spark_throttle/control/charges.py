@@ -19,11 +19,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from spark_throttle.control.batch_files import batch_files, batch_of
-from spark_throttle.core.charges_codec import pack_charges, unpack_charges
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack, unpack
 
 _FOLDER, _PUT_AWAY = "charges", "settled-charges"
+
+_IF_DAMAGED = "delete it: what it charged is then charged to nobody"
+"""No decision rests on it yet, so the checkpoint is whole without it."""
 
 
 def write_charges(directory: Directory, batch: int, charges: TimeCharges, *, part: str) -> None:
@@ -34,7 +37,7 @@ def write_charges(directory: Directory, batch: int, charges: TimeCharges, *, par
     part
         Distinguishes the files of one batch, as a function and a task do. It may have no slash.
     """
-    directory.write(f"{_FOLDER}/{batch:012d}.{part}", pack_charges(charges))
+    directory.write(f"{_FOLDER}/{batch:012d}.{part}", pack(charges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCha
         content = directory.read(f"{_FOLDER}/{name}")
         if content is not None:
             what = f"the charges of processing time in {directory.shown(f'{_FOLDER}/{name}')}"
-            found[batch_of(name)].append(unpack_charges(content, what))
+            found[batch_of(name)].append(unpack(TimeCharges, content, what, remedy=_IF_DAMAGED))
     return {batch: TimeCharges.sum_of(parts) for batch, parts in sorted(found.items())}
 
 
@@ -101,7 +104,7 @@ def put_away_charges(directory: Directory, *, before_batch: int) -> None:
     away = {batch_of(name) for name in batch_files(directory, _PUT_AWAY, from_batch=batch_of(names[0]))}
     for batch, charges in read_charges(directory, after_batch=batch_of(names[0]) - 1).items():
         if batch < before_batch and batch not in away:  # else a run that was killed here has deleted some of its parts
-            directory.write(f"{_PUT_AWAY}/{batch:012d}", pack_charges(charges))
+            directory.write(f"{_PUT_AWAY}/{batch:012d}", pack(charges))
     for name in names:
         directory.delete(f"{_FOLDER}/{name}")
 

@@ -8,15 +8,14 @@ process, and thus its sign, but it asks for nothing.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.typed_fields import MOST_MS, short_text, true_or_false, whole_number
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Count, Name, WallMs, Within, to_json
 
 NAME: Final = "alive.json"
-FORMAT: Final = 1
 
 SIGN_INTERVAL_MS: Final = 10_000
 """How often a job gives a sign of life. On an object store that is one read and one write of a small file each time."""
@@ -25,62 +24,52 @@ MOST_INTERVAL_MS: Final = 86_400_000
 """A sign that says it is given less often than once a day is damaged: its job would never count as silent."""
 
 
-MOST_CORES: Final = 10_000_000
-
-
 @dataclass(frozen=True, slots=True)
 class SignOfLife:
     """What a job's driver last wrote about itself."""
 
-    run: str
+    run: Name
     """The run that gave the sign (`run_fence`); of two runs, only the directory's owner counts."""
 
-    number: int
+    number: Count
     """How many signs the run had given before this one."""
 
-    interval_ms: int
+    interval_ms: Annotated[int, Within(1, MOST_INTERVAL_MS)]
     """How often the run gives a sign."""
 
-    wall_ms: int
+    wall_ms: WallMs
     """When the sign was given, by the wall clock of the job's machine."""
 
-    steady_ms: int
+    steady_ms: WallMs
     """The same by its steady clock, which only a reader on the same boot of the same machine can compare."""
 
-    boot: str
+    boot: Annotated[str, Within(0, 1000)]
     """An id of the machine start from which the steady clock counts."""
 
-    asked_ms: int
+    asked_ms: WallMs
     """How long before the sign Spark had last asked for a batch."""
 
-    longest_pause_ms: int
+    longest_pause_ms: WallMs
     """The longest time between two such calls in this run: a trigger or a batch may take that long."""
 
     has_ended: bool = False
     """Whether the query ended in good order after this sign."""
 
-    cores: int | None = None
-    """The cores of the job's cluster when its run began; `None` where an older release gave the sign."""
+    cores: Annotated[int, Within(1, 10_000_000)] | None = None
+    """The cores of the job's cluster when its run began; `None` where nobody knows them."""
+
+    def __post_init__(self) -> None:
+        # The steady clock counts from the start of the machine, so nothing of the run is longer ago than that.
+        for name in ("asked_ms", "longest_pause_ms"):
+            if getattr(self, name) > self.steady_ms:
+                raise ValueError(f"{name} is {getattr(self, name)}, and the machine has run for {self.steady_ms} ms")
 
 
 def write_sign_of_life(directory: Directory, sign: SignOfLife) -> None:
     """Write a sign of life over the one before."""
-    directory.write(NAME, versioned(FORMAT, asdict(sign)))
+    directory.write(NAME, to_json(sign))
 
 
 def read_sign_of_life(directory: Directory) -> SignOfLife | None:
-    """Return the newest sign of life; `None` where a job of an older release wrote none."""
-    return read_versioned(directory, NAME, "the sign of life", FORMAT, _parsed)
-
-
-def _parsed(fields: dict[str, Any]) -> SignOfLife:
-    # The steady clock counts from the start of the machine, so nothing of the run is longer ago than that.
-    steady_ms = whole_number(fields, "steady_ms", most=MOST_MS)
-    return SignOfLife(
-        short_text(fields, "run", least=1), whole_number(fields, "number"),
-        whole_number(fields, "interval_ms", least=1, most=MOST_INTERVAL_MS),
-        whole_number(fields, "wall_ms", most=MOST_MS), steady_ms, short_text(fields, "boot"),
-        whole_number(fields, "asked_ms", most=steady_ms),
-        whole_number(fields, "longest_pause_ms", most=steady_ms), true_or_false(fields, "has_ended"),
-        None if fields.get("cores") is None else whole_number(fields, "cores", least=1, most=MOST_CORES),
-    )  # fmt: skip
+    """Return the newest sign of life; `None` where the job gave none."""
+    return read_note(directory, NAME, SignOfLife, "the sign of life")

@@ -176,7 +176,7 @@ class Peers:
     def on_other_terms(self) -> list[ShareReport]:
         """The reports of live peers that share by other settings than this job."""
         live = [peer.report for peer in self._known.values() if not peer.is_dead]
-        return [report for report in live if report.terms not in (None, self._settings.terms)]
+        return [report for report in live if report.terms != self._settings.terms]
 
     def _may_be_dead(self, member: str) -> bool:
         return all(unknown.is_dead for stem, unknown in self._unknown.items() if member_of(stem) == member)

@@ -13,24 +13,18 @@ to any earlier state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from spark_throttle.core.arithmetic.packing import BlockFields, Field, pack, unpack
 from spark_throttle.core.arithmetic.rate_codes import Codes, decode
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.errors import DamagedError, StoredFormatError
+from spark_throttle.record import pack, unpack
 from spark_throttle.sharing.settings import ShareTerms
-
-REPORT_VERSION = 2
-"""The format of heads; those of version 1 name no runs."""
-
-BASE_VERSION = 1
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Weights: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
@@ -209,8 +203,7 @@ class Mark:
     """A number that grows with every start of the job, and whenever the job falls to its floor."""
 
     run: int
-    """Random bits drawn when the process started: they distinguish processes that took the same incarnation. 0 in the
-    reports of releases that drew none."""
+    """Random bits drawn when the process started: they distinguish processes that took the same incarnation."""
 
     number: int
     """A count of the reports of a run, over all its incarnations."""
@@ -237,8 +230,8 @@ class ShareReport:
     """By member: the last report that the job had seen from it; in a report that was read, only that of the reader."""
 
     rows: ScopeRows
-    terms: ShareTerms | None = None
-    """What the job shares by; `None` in the reports of releases that did not say."""
+    terms: ShareTerms
+    """What the job shares by."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,78 +246,72 @@ class Head:
     """Scopes that the base has and the report lacks."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredRows:
+    """Scopes as they are stored: `ScopeRows`, with weights of one type."""
+
+    ids: Int64s
+    claim: Codes
+    floor: Bytes
+    usage: Codes
+    bins: Bytes
+    bin_demand: Codes
+    bin_weight: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, rows: ScopeRows) -> StoredRows:
+        """Return rows as they are stored."""
+        weight = rows.bin_weight.astype(np.uint32, copy=False)
+        return cls(rows.ids, rows.claim, rows.floor, rows.usage, rows.bins, rows.bin_demand, weight)
+
+    def rows(self) -> ScopeRows:
+        """Return the rows."""
+        return ScopeRows(self.ids, self.claim, self.floor, self.usage, self.bins, self.bin_demand, self.bin_weight)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredHead:
+    """A head as it is stored."""
+
+    member: str
+    name: str
+    published_ms: int
+    base: int
+    seen: pa.StringArray
+    """The members of which the job has seen a report."""
+
+    marks: Int64s
+    """Shape (1 + seen, 3): the mark of the report itself, then of those seen, each by the fields of `Mark`."""
+
+    removed: Int64s
+    rows: StoredRows
+    terms: ShareTerms
+
+
 def pack_head(head: Head) -> bytes:
     """Return a head as a block."""
     report = head.report
-    marks = [part for mark in (report.mark, *report.seen.values()) for part in astuple(mark)]
-    # Few fields: each costs a reader more than a row, and it reads the head of every job in every cycle.
-    fields: dict[str, Field] = {
-        "words": "\n".join([report.member, report.name, *report.seen]),
-        "numbers": np.array([report.published_ms, head.base, *marks], dtype=np.int64),
-        "removed": head.removed, "rows": _pack_rows(report.rows),
-    }  # fmt: skip
-    if report.terms is not None:
-        # Releases that do not know the field pass it over: the version stays, so that jobs can be upgraded one by one.
-        fields["terms"] = np.array(astuple(report.terms), dtype=np.int64)
-    return pack("shrh", REPORT_VERSION, fields)
+    marks = np.array([astuple(mark) for mark in (report.mark, *report.seen.values())], dtype=np.int64)
+    return pack(StoredHead(
+        report.member, report.name, report.published_ms, head.base, pa.array(report.seen, pa.string()), marks,
+        head.removed, StoredRows.of(report.rows), report.terms,
+    ))  # fmt: skip
 
 
-def unpack_head(block: bytes, what: str, reader: str | None = None) -> Head:
-    """Return what `pack_head` stored; if a reader is named, `seen` holds only the job's mark for that reader."""
-    with _understanding(what):
-        f = unpack(block, "shrh", REPORT_VERSION, what)
-        member, name, *members = f.text("words").split("\n")
-        published_ms, base, *numbers = f.integers("numbers").tolist()
-        if f.version == 1:
-            numbers = [each for at in range(0, len(numbers), 2) for each in (numbers[at], 0, numbers[at + 1])]
-        mark, *marks = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
-        seen = {who: Mark(*each) for who, each in zip(members, marks, strict=True) if reader in (None, who)}
-        terms = ShareTerms(*f.integers("terms").tolist()) if f.has("terms") else None
-        report = ShareReport(member, name, Mark(*mark), published_ms, seen, _unpack_rows(f), terms)
-        return Head(report, base, f.integers("removed"))
+def unpack_head(block: bytes, what: str, reader: str) -> Head:
+    """Return what `pack_head` stored; of the marks that the job had seen, only that of the reader."""
+    f = unpack(StoredHead, block, what)
+    at = f.seen.index(reader).as_py()
+    seen = {} if at < 0 else {reader: Mark(*f.marks[1 + at].tolist())}
+    report = ShareReport(f.member, f.name, Mark(*f.marks[0].tolist()), f.published_ms, seen, f.rows.rows(), f.terms)
+    return Head(report, f.base, f.removed)
 
 
 def pack_base(rows: ScopeRows) -> bytes:
     """Return all rows of a report as a block."""
-    return pack("shrb", BASE_VERSION, {"rows": _pack_rows(rows)})
+    return pack(StoredRows.of(rows))
 
 
 def unpack_base(block: bytes, what: str) -> ScopeRows:
     """Return what `pack_base` stored."""
-    with _understanding(what):
-        return _unpack_rows(unpack(block, "shrb", BASE_VERSION, what))
-
-
-@contextmanager
-def _understanding(what: str) -> Iterator[None]:
-    """Raise `DamagedError` if a block is whole, but its content is not that of a report."""
-    try:
-        yield
-    except StoredFormatError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(what, f"its content is not that of a report: {error}") from error
-
-
-# In the order of `ScopeRows`: the type, the width, and whether there is one entry per bin instead of one per row.
-_COLUMNS = (("<i8", 1, False), ("<u4", 2, False), ("u1", 2, False), ("<u4", 2, False), ("u1", 1, False),
-            ("<u4", 2, True), ("<u4", 1, True))  # fmt: skip
-
-
-def _pack_rows(rows: ScopeRows) -> bytes:
-    """Return the columns as one field, one after another: in a short report a field costs more than a row."""
-    header = np.array([len(rows.ids), len(rows.bin_weight)], dtype="<i8").tobytes()
-    columns = zip(rows.__slots__, _COLUMNS, strict=True)
-    return header + b"".join(getattr(rows, name).astype(kind, copy=False).tobytes() for name, (kind, _, _) in columns)
-
-
-def _unpack_rows(f: BlockFields) -> ScopeRows:
-    data = f.raw("rows")
-    n, m = np.frombuffer(data, dtype="<i8", count=2).tolist()
-    at, columns = 16, []
-    for kind, width, is_bin in _COLUMNS:
-        count = (m if is_bin else n) * width
-        column = np.frombuffer(data, dtype=kind, count=count, offset=at)
-        columns.append(column.reshape(-1, 2) if width > 1 else column)
-        at += column.nbytes
-    return ScopeRows(*columns)
+    return unpack(StoredRows, block, what).rows()

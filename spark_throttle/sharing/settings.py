@@ -73,9 +73,9 @@ class ShareSettings:
         """What the other jobs rely on."""
         return ShareTerms(self.lease_ms, self.floor_percent, SHARE_POLICIES.index(self.policy))
 
-    def lasting(self, terms: ShareTerms | None) -> ShareSettings:
+    def lasting(self, terms: ShareTerms) -> ShareSettings:
         """Return these settings with the longer of the two leases: a job of other terms may take as long to notice."""
-        if terms is None or terms.lease_ms <= self.lease_ms:
+        if terms.lease_ms <= self.lease_ms:
             return self
         return replace(self, lease_ms=terms.lease_ms)
 

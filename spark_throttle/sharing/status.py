@@ -9,15 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.quota import Int64s
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 
-STATUS_VERSION = 1
 _NAME: Final = "exchange.status"
-_STATES: Final = ("live", "dead", "unreadable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +63,7 @@ class Observation:
 
 def write_observation(directory: Directory, observation: Observation) -> None:
     """Write what the job knows now, over what it wrote before."""
-    o = observation
-    directory.write(_NAME, pack("shro", STATUS_VERSION, {
-        "ids": o.ids, "quota": o.quota, "share": o.share, "used": o.used_by_all,
-        "names": "\n".join(peer.name for peer in o.peers), "members": "\n".join(peer.member for peer in o.peers),
-        "ages_ms": np.array([peer.report_age_ms for peer in o.peers], dtype=np.int64),
-        "states": np.array([_STATES.index(peer.state) for peer in o.peers], dtype=np.int64),
-        "peer_scope": o.peer_scope, "peer": o.peer, "peer_claim": o.peer_claim, "peer_used": o.peer_used,
-        "is_leased": int(o.is_leased), "lease_age_ms": o.lease_age_ms, "lease_left_ms": o.lease_left_ms,
-        "as_of_ms": o.as_of_ms, "problem": o.problem,
-    }))  # fmt: skip
+    directory.write(_NAME, pack(observation))
 
 
 def forget_observation(directory: Directory) -> None:
@@ -85,16 +73,4 @@ def forget_observation(directory: Directory) -> None:
 
 def read_observation(directory: Directory) -> Observation | None:
     """Return what the job last wrote; `None` where it shares nothing."""
-    content = directory.read(_NAME)
-    if content is None:
-        return None
-    f = unpack(content, "shro", STATUS_VERSION, f"the status {directory.shown(_NAME)}")
-    columns = f.text("names").split("\n"), f.text("members").split("\n"), f.integers("ages_ms"), f.integers("states")
-    peers = [
-        PeerStatus(name, member, int(age), _STATES[state]) for name, member, age, state in zip(*columns, strict=False)
-    ]
-    return Observation(
-        f.integers("ids"), f.pairs("quota"), f.pairs("share"), f.pairs("used"), tuple(peers), f.integers("peer_scope"),
-        f.integers("peer"), f.pairs("peer_claim"), f.pairs("peer_used"), bool(f.integer("is_leased")),
-        f.integer("lease_age_ms"), f.integer("lease_left_ms"), f.integer("as_of_ms"), f.text("problem"),
-    )  # fmt: skip
+    return read_block(directory, _NAME, Observation, "the status")

@@ -29,6 +29,7 @@ from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
+from spark_throttle.record import to_json
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
@@ -142,7 +143,7 @@ class Pipeline:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
         frames = self.frames(control_path=control_path, is_explained=True)
         schema = StructType([*leaving_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, definition.to_json())
+        unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, to_json(definition).decode())
         return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
 
     def measured(self) -> tuple[Column, Column]:
@@ -163,7 +164,7 @@ class Pipeline:
         rows = to_arrow_schema(leaving_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*leaving_schema(schema), *verdict]), timezone="UTC")
         payload = FramePayload(schema, rows, refused, verdict)
-        return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
+        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     @cached_property
     def _volatile(self) -> frozenset[str]:

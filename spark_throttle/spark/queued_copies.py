@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
-from spark_throttle.files.versioned_json import parse_versioned
+from spark_throttle.record import of_json
 from spark_throttle.spark.references.waiting_copies import FILE, ROW, with_places
-from spark_throttle.spark.references.waiting_rows import ACCOUNT, FORMAT, CopyKind, WaitingAccount, account_name
+from spark_throttle.spark.references.waiting_rows import ACCOUNT, CopyKind, WaitingAccount, account_name
 
 _NUMBER: Final = r"/(\d+)[^/]*$"
 """The number of a file in the path of its copy."""
@@ -47,7 +47,7 @@ def account_after(spark: SparkSession, control_path: str, batch: int) -> Waiting
         if error.getCondition() != _NO_PATH:
             raise
         raise DamagedError(f"{ACCOUNT} {path}", "it is gone", RESTORE_CHECKPOINT) from error
-    account = parse_versioned(found[0]["value"], f"{ACCOUNT} {path}", FORMAT, WaitingAccount.from_fields)
+    account = of_json(WaitingAccount, found[0]["value"], f"{ACCOUNT} {path}")
     if not account.held:
         raise DamagedError(f"{ACCOUNT} {path}", "it names no copies, and rows wait", RESTORE_CHECKPOINT)
     return account

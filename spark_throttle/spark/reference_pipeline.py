@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import to_json
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.pipeline import (
@@ -161,7 +162,7 @@ class ReferencePipeline:
             drops_rows=stream.condition() is not None,
             fewest_tasks=task_slots(stream.spark) if keeps_order else None,
         )
-        return BatchSink(control_path, payload, admitted, rejected, usage, definition.to_json())
+        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     def in_frames(self) -> Pipeline:
         """Return the pipeline in which the rows of the same stream travel in frames."""

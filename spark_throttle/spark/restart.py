@@ -106,7 +106,7 @@ def _waiting_problem(
 ) -> str | None:
     """Return why rows that wait after the last committed batch cannot leave under a new definition."""
     if waiting_schema is not None:
-        is_held = _holds_all(before.columns, now.columns)
+        is_held = _holds_all(dict(before.columns), dict(now.columns))
         return None if is_held else misfit(spark, checkpoint, control_path, waiting_schema)
     changed = [each for each in before.differences(now) if _is_compared(each, now)]
     waiting = waiting_messages(spark, checkpoint) if changed else 0
@@ -154,7 +154,7 @@ def _location_of(spark: SparkSession, name: str) -> str | None:
 def _is_compared(difference: Difference, now: Definition) -> bool:
     """Return whether it is found again for a row that leaves, and compared: a size, if it is a column."""
     what, _, new = difference
-    return what == "namespace" or (what == "size" and new in now.columns)
+    return what == "namespace" or (what == "size" and new in dict(now.columns))
 
 
 def _holds_all(before: Mapping[str, str], now: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import to_json
 from spark_throttle.spark.batch_errors import ReadableErrors
 from spark_throttle.spark.batch_functions.function_sink import FunctionSink
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
@@ -430,7 +431,7 @@ class ThrottledStreamWriter:
         choice = choose_writer(session, asked, schema, control_path, targets)
         if choice.plan is None:
             return choice
-        return replace(choice, plan=replace(choice.plan, definition=definition.to_json()))
+        return replace(choice, plan=replace(choice.plan, definition=to_json(definition).decode()))
 
     def _asked_writer(self) -> str:
         return parse_option(WRITER_OPTION, self._asked(WRITER_OPTION), WRITERS)

@@ -1,4 +1,4 @@
-"""A job without Spark: the real control plane over a store, and shards that the real kernel decides.
+"""A job without Spark: the real control plane over a store, and batches that the real kernel decides.
 
 Its control directory is that of a running query, so whatever reads one can be tried on it.
 """
@@ -6,7 +6,7 @@ Its control directory is that of a running query, so whatever reads one can be t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,9 +20,9 @@ from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy, Verdict
-from spark_throttle.core.state import DeciderState, Grants
+from spark_throttle.core.state import DeciderState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.files.storage import Directory
@@ -40,7 +40,7 @@ Decided: TypeAlias = tuple[str, int, int]
 
 @dataclass
 class MadeUpJob:
-    """One shard that follows a store; `batch` runs one batch, a second after the one before."""
+    """A job that follows a store; `batch` runs one batch, a second after the one before."""
 
     control_path: Path
     store: PolicyStore
@@ -63,9 +63,7 @@ class MadeUpJob:
         policies = FollowedStore(self.store.location, open_at=lambda _: self.store)
         fence = RunFence(self.directory)
         self.pulse = Pulse(self.directory, fence, self.clock, cores=2)
-        self.plane = ControlPlane(
-            self.directory, policies, self.direction, 1, self.clock, fence=fence, pulse=self.pulse
-        )
+        self.plane = ControlPlane(self.directory, policies, self.direction, self.clock, fence=fence, pulse=self.pulse)
 
     @property
     def clock(self) -> Clock:
@@ -87,18 +85,15 @@ class MadeUpJob:
         end = self.plane.next_epoch(self.epoch)
         before, after = self.policy, self.plane.epochs.policy_for(self.epoch, end) or self.policy
         assert after is not None
+        row = self.plane.epochs.load(end).control_row(None, after.shared.burst_micro)
         if self.state is None or before is None:
-            self.state = DeciderState.initial(len(after.shared))
-        elif after is not before:
-            self.state = carried(self.state, before, after, now_ms=self.now_ms)
-        epoch = self.plane.epochs.load(end)
-        row = epoch.grant(0, None)
-        grants = Grants(epoch.number, row.balance_micro, row.headroom_micro, self.now_ms, time=row.time)
-        self.state = replace(self.state, grants=grants)
+            self.state, before = DeciderState.initial(after, row.share_micro_per_ms, now_ms=self.now_ms), after
+        if end != self.epoch:
+            self.state = under_epoch(self.state, row, before, after, now_ms=self.now_ms)
         self.policy, self.epoch, self.number = after, end, self.number + 1
         rows = [(name, size_bytes) for name, count in offered.items() for _ in range(count)]
         try:
-            plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms, shards=1)
+            plan = plan_admission(self.state, make_arrivals(rows), after, now_ms=self.now_ms)
         except QueueOverflowError:
             self.decided.append(("overflow", -1, -1))
             return self.number

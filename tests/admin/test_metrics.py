@@ -67,7 +67,7 @@ def test_share_is_the_jobs_part_where_jobs_share_a_quota(world: World) -> None:
     (view,) = world.watch.views()
     assert view.epoch is not None
     whole = balances_of(view)["resource_group", "gold"][1]
-    part = np.full_like(view.epoch.buckets.balance_micro, 7_000)
+    part = np.full_like(view.epoch_policy.shared.rate_micro_per_ms, 7_000)
     shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=part))
     assert (whole, balances_of(shared)["resource_group", "gold"][1]) == ((20.0, None), (7.0, None))
 
@@ -222,7 +222,7 @@ def test_job_that_shares_a_quota_is_near_its_limit_by_its_share(world: World) ->
     (view,) = world.watch.views()
     assert view.epoch is not None
     assert view.window is not None
-    half = np.full_like(view.epoch.buckets.balance_micro, 10_000)
+    half = np.full_like(view.epoch_policy.shared.rate_micro_per_ms, 10_000)
     shared = replace(view, epoch=replace(view.epoch, share_micro_per_ms=half))
     gold = len(view.window.policy.shared) - 1
     of_quota, of_share = (used_ratios(view.window, rates=rates_of(each)).shared[gold, 0] for each in (view, shared))

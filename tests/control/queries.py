@@ -25,7 +25,7 @@ from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, Compil
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import UsageReport, by_scope
 from spark_throttle.files.storage import Directory
-from spark_throttle.policy.compile import compile_policy, revision_of
+from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.sharing.exchanges.exchange import Exchange
@@ -76,8 +76,8 @@ class Query:
 
     name: EpochName = NO_EPOCH
     next_batch: int = 0
-    states: list[tuple[DeciderState, EpochName]] = field(default_factory=list)
-    """What every batch left, and its epoch."""
+    states: list[tuple[DeciderState, CompiledPolicy]] = field(default_factory=list)
+    """What every batch left, and its policy."""
 
     batches_retained: int = 100
     is_fenced: bool = False
@@ -124,10 +124,6 @@ class Query:
     def epoch(self) -> Epoch:
         return self.plane.epochs.load(self.name)
 
-    @property
-    def policy(self) -> CompiledPolicy:
-        return compile_policy(self.policies.snapshot.document, "publish")
-
     def decider(self) -> DeciderState:
         """Return the decider's state in a batch that is run now, before it admits anything."""
         epoch, batch_ms = self.epoch, self.now_ms + self.shift_ms
@@ -142,11 +138,10 @@ class Query:
                 ),
                 advanced_to_ms=now_ms,
             )  # fmt: skip
-        state, name = self.states[self.next_batch - 1]
-        is_new = name != self.name
+        state, before = self.states[self.next_batch - 1]
+        is_new = state.epoch != epoch.number
         now_ms = row.paying.of_batch(batch_ms, is_new=is_new, advanced_to_ms=state.advanced_to_ms)
         if is_new:
-            before = self.plane.epochs.policy(self.plane.epochs.load(name))
             before = policy if before.revision == policy.revision else before
             state = under_epoch(state, row, before, policy, now_ms=now_ms)
         shared = state.shared.refilled(policy, now_ms=now_ms)
@@ -178,12 +173,11 @@ class Query:
     def batch(self, report: UsageReport | None = None) -> None:
         """Run a batch; without a report, no row reaches the decider."""
         blocks = [] if report is None else [pack_usage(report)]
-        state, name = self.decider(), self.name
-        if report is None:
-            state, name = self.states[-1]
-        else:
-            state = replace(state, shared=replace(state.shared, balance_micro=report.shared_micro))
-        self.states[self.next_batch :] = [(state, name)]
+        left = self.states[-1:]
+        if report is not None:
+            state, policy = self.decider(), self.plane.epochs.policy(self.epoch)
+            left = [(replace(state, shared=replace(state.shared, balance_micro=report.shared_micro)), policy)]
+        self.states[self.next_batch :] = left
         write_reports(self.directory, self.next_batch, blocks)
         self.next_batch += 1
 

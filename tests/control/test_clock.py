@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,9 +10,9 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.clock import MOST_DRIFT_MS, Clock
-from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch, unpack_shard, unpack_usage
+from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.limits.paying import MOST_LAG_MS
-from tests.control.queries import START_MS, Query, per_second
+from tests.control.queries import START_MS, per_second
 from tests.control.whole_job import WholeJob
 from tests.effort import IS_SEARCH
 
@@ -33,9 +31,8 @@ MANY = [("a/x", 1)] * 400
 @pytest.fixture(params=[GROUP, OWN], ids=["group", "namespace"])
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> WholeJob:
     """Return a job with a long backlog, whose first burst is used up."""
-    job = WholeJob(tmp_path, request.param, shards=2)
+    job = WholeJob(tmp_path, request.param)
     job.trigger(MANY)
-    job.trigger(after_ms=0)
     assert len(job.admitted) == BURST + 1
     return job
 
@@ -116,13 +113,11 @@ def test_jump_while_a_batch_is_planned_is_paid_once_and_no_more_than_the_lag_tha
         job.now_ms += 200
         end = job.plane.next_epoch(job.name)
         job.shift_ms += YEAR_MS
-        outcomes = job.decide(end, ())
+        outcome = job.decide(end, ())
         job.shift_ms -= YEAR_MS
-        for outcome in outcomes.values():
-            report = unpack_usage(outcome.usage, "it")
-            paid_ms = job.plane.epochs.load(end).buckets.as_of_ms
-            assert report.as_of_ms == paid_ms + MOST_LAG_MS
-            assert report.now_ms == job.wall_ms() + YEAR_MS
+        report = unpack_usage(outcome.usage, "it")
+        assert report.as_of_ms == job.plane.epochs.load(end).paid_ms + MOST_LAG_MS
+        assert report.now_ms == job.wall_ms() + YEAR_MS
 
 
 def test_idle_job_plans_no_batch_till_the_clock_is_set_and_one_then(tmp_path: Path) -> None:
@@ -146,11 +141,11 @@ def test_batch_without_an_epoch_goes_by_the_time_since_the_last_one(tmp_path: Pa
     job.shift_ms = -YEAR_MS
     assert job.trigger() == 0
     name = job.name
-    paid_ms = job.plane.epochs.load(name).buckets.as_of_ms
+    paid_ms = job.plane.epochs.load(name).paid_ms
     assert paid_ms == job.now_ms
     assert job.trigger([("a/x", 1)], after_ms=4_321) == 1
     assert job.name == name
-    assert unpack_shard(job.states[0], "it").state.advanced_to_ms == paid_ms + 4_321
+    assert job.stored.state.advanced_to_ms == paid_ms + 4_321
 
 
 def test_batch_that_is_run_again_gives_the_same_bytes_whatever_the_clocks_say_by_then(job: WholeJob) -> None:
@@ -163,7 +158,7 @@ def test_batch_that_is_run_again_gives_the_same_bytes_whatever_the_clocks_say_by
     job.machine, job.shift_ms = "another", wall_ms - job.now_ms  # Spark logged the batch's time
     job.restart()
     again = job.decide(end, MANY[:9])
-    assert [(each.state, each.usage) for each in again.values()] == [(e.state, e.usage) for e in first.values()]
+    assert (again.state, again.usage) == (first.state, first.usage)
 
 
 JUMPS_MS = (1, 20, 90, 99, 101, 150, 3_000, 60_000, HOUR_MS, 30 * 24 * HOUR_MS, YEAR_MS)
@@ -175,7 +170,7 @@ def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the
     seed: int, tmp_path: Path
 ) -> None:
     rng = random.Random(seed)
-    job = WholeJob(tmp_path, (GROUP, OWN)[seed % 2], shards=rng.choice((1, 3)))
+    job = WholeJob(tmp_path, (GROUP, OWN)[seed % 2])
     planned_shift_ms = 0
     for _ in range(100):
         event = rng.random()
@@ -196,32 +191,13 @@ def test_no_window_of_real_time_gets_more_than_its_rate_and_a_burst_whatever_the
     assert len(at_ms) > 150
     for first in range(len(at_ms)):
         counts = np.arange(1, len(at_ms) - first + 1)
-        most = BURST + RATE * (at_ms[first:] - at_ms[first] + MOST_DRIFT_MS) / 1000 + job.shards
+        most = BURST + RATE * (at_ms[first:] - at_ms[first] + MOST_DRIFT_MS) / 1000 + 1
         assert (counts <= most).all(), first
     # And it is not stopped: a backlog gets its rate.
     job.trigger(MANY)
     while job.trigger(after_ms=0):
         pass
     assert passes(job, 5) >= 5 * RATE - 1
-
-
-# The control plane alone
-
-
-def test_epoch_of_an_older_version_goes_on_from_where_it_stood(tmp_path: Path) -> None:
-    query = Query(tmp_path)
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (60, 0)}), query.report(1))
-    older(query, lambda epoch: replace(epoch, reading=None))
-    query.restart()
-    query.trigger(200)
-    assert query.tokens() == 100 - 60 + 20
-    assert query.epoch.reading is not None
-
-
-def older(query: Query, change: Callable[[Epoch], Epoch]) -> None:
-    path = query.path / "epochs" / query.name.file
-    path.write_bytes(pack_epoch(change(unpack_epoch(path.read_bytes(), "it"))))
 
 
 def test_machines_own_clock_does_not_go_back_and_names_its_boot() -> None:

@@ -44,8 +44,9 @@ def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY) -> UsageRepor
     )
     nothing = np.zeros(len(use), dtype=np.int64)
     return UsageReport(
-        0, 1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
-        0 * admitted, waiting, wanted, nothing, nothing, NEVER_MS,
+        1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
+        0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 2), dtype=np.int64), NEVER_MS,
+        NEVER_MS,
     )  # fmt: skip
 
 

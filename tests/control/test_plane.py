@@ -1,25 +1,29 @@
-"""When an epoch is due, and what it settles."""
+"""When an epoch is due, and what it brings the decider."""
 
 from __future__ import annotations
 
 import logging
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import read_reports
-from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.core.quota import MICRO
-from tests.control.queries import SHARDS, Query, per_second
+from tests.control.queries import START_MS, FakePolicies, Query, per_second, snapshot
 
 
 @pytest.fixture
 def query(tmp_path: Path) -> Query:
     return Query(tmp_path / "control")
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Query:
+    """Return a query with a quota on processing time."""
+    quota = {"job": {"publish": {"request_percentage": 50, "burst_seconds": 2}}}
+    return Query(tmp_path / "control", FakePolicies(snapshot(quota)))
 
 
 @pytest.fixture
@@ -31,74 +35,87 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 # When an epoch is due
 
 
-def test_first_epoch_lends_full_buckets(query: Query) -> None:
+def test_first_epoch_brings_the_policy_and_full_buckets(query: Query) -> None:
     name = query.trigger()
     assert name.number == 1
-    assert query.tokens() == 100
-    assert query.epoch.settled_batch == -1
-    assert query.epoch.lending.balance_micro.shape == (SHARDS, 2, 2)
+    assert [query.tokens(scope) for scope in range(2)] == [100, 40]
+    assert (query.epoch.settled_batch, query.epoch.earns_until_ms) == (-1, None)
     assert query.plane.epochs.policy_for(NO_EPOCH, name) is not None
 
 
-def test_batch_that_moved_rows_is_followed_by_an_epoch_and_a_quiet_one_by_none(query: Query) -> None:
+def test_batches_that_move_rows_are_followed_by_no_epoch(query: Query) -> None:
     first = query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 50)}), query.report(1))
-    second = query.trigger()
-    assert second.number == first.number + 1
-    query.quiet_batch()
-    assert [query.trigger() for _ in range(50)] == [second] * 50
+    for _ in range(20):
+        query.busy_batch(5)
+        assert query.trigger() == first
+    assert [query.trigger() for _ in range(50)] == [first] * 50
+    assert query.plane.wait_ms() is None
 
 
-def test_rows_without_a_namespace_are_movement_too(query: Query) -> None:
-    first = query.trigger()
-    query.batch(replace(query.report(0), invalid_messages=3), query.report(1))
-    assert query.trigger() != first
+def test_quota_on_time_is_settled_once_after_each_batch_that_moved_rows(timed: Query) -> None:
+    timed.trigger()
+    for number in range(2, 6):
+        timed.busy_batch()
+        assert timed.trigger().number == number
+        assert timed.epoch.settled_batch == timed.next_batch - 1
+        timed.quiet_batch()
+        assert [timed.trigger().number for _ in range(5)] == [number] * 5
 
 
-def test_waiting_row_makes_an_epoch_due_when_it_may_leave_and_not_before(query: Query) -> None:
+@pytest.mark.parametrize("after_ms", [1, 4_999])
+def test_epoch_is_due_at_the_millisecond_in_which_a_waiting_row_may_leave(query: Query, after_ms: int) -> None:
     query.trigger()
-    query.batch(query.report(0, waiting=1, next_event_ms=query.now_ms + 5_000), query.report(1))
+    query.busy_batch(waiting=1, due_ms=query.now_ms + 5_000)
     first = query.name
-    assert query.trigger(4_999) == first
-    assert query.plane.wait_ms() == 1
+    assert query.trigger(after_ms) == first
+    assert query.plane.wait_ms() == 5_000 - after_ms
+    assert query.trigger(4_999 - after_ms) == first
     assert query.trigger(1).number == first.number + 1
     assert query.plane.wait_ms() == 0
 
 
+def test_newest_report_says_when_the_next_row_is_due(query: Query) -> None:
+    first = query.trigger()
+    query.busy_batch(waiting=1, due_ms=query.now_ms + 3_000)
+    query.busy_batch(waiting=1, due_ms=query.now_ms + 9_000)
+    assert query.trigger(8_999) == first
+    query.busy_batch()
+    assert query.trigger(10**9) == first
+
+
 def test_row_that_waits_for_ever_makes_none_due(query: Query) -> None:
     first = query.trigger()
-    query.batch(query.report(0, waiting=1), query.report(1))
+    query.busy_batch(waiting=1)
     assert query.plane.wait_ms() is None
     assert query.trigger(10**9) == first
 
 
-def test_shard_that_did_not_report_since_keeps_its_waiting_rows_due(query: Query) -> None:
+def test_job_that_shares_nothing_waits_for_no_lease(query: Query) -> None:
+    """A destination that is unavailable has a share of 0, too: a query that ends when it has drained ends."""
     query.trigger()
-    query.batch(query.report(0), query.report(1, waiting=1, next_event_ms=query.now_ms + 3_000))
-    query.batch(query.report(0))
-    assert query.trigger(2_999).number == 1
-    assert query.trigger(1).number == 2
+    query.batch(query.report({"a/x": (1, 1)}, waiting=1, due_with_quotas_ms=query.now_ms + 1))
+    query.trigger()
+    assert query.plane.wait_ms() is None
 
 
-def test_batches_that_left_no_row_make_none_due_and_lose_nothing(
+def test_batches_in_which_no_row_reaches_the_decider_make_none_due(
     query: Query, warnings: Callable[[], list[str]]
 ) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (10, 0)}), query.report(1))
+    query.busy_batch(10)
     first = query.trigger(0)
-    query.quiet_batch()
     for _ in range(4):
-        assert query.trigger() == first
         query.batch()
+        assert query.trigger() == first
     query.restart()
     assert query.trigger(0) == first
-    query.batch(query.report(0, {"a/x": (30, 0)}))
-    query.trigger(0)
-    assert query.tokens(0) == 100 - 30
+    query.busy_batch(30)
+    assert query.trigger(0) == first
+    assert query.tokens() == 100 - 30
     assert warnings() == []
 
 
-def test_batches_that_left_no_row_leave_no_file(query: Query) -> None:
+def test_batches_in_which_no_row_reaches_the_decider_leave_no_file(query: Query) -> None:
     query.trigger()
     query.quiet_batch()
     for _ in range(3):
@@ -108,38 +125,18 @@ def test_batches_that_left_no_row_leave_no_file(query: Query) -> None:
     assert query.directory.names("feedback") == ["000000000000.all"]
 
 
-def test_checkpoint_with_feedback_files_without_reports_goes_on(
-    query: Query, warnings: Callable[[], list[str]]
-) -> None:
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (10, 0)}), query.report(1))
-    for _ in range(3):
-        old_empty_file(query)
-    query.restart()
-    query.trigger(0)
-    assert query.tokens(0) == 90
-    query.batch(query.report(0, {"a/x": (5, 0)}), query.report(1))
-    old_empty_file(query)
-    old_empty_file(query)
-    query.trigger(0)
-    assert query.tokens(0) == 85
-    assert warnings() == []
-
-
-def test_lost_report_is_not_made_good_by_a_batch_that_left_no_row(query: Query) -> None:
+def test_lost_report_makes_one_epoch_due_and_changes_no_balance(query: Query) -> None:
     first = query.trigger()
-    old_empty_file(query)
+    query.busy_batch(60)
+    shutil.rmtree(query.path / "feedback")
+    query.restart()
     assert query.trigger(0).number == first.number + 1
-    assert query.tokens(0) == -1
+    assert query.tokens() == 40
+    query.quiet_batch()
+    assert [query.trigger(0).number for _ in range(5)] == [first.number + 1] * 5
 
 
-def old_empty_file(query: Query) -> None:
-    """Write what older releases wrote of a batch that left no row."""
-    query.directory.write(f"feedback/{query.next_batch:012d}.all", pack("fdbk", 1, {"reports": []}))
-    query.next_batch += 1
-
-
-def test_policy_change_is_due_at_once_and_is_brought_to_the_shards(query: Query) -> None:
+def test_policy_change_is_due_at_once_and_is_brought_to_the_decider(query: Query) -> None:
     first = query.trigger()
     query.quiet_batch()
     assert query.trigger() == first
@@ -156,115 +153,38 @@ def test_policy_change_is_due_at_once_and_is_brought_to_the_shards(query: Query)
     assert query.plane.epochs.policy_for(second, second) is None
 
 
-# What it settles
+# What the decider makes of it
 
 
-def test_epoch_settles_what_was_used_and_pays_the_time(query: Query) -> None:
+def test_time_is_paid_whether_batches_bring_epochs_or_not(query: Query) -> None:
     query.trigger()
     query.now_ms += 100
-    query.batch(query.report(0, {"a/x": (60, 600)}), query.report(1, {"b/y": (30, 300)}))
-    query.trigger(200)
-    assert query.tokens(0) == 100 - 90 + 20
-    assert query.tokens(1) == 40 - 90 + 8
-    assert query.epoch.settled_batch == 0
+    query.batch(query.report({"a/x": (60, 600), "b/y": (30, 300)}))
+    query.now_ms += 200
+    assert [query.tokens(0), query.tokens(1)] == [100 - 90 + 20, 40 - 90 + 8]
+    query.busy_batch(0, waiting=1, due_ms=query.now_ms)
+    assert query.trigger(100).number == 2
+    assert [query.tokens(0), query.tokens(1)] == [40, -38]
 
 
-def test_overdraft_is_settled_as_debt_that_lends_nothing(query: Query) -> None:
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (141, 0)}), query.report(1))
-    query.trigger(0)
-    assert query.tokens(0) == -41
-    assert (query.epoch.lending.balance_micro[:, 0, 0] < 0).all()
-
-
-@pytest.mark.slow
-def test_batch_without_an_epoch_is_settled_with_the_next(query: Query) -> None:
-    query.trigger()
-    query.quiet_batch()
-    query.trigger(500)
-    query.batch(query.report(1, {"b/y": (10, 0)}))
-    query.trigger(0)
-    assert query.tokens(0) == 90
-    assert query.epoch.settled_batch == 1
-
-
-def test_pause_before_a_batch_is_not_paid_again_after_it(query: Query) -> None:
-    # An hour of pause fills a bucket of one second; what the batch then takes is gone.
+def test_pause_before_a_batch_is_paid_once(query: Query) -> None:
+    """An hour of pause fills a bucket of one second; what the batch then takes is gone."""
     query.trigger()
     query.quiet_batch()
     query.trigger(3_600_000)
-    query.batch(query.report(0, {"a/x": (100, 0)}))
+    query.busy_batch(100)
     query.trigger(50)
-    assert query.tokens(0) == 5
-
-
-def test_shard_without_a_report_counts_as_having_used_all_it_was_lent(
-    query: Query, warnings: Callable[[], list[str]]
-) -> None:
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (3, 0)}))
-    query.trigger(0)
-    # 101 messages pass a balance of 100; in epoch 1 shard 1 is lent the odd one.
-    assert query.tokens(0) == 100 - 3 - 51
-    assert warnings() == ["epoch 1: no usage report from shards [1]; their whole grants count as used"]
-
-
-def test_lost_feedback_counts_every_grant_as_used(query: Query, warnings: Callable[[], list[str]]) -> None:
-    query.trigger()
-    query.quiet_batch()
-    shutil.rmtree(query.path / "feedback")
-    query.restart()
-    query.trigger(0)
-    assert query.tokens(0) == -1
-    assert "shards [0, 1]" in warnings()[0]
+    assert query.tokens() == 5
 
 
 def test_clock_that_goes_back_pays_nothing_and_goes_on_from_there(query: Query) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (90, 0)}), query.report(1))
-    query.trigger(-3_600_000)
-    assert query.tokens(0) == 10
-    query.batch(query.report(0, {"a/x": (5, 0)}), query.report(1))
+    query.busy_batch(90)
+    assert query.trigger(-3_600_000).number == 2
+    assert query.tokens() == 10
+    query.busy_batch(5)
     query.trigger(100)
-    assert query.tokens(0) == 10 - 5 + 10
-
-
-def test_batches_longer_than_a_bucket_fills_are_warned_of_once(query: Query, warnings: Callable[[], list[str]]) -> None:
-    query.trigger()
-    for _ in range(3):
-        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
-        query.trigger(1_500)
-    assert len(warnings()) == 1
-    assert "the bucket of the job takes to fill (and 1 more): not all" in warnings()[0]
-    assert "raise burst_seconds above 2" in warnings()[0]
-
-
-def test_first_batch_of_a_run_is_no_slow_batch(query: Query, warnings: Callable[[], list[str]]) -> None:
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
-    query.trigger(40_000)
-    assert warnings() == []
-
-
-def test_pause_is_no_slow_batch(query: Query, warnings: Callable[[], list[str]]) -> None:
-    query.trigger()
-    query.quiet_batch()
-    query.trigger(3_600_000)
-    query.batch(query.report(0, {"a/x": (1, 1)}))
-    query.trigger(400)
-    assert warnings() == []
-
-
-def test_slow_batch_at_the_largest_rates_does_not_overflow(query: Query, warnings: Callable[[], list[str]]) -> None:
-    query.policies.set({"job": {"publish": {"bytes_per_second": 2**40, "burst_seconds": 1}}})
-    query.trigger()
-    for _ in range(2):
-        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
-        query.trigger(10**7)
-    assert len(warnings()) == 1
-
-
-# Quota changes
+    assert query.tokens() == 10 - 5 + 10
 
 
 def test_quota_change_carries_balances_by_name_and_new_scopes_start_full(query: Query) -> None:
@@ -276,8 +196,7 @@ def test_quota_change_carries_balances_by_name_and_new_scopes_start_full(query: 
         "namespaces": {"c/z": {"resource_group": "iron"}},
     })  # fmt: skip
     query.trigger()
-    used = {"a/x": (15, 0), "b/y": (10, 0)}
-    query.batch(query.report(0, used), query.report(1, {"c/z": (12, 0)}))
+    query.batch(query.report({"a/x": (15, 0), "b/y": (10, 0), "c/z": (12, 0)}))
     query.policies.set({
         "job": per_second(500),
         "tenants": {"a": per_second(70), "b": per_second(60)},
@@ -289,16 +208,84 @@ def test_quota_change_carries_balances_by_name_and_new_scopes_start_full(query: 
     assert [query.tokens(scope) for scope in range(6)] == [500, 70, 40, 5, 15, 0]
 
 
-def test_reports_of_the_old_revision_are_read_with_the_new_names(query: Query) -> None:
+# Late batches
+
+
+def late(query: Query, late_ms: int) -> None:
+    """Run a batch that leaves a row that could leave at once, and trigger later."""
+    query.busy_batch(waiting=1, due_ms=query.now_ms)
+    query.trigger(late_ms)
+
+
+def test_rows_that_wait_longer_than_a_bucket_fills_are_warned_of_once(
+    query: Query, warnings: Callable[[], list[str]]
+) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (10, 0)}, waiting=90), query.report(1, {"b/y": (10, 0)}, waiting=90))
-    query.policies.set({
-        "job": per_second(90),
-        "resource_groups": {"aaa": per_second(1), "iron": per_second(80)},
-        "defaults": {"resource_group": "iron"},
-        "namespaces": {"a/x": {"resource_group": "aaa"}},
-    })  # fmt: skip
+    for _ in range(5):
+        late(query, 1_500)
+    (line,) = warnings()
+    assert "1500 ms before their batch, longer than the bucket of the job takes to fill (and 1 more):" in line
+    assert "raise burst_seconds above 2" in line
+
+
+def test_first_batches_of_a_run_are_not_late(query: Query, warnings: Callable[[], list[str]]) -> None:
+    query.trigger()
+    for run in range(3):
+        for late_ms in (40_000, 100):
+            late(query, late_ms)
+        if run < 2:
+            query.now_ms += 3_600_000
+            query.restart()
+            query.trigger(0)
+    assert warnings() == []
+
+
+def test_pause_in_which_no_row_waits_is_not_late(query: Query, warnings: Callable[[], list[str]]) -> None:
+    query.trigger()
+    for _ in range(5):
+        query.busy_batch()
+        query.trigger(3_600_000)
+    assert warnings() == []
+
+
+def test_late_batch_at_the_largest_rates_does_not_overflow(query: Query, warnings: Callable[[], list[str]]) -> None:
+    query.policies.set({"job": {"publish": {"bytes_per_second": 2**40, "burst_seconds": 1}}})
+    query.trigger()
+    for _ in range(4):
+        late(query, 10**7)
+    assert len(warnings()) == 1
+
+
+# A checkpoint that is put back
+
+
+def test_checkpoint_that_is_put_back_goes_on_from_its_own_state(query: Query) -> None:
+    """What undone batches used, and when their rows were due, is undone with them."""
+    first = query.trigger()
+    query.busy_batch(10, waiting=1, due_ms=query.now_ms + 1_000)
+    second = query.trigger(1_000)
+    query.busy_batch(80, waiting=1, due_ms=query.now_ms + 1)
+    query.trigger(1)
+    query.busy_batch(20)
+    query.put_back(1, first)
+    assert query.trigger(0).number == second.number
+    assert query.tokens() == 100
+    query.busy_batch(1)
+    assert query.trigger(100) == query.name
+    assert list(read_reports(query.directory, after_batch=-1)) == [0, 1]
+
+
+def test_quota_on_time_that_is_put_back_settles_the_batches_that_are_left(timed: Query) -> None:
+    names = [timed.trigger()]
+    for _ in range(6):
+        timed.busy_batch()
+        names.append(timed.trigger())
+    timed.put_back(3, names[2])
+    assert timed.trigger().number == 4
+    assert timed.epoch.settled_batch == 2
+    assert list(read_reports(timed.directory, after_batch=-1)) == [1, 2]
+
+
+def test_epochs_begin_at_the_wall_clocks_time(query: Query) -> None:
     query.trigger(0)
-    lent = query.epoch.lending.balance_micro[:, 1:, 0] // MICRO + 1
-    assert lent[0, 0] >= 1  # a/x claims of aaa
-    assert lent[1, 1] >= 79  # b/y claims all of iron
+    assert query.epoch.paid_ms == START_MS

@@ -1,4 +1,4 @@
-"""What the control plane keeps: made again as it was, refused when damaged, forgotten when old; and its slices."""
+"""What the control plane keeps: made again as it was, refused when damaged, forgotten when old."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
+from spark_throttle.control.charges import write_charges
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.core.names.sharding import shard_of, slice_of
+from spark_throttle.control.feedback import read_reports
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
+from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError, EpochMissingError, StoredFormatError
 from spark_throttle.policy.compile import compile_policy, revision_of
 from spark_throttle.policy.model import PolicyDocument
-from tests.control.queries import SHARDS, Query, per_second
+from tests.control.queries import Query, per_second
 
 
 @pytest.fixture
@@ -28,14 +28,12 @@ def query(tmp_path: Path) -> Query:
 
 
 def scenario(query: Query) -> Iterator[None]:
-    """Yield before each trigger of a history with traffic, a pause, a quota change and a partial batch."""
+    """Yield before each trigger of a history with traffic, a pause, a quota change and a batch that brings no epoch."""
     for step in range(12):
         if query.name != NO_EPOCH:
-            shards = [1] if step == 7 else range(SHARDS)
-            event_ms = query.now_ms + 700 if step % 3 else NEVER_MS
-            query.batch(
-                *(query.report(s, {f"t{s}/n": (step * 7, step)}, waiting=step, next_event_ms=event_ms) for s in shards)
-            )
+            due_ms = query.now_ms + 700 if step % 3 else NEVER_MS
+            used = {f"t{number}/n": (step * 7, step) for number in range(2)}
+            query.batch(query.report(used, waiting=step, due_ms=due_ms) if step != 7 else None)
         if step == 5:
             query.policies.set({"job": per_second(30), "resource_groups": {"iron": per_second(9)}})
         query.now_ms += 1_000 if step != 9 else 86_400_000
@@ -60,7 +58,7 @@ def test_restart_anywhere_makes_the_same_epoch(query: Query, tmp_path: Path) -> 
 
 def test_epoch_that_was_made_and_not_logged_is_made_again(query: Query) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    query.busy_batch(5, waiting=1, due_ms=query.now_ms)
     before = query.name
     first = query.trigger()
     query.name = before
@@ -73,23 +71,6 @@ def test_epoch_that_was_made_and_not_logged_is_made_again(query: Query) -> None:
     assert later.number == first.number
     assert later != first
     assert query.plane.epochs.load(first).number == query.plane.epochs.load(later).number
-
-
-def test_checkpoint_that_was_rolled_back_does_not_count_batches_that_will_run_again(query: Query) -> None:
-    query.trigger()
-    query.batch(query.report(0, {"a/x": (10, 0)}), query.report(1))
-    first = query.name
-    query.trigger(0)
-    assert query.tokens(0) == 90
-    query.batch(query.report(0, {"a/x": (80, 0)}), query.report(1))
-    query.trigger(0)
-    query.name, query.next_batch = first, 1
-    query.restart()
-    query.trigger(0)
-    assert query.tokens(0) == 90
-    query.batch(query.report(0, {"a/x": (1, 0)}), query.report(1))
-    query.trigger(0)
-    assert query.tokens(0) == 89
 
 
 # Files
@@ -139,19 +120,37 @@ def test_replayed_epoch_keeps_its_policy_although_another_is_in_force(query: Que
     assert found.shared.rate_micro_per_ms[0].tolist() == [100_000, -1]
 
 
-def test_old_reports_and_epochs_are_removed(query: Query) -> None:
+def test_run_prunes_at_its_first_commit_and_after_every_hundred(query: Query) -> None:
+    name = query.trigger()
+    old = query.path / "epochs" / "000000000000-0000000000000000-0"
+    for number in range(301):
+        old.write_bytes(b"")
+        query.plane.forget_before(EpochName(201, name.file))
+        assert old.exists() == (number % 100 != 0)
+    query.restart()
     query.trigger()
-    for _ in range(5):
-        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
-        query.trigger()
-    assert sorted(read_reports(query.directory, after_batch=-1)) == [3, 4]
-    assert newest_batch(query.directory) == 4
-    epochs = query.path / "epochs"
-    (epochs / "000000000042-0000000000000000").write_bytes(b"")
-    query.plane.forget_before(EpochName(301, ""))
-    assert len(list(epochs.iterdir())) == 7
-    query.plane.forget_before(EpochName(300, ""))
-    assert [path.name[:12] for path in epochs.iterdir()] == []
+    query.plane.forget_before(EpochName(201, name.file))
+    assert not old.exists()
+
+
+@pytest.mark.slow
+def test_many_batches_without_an_epoch_leave_no_more_files_than_a_checkpoint_may_need(query: Query) -> None:
+    """Of each batch there is a report and, as functions are metered, what it was charged."""
+    name = query.trigger()
+    for batch in range(450):
+        write_charges(query.directory, batch, TimeCharges.of({"a/x": 5}), part="f.0")
+        query.busy_batch()
+        assert query.trigger() == name
+        if batch % 30 == 29:
+            query.restart()  # as a query that is started for what is there
+            query.trigger(0)
+        query.plane.forget_before(name)
+    assert {path.name for path in (query.path / "epochs").iterdir()} == {name.file}
+    assert sorted(read_reports(query.directory, after_batch=-1)) == [448, 449]
+    counts = {folder: len(query.directory.names(folder)) for folder in ("settled", "charges", "settled-charges")}
+    assert counts["charges"] <= 30
+    assert min(counts["settled"], counts["settled-charges"]) >= 100
+    assert max(counts["settled"], counts["settled-charges"]) <= 230
 
 
 def test_epochs_of_all_batches_that_spark_retains_are_kept(tmp_path: Path) -> None:
@@ -169,17 +168,17 @@ def test_revisions_that_no_kept_epoch_names_are_removed(query: Query) -> None:
     query.trigger()
     for number in range(5):
         query.policies.set({"job": per_second(10 + number)})
-        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+        query.busy_batch()
         query.trigger()
     policies = query.path / "policies"
     assert len(list(policies.iterdir())) == 6
-    query.plane.forget_before(EpochName(200, ""))
+    query.plane.epochs.forget_before(EpochName(200, ""), query.epoch.revision)
     assert len(list(policies.iterdir())) == 6
-    query.plane.forget_before(EpochName(300, ""))
+    query.plane.epochs.forget_before(EpochName(300, ""), query.epoch.revision)
     (left,) = policies.iterdir()
     assert left.name == revision_of(query.policies.snapshot.document, "publish")
     query.policies.set({"job": per_second(10)})
-    query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+    query.busy_batch()
     query.trigger()
     assert len(list(policies.iterdir())) == 2  # a revision that comes back is written again
 
@@ -189,7 +188,7 @@ def test_memory_holds_the_revisions_of_two_epochs(query: Query) -> None:
     query.trigger()
     for number in range(20):
         query.policies.set({"job": per_second(10 + number)})
-        query.batch(query.report(0, {"a/x": (1, 1)}), query.report(1))
+        query.busy_batch()
         query.trigger()
     assert len(query.plane.epochs._compiled) <= 2
 
@@ -208,30 +207,3 @@ def test_unchanged_policies_are_compiled_once(query: Query, monkeypatch: pytest.
         query.trigger(10)
     assert compiled == ["publish"]
     assert query.policies.asked == 21
-
-
-# Slices
-
-
-def test_every_namespace_is_in_the_slice_of_its_own_shard_alone() -> None:
-    names = [f"t{i}/n{i}" for i in range(50)]
-    document = {
-        "namespaces": {name: per_second(i + 1) for i, name in enumerate(names)},
-        "defaults": per_second(77),
-        "job": per_second(3),
-    }
-    policy = compile_policy(PolicyDocument.model_validate(document), "publish")
-    slices = [slice_of(policy, shard, 4) for shard in range(4)]
-    found = [part.namespace_names.to_pylist() for part in slices]
-    assert sorted(name for part in found for name in part) == sorted(names)
-    for shard, part in enumerate(slices):
-        assert (shard_of(part.namespace_names, 4) == shard).all()
-        rates = part.namespace_limits.rate_micro_per_ms[:, 0].tolist()
-        assert rates == [1000 * (names.index(name) + 1) for name in found[shard]] + [77_000]
-        assert len(part.namespace_windows) == len(part.namespace_group) == len(rates)
-        assert part.shared is policy.shared
-
-
-def test_shard_is_the_crc_32_of_the_name() -> None:
-    # zlib.crc32(b"acme/orders") % 7, as Spark's pmod(crc32(name), 7)
-    assert shard_of(pa.array(["acme/orders", "", "ü/日本"]), 7).tolist() == [3, 0, 1]

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.feedback import bring_back, read_reports, write_reports
+from spark_throttle.control.feedback import bring_back, read_reports, reports_of, write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.shard.shard_batch import ShardOutcome
-from tests.control.queries import SHARDS, Query, per_second
+from tests.control.queries import Query, per_second
 from tests.control.whole_job import Rows, WholeJob
 from tests.object_store import ObjectStore, object_store
 
@@ -35,11 +36,11 @@ class StoredQuery(Query):
 
     def restart(self) -> None:
         fence = RunFence(self.directory)
-        self.plane = ControlPlane(self.directory, self.policies, "publish", SHARDS, lambda: self.now_ms, fence=fence)
+        self.plane = ControlPlane(self.directory, self.policies, "publish", lambda: self.now_ms, fence=fence)
 
-    def step(self, store: ObjectStore) -> Counter[str]:
+    def step(self, store: ObjectStore, *, waiting: int) -> Counter[str]:
         """Run a batch, and return what planning the next one asked for, by folder."""
-        self.batch(self.report(0, {"a/x": (5, 5)}), self.report(1))
+        self.busy_batch(5, waiting=waiting, due_ms=self.now_ms if waiting else NEVER_MS)
         before = self.name
         asked, policies = len(store.requests), self.policies.asked
         self.trigger()
@@ -56,18 +57,19 @@ def query(store: ObjectStore) -> StoredQuery:
 @pytest.mark.slow
 def test_planning_a_batch_reads_and_lists_nothing_twice(query: StoredQuery, store: ObjectStore) -> None:
     query.trigger()
-    found = [query.step(store) for _ in range(6)]
-    assert found[3:] == 3 * [Counter({
+    each = {
         "LIST feedback": 1, "HEAD feedback": 2, "GET feedback": 1,
         "DELETE feedback": 1, "PUT feedback": 1,  # pyarrow looks for what it deletes, and keeps the folder
-        "PUT settled": 1, "PUT epochs": 1,
+        "PUT settled": 1,
         "HEAD run": 1, "GET run": 1,  # another run may have taken over
-    })]  # fmt: skip
+    }  # fmt: skip
+    found = [query.step(store, waiting=0) for _ in range(6)]
+    assert found[3:] == 3 * [Counter(each)]
+    found = [query.step(store, waiting=1) for _ in range(6)]
+    assert found == 6 * [Counter({**each, "PUT epochs": 1})]
 
 
 def test_idle_query_only_looks_for_reports(query: StoredQuery, store: ObjectStore) -> None:
-    query.trigger()
-    query.quiet_batch()
     query.trigger()
     query.quiet_batch()
     first = query.trigger()
@@ -88,7 +90,7 @@ class StoredJob(WholeJob):
     def directory(self) -> Directory:
         return Directory("s3://lake/control")
 
-    def decide(self, end: EpochName, rows: Rows) -> dict[int, ShardOutcome]:
+    def decide(self, end: EpochName, rows: Rows) -> ShardOutcome:
         self.plane.note_batch()
         return super().decide(end, rows)
 
@@ -97,7 +99,7 @@ class StoredJob(WholeJob):
 @pytest.mark.usefixtures("store")
 def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> None:
     quotas: dict[str, object] = {"job": per_second(5), "resource_groups": {"gold": per_second(2)}}
-    on_disk, stored = (job(tmp_path, quotas, shards=2) for job in (WholeJob, StoredJob))
+    on_disk, stored = (job(tmp_path, quotas) for job in (WholeJob, StoredJob))
     for job in (on_disk, stored):
         for step in range(60):
             job.trigger([("a/x", 1), ("b/y", 1)] if step % 20 == 0 or step < 5 else (), after_ms=70)
@@ -109,29 +111,26 @@ def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> No
 def test_reports_are_put_away_as_they_were_read(query: StoredQuery) -> None:
     query.trigger()
     for _ in range(5):
-        query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+        query.busy_batch(5)
         query.trigger()
     assert query.directory.names("settled") == [f"{batch:012d}" for batch in range(3)]
     bring_back(query.directory, from_batch=0)
     found = read_reports(query.directory, after_batch=-1)
-    assert {batch: [report.shard for report in reports] for batch, reports in found.items()} == {
-        batch: list(range(SHARDS)) for batch in range(5)
-    }
+    assert {batch: len(reports) for batch, reports in found.items()} == dict.fromkeys(range(5), 1)
 
 
 @pytest.mark.slow
 def test_run_that_begins_looks_at_what_the_last_one_was_putting_away(query: StoredQuery) -> None:
-    """It was killed after it had deleted the file of one of two shards."""
+    """It was killed before it had deleted the file of a batch that it had put away."""
     query.trigger()
-    reports = []
     for _ in range(4):
-        reports.append([query.report(0, {"a/x": (5, 5)}), query.report(1)])
-        query.batch(*reports[-1])
+        query.busy_batch(5)
         query.trigger()
     whole = query.directory.read("settled/000000000001")
-    write_reports(query.directory, 1, [pack_usage(reports[1][1])], part="00001")
+    (report,) = reports_of(query.directory, 1)
+    write_reports(query.directory, 1, [pack_usage(report)])
     query.restart()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    query.busy_batch(5)
     query.trigger()
-    assert not [name for name in query.directory.names("feedback") if name.startswith("000000000001")]
+    assert query.directory.names("feedback") == ["000000000003.all", "000000000004.all"]
     assert query.directory.read("settled/000000000001") == whole

@@ -13,11 +13,10 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.sign_of_life import FORMAT, NAME, SIGN_INTERVAL_MS, SignOfLife, read_sign_of_life
+from spark_throttle.control.sign_of_life import NAME, SIGN_INTERVAL_MS, SignOfLife, read_sign_of_life
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import versioned
-from tests.control.queries import SHARDS, Query
+from tests.control.queries import Query
 
 WALL_MS = 1_760_000_000_000
 
@@ -150,7 +149,7 @@ def test_end_of_a_query_does_not_wait_for_a_directory_that_hangs(run: Run, monke
 
 @pytest.mark.parametrize(
     ("content", "error"),
-    [(b"{", DamagedError), (versioned(FORMAT, {"run": "r"}), DamagedError), (versioned(99, {}), UnknownVersionError)],
+    [(b"{", DamagedError), (b'{"format": 1, "run": "r"}', DamagedError), (b'{"format": 99}', UnknownVersionError)],
 )
 def test_damaged_sign_is_a_clear_error(run: Run, content: bytes, error: type[Exception]) -> None:
     run.directory.write(NAME, content)
@@ -166,13 +165,11 @@ def test_sign_of_life_is_no_input_of_a_decision(tmp_path: Path, left: bytes | No
     fence = RunFence(watched.directory)
     clock = Clock(lambda: watched.now_ms, lambda: watched.now_ms)
     pulse = Pulse(watched.directory, fence, clock)
-    watched.plane = ControlPlane(
-        watched.directory, watched.policies, "publish", SHARDS, clock, fence=fence, pulse=pulse
-    )
+    watched.plane = ControlPlane(watched.directory, watched.policies, "publish", clock, fence=fence, pulse=pulse)
     for _ in range(4):
         for query in (plain, watched):
             query.trigger()
-            query.batch(query.report(0, {"a/x": (5, 3)}), query.report(1))
+            query.busy_batch(5, waiting=1, due_ms=query.now_ms)
         pulse.beat()
         if left is not None:
             watched.directory.write(NAME, left)

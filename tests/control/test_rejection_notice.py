@@ -10,23 +10,22 @@ import pytest
 
 from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.core.batch.reasons import REASONS, Reason
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
 
 
-def report(
-    admitted: list[int], rejected: list[int], *, reason: Reason = Reason.QUOTA, by_shared: int = 0, invalid: int = 0
-) -> UsageReport:
+def report(admitted: list[int], rejected: list[int], *, reason: Reason = Reason.QUOTA, invalid: int = 0) -> UsageReport:
     n = len(admitted)
     zeros, nothing = np.zeros(n, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
     by_reason = [0] * len(REASONS)
     by_reason[reason] = sum(rejected)
     by_reason[Reason.SIZE_MISSING] += invalid
     return UsageReport(
-        shard=0, epoch=1, revision="r", now_ms=1_000, names=pa.array([f"acme/{at}" for at in range(n)]), tenant=zeros,
+        epoch=1, revision="r", now_ms=1_000, names=pa.array([f"acme/{at}" for at in range(n)]), tenant=zeros,
         group=zeros, weight=zeros, offered=nothing, admitted=np.array([[each, 0] for each in admitted]),
         rejected=np.array([[each, 0] for each in rejected]), waiting=nothing, demand=nothing, observed_messages=zeros,
-        delayed_ms=zeros, expires_ms=2_000, invalid_messages=invalid, rejected_by_reason=tuple(by_reason),
-        rejected_by_shared_messages=np.full(n, by_shared),
+        delayed_ms=zeros, shared_micro=nothing[:1], due_ms=NEVER_MS, due_with_quotas_ms=NEVER_MS,
+        invalid_messages=invalid, rejected_by_reason=tuple(by_reason),
     )  # fmt: skip
 
 
@@ -45,11 +44,6 @@ def test_first_batch_that_rejects_more_than_a_tenth_is_told_once(caplog: pytest.
         "a batch rejected 11 of the 100 messages that it decided, 11 of them for quota, most in the namespace acme/0 "
         "(5); they are in the dead letters, and later batches are not told here: docs/dead-letters.md"
     )
-
-
-def test_scope_that_all_namespaces_of_a_group_share_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    (line,) = told(caplog, [report([1], [9], by_shared=9)])
-    assert "most in the namespace acme/0 (9 at its tenant's or group's quota);" in line
 
 
 def test_rows_without_a_size_belong_to_no_namespace(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,10 +19,15 @@ def query(tmp_path: Path) -> Query:
     return Query(tmp_path / "control", is_fenced=True)
 
 
+def due_batch(query: Query) -> None:
+    """Run a batch that leaves a row that could leave at once."""
+    query.busy_batch(5, waiting=1, due_ms=query.now_ms)
+
+
 def test_run_that_was_taken_over_writes_no_epoch_any_more(query: Query) -> None:
     """Whether the other run is of this query or of another one that was given the same directory."""
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     zombie = query.plane
     query.restart()
     query.plane.epochs.load(query.name)
@@ -37,7 +42,7 @@ def test_run_that_was_taken_over_writes_no_epoch_any_more(query: Query) -> None:
 
 def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_one_that_ends(query: Query) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     query.restart()
     early, of_early = query.plane, query.name
     query.restart()
@@ -46,7 +51,7 @@ def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_on
     with pytest.raises(TakenOverError):
         early.next_epoch(of_early)
     assert {folder: query.directory.names(folder) for folder in ("epochs", "feedback")} == files
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     assert query.trigger().number == of_early.number + 2
 
 
@@ -77,11 +82,11 @@ def test_run_that_was_taken_over_deletes_no_file_any_more(query: Query) -> None:
 def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: Query) -> None:
     """To a run that knows no later epoch, a report of one looks as if the checkpoint had been put back."""
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     zombie, of_zombie = query.plane, query.name
     query.restart()
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     reports = query.directory.names("feedback")
     with pytest.raises(TakenOverError):
         zombie.next_epoch(of_zombie)
@@ -90,7 +95,7 @@ def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: Query
 
 def test_query_that_is_refused_at_its_start_leaves_the_run_alone_that_has_the_directory(query: Query) -> None:
     query.trigger()
-    query.batch(query.report(0, {"a/x": (5, 5)}), query.report(1))
+    due_batch(query)
     with pytest.raises(ConfigurationError, match="has run batch 0"):
         Query(query.path, is_fenced=True).trigger()
     assert query.trigger().number == 2

@@ -51,10 +51,14 @@ class SharingQuery(Query):
         assert share is not None
         return float(share[GOLD, 0]) / 1000
 
-    def busy_batch(self, admitted: int = 0, waiting: int = 500) -> None:
-        report = self.report(0, {"a/x": (admitted, admitted)}, waiting=waiting, next_event_ms=self.now_ms)
-        self.batch(report, self.report(1))
+    def wait_batch(self, admitted: int = 0, waiting: int = 500) -> None:
+        """Run a batch after which rows wait, one of which could leave at once."""
+        self.busy_batch(admitted, waiting, self.now_ms)
         self.used.append((self.now_ms, admitted))
+
+    def spendable(self) -> int:
+        """Return how many messages of gold a batch that is run now may admit."""
+        return int(admissible_messages(self.decider().shared.balance_micro[GOLD, :1])[0])
 
 
 @pytest.fixture
@@ -66,7 +70,7 @@ def settle(*queries: SharingQuery, cycles: int = 6) -> None:
     """Let all queries run with much waiting, until their shares stand still."""
     for _ in range(cycles):
         for query in queries:
-            query.busy_batch()
+            query.wait_batch()
             query.visit()
             query.trigger(100)
         latest_ms = max(query.now_ms for query in queries)
@@ -91,7 +95,7 @@ def other(tmp_path: Path, exchange: MemoryExchange, query: SharingQuery) -> Shar
 def test_first_epoch_holds_nothing_of_what_is_shared_and_all_of_the_jobs_own(query: SharingQuery) -> None:
     assert query.share() == 0
     assert query.tokens(JOB) == 100
-    assert admissible_messages(query.epoch.lending.balance_micro[:, GOLD, 0]).sum() == 0
+    assert query.spendable() == 0
 
 
 def test_job_that_is_alone_has_the_whole_quota(query: SharingQuery) -> None:
@@ -108,19 +112,19 @@ def test_two_jobs_have_a_half_each(query: SharingQuery, other: SharingQuery) -> 
 @pytest.mark.slow
 def test_bucket_earns_at_the_share_and_holds_its_part_of_the_burst(query: SharingQuery, other: SharingQuery) -> None:
     settle(query, other, cycles=8)
-    query.busy_batch(admitted=20)
+    query.wait_batch(admitted=20)
     query.trigger(1)
     before = query.tokens(GOLD)
-    query.busy_batch()
+    query.wait_batch()
     query.trigger(100)
     assert query.tokens(GOLD) == pytest.approx(before + 0.1 * query.share(), abs=0.01)
-    query.busy_batch()
+    query.wait_batch()
     query.trigger(3_000)
     assert query.tokens(GOLD) == pytest.approx(query.share(), rel=1e-6)  # of a burst of a second
 
 
 def test_new_share_fills_from_what_the_bucket_holds(query: SharingQuery) -> None:
-    query.busy_batch()
+    query.wait_batch()
     for _ in range(6):
         query.visit()
     query.trigger(0)
@@ -134,7 +138,7 @@ def test_epoch_is_due_when_the_share_shrinks_though_nothing_waits(query: Sharing
     query.quiet_batch()
     name = query.trigger(1)
     other.now_ms = query.now_ms
-    other.busy_batch()
+    other.wait_batch()
     other.trigger(0)
     other.visit()
     query.now_ms = other.now_ms
@@ -159,23 +163,49 @@ def test_restarted_job_pays_no_time_that_it_cannot_vouch_for_and_has_nothing_til
     query: SharingQuery, other: SharingQuery
 ) -> None:
     settle(query, other, cycles=8)
-    query.busy_batch(admitted=30)  # more than it was lent: a debt
+    query.wait_batch(admitted=30)  # more than it may: a debt
     query.restart()
     query.trigger(60_000)
     assert query.share() == 0
     assert query.tokens(GOLD) < 0
-    assert admissible_messages(query.epoch.lending.balance_micro[:, GOLD, 0]).sum() == 0
+    assert query.spendable() == 0
 
 
 def test_time_after_the_lease_ended_is_not_paid(query: SharingQuery) -> None:
     settle(query)
-    query.busy_batch(admitted=RATE + 30)
+    query.wait_batch(admitted=RATE + 30)
     query.trigger(1)
     assert query.tokens(GOLD) < -29
-    query.busy_batch()
+    query.wait_batch()
     query.trigger(10 * SETTINGS.lease_ms)
     assert query.tokens(GOLD) < RATE * SETTINGS.floor_percent / 100
     assert query.share() == pytest.approx(RATE * SETTINGS.floor_percent / 100, rel=0.2)
+
+
+def test_share_that_lapsed_and_came_back_is_not_paid_for_the_time_between(query: SharingQuery) -> None:
+    """The process slept, and its keeper awoke first."""
+    settle(query)
+    query.wait_batch(admitted=1_000 + RATE, waiting=0)
+    query.now_ms += 6 * SETTINGS.lease_ms
+    for _ in range(6):
+        query.visit()
+    name = query.name
+    assert query.trigger(0).number == name.number + 1
+    assert query.share() == pytest.approx(RATE, rel=1e-6)
+    assert query.tokens(GOLD) <= -1_000 + RATE * SETTINGS.lease_ms / 1000
+
+
+def test_share_is_paid_from_its_epoch_on_however_late_the_batch(query: SharingQuery) -> None:
+    settle(query)
+    query.wait_batch(admitted=RATE + 200)
+    query.trigger(1)
+    before = query.tokens(GOLD)
+    for _ in range(8):
+        query.now_ms += 250
+        query.wait_batch()
+        query.visit(0)
+        query.trigger(250)
+    assert query.tokens(GOLD) == pytest.approx(before + RATE * 4, abs=0.01)
 
 
 @pytest.mark.slow
@@ -265,13 +295,13 @@ def test_jobs_together_admit_no_more_than_one_bucket_in_any_window(
         now_ms = max(query.now_ms, other.now_ms) + rng.choice([1, 50, 150, 400])
         query.now_ms = other.now_ms = now_ms
         each.shift_ms += clock_rng.choice(jumps_ms)
-        if rng.random() < 0.4:
-            each.visit(0)
         if rng.random() < 0.02:
             each.restart()
-        lent = int(admissible_messages(each.epoch.lending.balance_micro[:, GOLD, 0]).sum())
-        each.busy_batch(rng.choice([lent, lent, lent // 2]), waiting=rng.choice([0, 3, 500]))
+        if rng.random() < 0.4:
+            each.visit(0)
         each.trigger(0)
+        most = each.spendable()
+        each.wait_batch(rng.choice([most, most, most // 2]), waiting=rng.choice([0, 3, 500]))
         assert each.name != EpochName(0, ""), step
     used = sorted(query.used + other.used)
     total = np.cumsum([0] + [messages for _, messages in used])

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.checkpoint.offered import unpack_offered
+from spark_throttle.checkpoint.offered import OfferedRows
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.errors import Backpressure
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP
 from spark_throttle.spark.sinks import batch_sink
 from tests.effort import thorough_after
@@ -135,7 +136,7 @@ def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy
 
     def crash(directory: Any, batch: int, packed: Any) -> None:
         notes = lake.control.glob("offered/*")
-        if any(GIVEN_UP in unpack_offered(note.read_bytes(), "").values() for note in notes):
+        if any(GIVEN_UP in unpack(OfferedRows, note.read_bytes(), "").messages.values() for note in notes):
             raise RuntimeError("crashed")
         write_reports(directory, batch, packed)
 

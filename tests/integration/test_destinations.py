@@ -13,11 +13,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Row
 
-from spark_throttle.checkpoint.told import unpack_told
-from spark_throttle.checkpoint.unsent import unpack_given_up
+from spark_throttle.checkpoint.told import ToldInBatch
+from spark_throttle.checkpoint.unsent import GivenUpCalls
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.spark.paced import HttpSender
 from spark_throttle.spark.paced.kept_sender import KeptSender, SentMeanwhile
 from spark_throttle.spark.sinks import batch_sink
@@ -152,7 +153,7 @@ def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_lette
         finish(writer.start())
 
     def crash(directory: Any, batch: int, packed: Any) -> None:
-        if any(unpack_given_up(note.read_bytes(), "") for note in lake.control.glob("given_up/*")):
+        if any(unpack(GivenUpCalls, note.read_bytes(), "").keys for note in lake.control.glob("given_up/*")):
             raise RuntimeError("crashed")
         write_reports(directory, batch, packed)
 
@@ -261,7 +262,9 @@ def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_
 
     def closed() -> bool:
         blocks = [path.read_bytes() for path in sorted((lake.control / "told").glob("*[0-9]"))]
-        return any(told.closed_until_ms for block in blocks for told in unpack_told(block, "told").values())
+        return any(
+            told.closed_until_ms for block in blocks for told in unpack(ToldInBatch, block, "told").by_group.values()
+        )
 
     query = lake.writer(throttle).trigger(processingTime="1 second").paced(HttpSender(record.url)).start()
     pause = threading.Event()

@@ -1,7 +1,7 @@
 """Shadow buckets: between what two balances each bucket of the job must stand, by the laws and by true time.
 
 `most` starts full, is paid the better of the rates in force, and is cut to the burst in force: what is admitted may
-never overdraw it by more than a message (a shared scope: a message a shard). `least` is paid the worse of them, and
+never overdraw it by more than a message. `least` is paid the worse of them, and
 owes what the laws let a scope owe: while it is not negative, the scope has tokens.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.rows import Row, shard_of
+from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope, text_of
 
 DIMENSIONS: Final = ("messages", "bytes")
@@ -50,8 +50,8 @@ class Shadow:
     idle: int = 0
     """What `least` has earned since then."""
 
-    overdraft: dict[int, int] = field(default_factory=dict)
-    """Largest cost of a message of every shard since the last epoch."""
+    overdraft: int = 0
+    """Largest cost of a message of the last batch that admitted something here."""
 
     was_used: bool = False
     """Whether the last batch admitted something here; one that did not may still be in debt for an earlier one."""
@@ -115,10 +115,8 @@ class Shadow:
 class Account:
     """The shadows of all scopes of a job."""
 
-    def __init__(self, shards: int) -> None:
-        self._shards = shards
+    def __init__(self) -> None:
         self.shadows: dict[tuple[Key, int], Shadow] = {}
-        self._epoch = -1
         self._is_known = True
         self._names: set[str] = set()
         self._spent: dict[tuple[Key, int], int] = {}
@@ -128,10 +126,6 @@ class Account:
         self._is_known = False
         for shadow in self.shadows.values():
             shadow.most, shadow.least, shadow.idle = shadow.limit.burst, _UNKNOWN, 0
-
-    def reshard(self, shards: int) -> None:
-        """Go on with another number of shards: no bucket gains or loses by that."""
-        self._shards = shards
 
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
         """Let time pass in which no batch runs."""
@@ -213,27 +207,19 @@ class Account:
         """Take what a batch admitted."""
         for shadow in self.shadows.values():
             shadow.was_used = False
-        if batch.epoch != self._epoch:
-            self._epoch = batch.epoch
-            for shadow in self.shadows.values():
-                shadow.overdraft = {}
-        largest: dict[tuple[Key, int, int], int] = defaultdict(int)
+        largest: dict[tuple[Key, int], int] = defaultdict(int)
         for row in batch.admitted:
-            shard = shard_of(row.namespace, self._shards)
-            costs = (cost_of(row, 0), cost_of(row, 1))
             for scope in contracts.of(text_of(row.namespace)).scopes:
-                for dimension, cost in enumerate(costs):
+                for dimension in (0, 1):
                     if scope.limits[dimension] is not None:
-                        at = scope.key, dimension, shard
-                        largest[at] = max(largest[at], cost)
+                        at = scope.key, dimension
+                        largest[at] = max(largest[at], cost_of(row, dimension))
         for (key, dimension), cost in costs_of(contracts, batch.admitted).items():
             shadow = self.shadows[key, dimension]
             shadow.was_used = True
             shadow.most -= cost
             shadow.least -= cost
-        for (key, dimension, shard), cost in largest.items():
-            overdraft = self.shadows[key, dimension].overdraft
-            overdraft[shard] = max(overdraft.get(shard, 0), cost)
+            shadow.overdraft = largest[key, dimension]
 
     def has_tokens(
         self, contracts: Contracts, name: str, *, beside: Key | None = None, left: tuple[int, int] = (0, 0)
@@ -246,15 +232,6 @@ class Account:
             What each of them has at least when that message comes, in micro-tokens by dimension.
         """
         return all(self._has_tokens(scope, left) for scope in contracts.of(name).enforced if scope.key != beside)
-
-    def leaves_message(self, contracts: Contracts, name: str) -> bool:
-        """Return whether a message is left in every scope that can stop a namespace, or all of a smaller burst."""
-        return all(
-            self.shadows[scope.key, 0].left >= min(limit.burst, MICRO)
-            for scope in contracts.of(name).enforced
-            for limit in scope.limits[:1]
-            if limit is not None
-        )
 
     def has_own_tokens(self, contracts: Contracts, name: str) -> bool:
         """Return whether the limits of a namespace's own surely let one more message pass."""

@@ -121,9 +121,6 @@ class Law:
     is_put_back: ClassVar = False
     """Whether it remembers what the job's checkpoint remembers too, so that a backup brings it back."""
 
-    is_by_shard: ClassVar = False
-    """Whether it compares namespaces by the shards that they are in, and begins anew where these change."""
-
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Yield what a batch broke."""
         yield from ()

@@ -2,8 +2,7 @@
 
 A message passes while no balance is negative, and is then charged whole. So what a message costs is what the next ones
 wait for, and where no bound is set nothing bounds that but the largest size that there is. Where `max_message_bytes` is
-set it does: a scope from which nothing was taken for as long as its rate takes to repay a message of that size (a
-shared scope: one a shard) owes nothing, whatever anybody sent.
+set it does: a scope from which nothing was taken for as long as its rate takes to repay a message of that size owes nothing, whatever anybody sent.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from tests.life.account import cost_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
 
-_TRIGGERS: Final = 3
-"""In which a namespace whose scopes owe nothing is served, and one more for every shard."""
+_TRIGGERS: Final = 4
+"""In which a namespace whose scopes owe nothing is served."""
 
 
 @dataclass(slots=True)
 class Debt(Law):
-    """While a scope is silent its debt is repaid: in the time that a message of the largest size takes, a shard."""
+    """While a scope is silent its debt is repaid: in the time that a message of the largest size takes."""
 
     _taken_ms: dict[Key, int] = field(default_factory=dict)
     """When something was last taken from a scope."""
@@ -73,7 +72,7 @@ class Debt(Law):
             for scope in contracts.of(name).scopes:
                 largest[scope.key] = max(largest[scope.key], most)
         for key, size_bytes in largest.items():
-            self._owed[key, 1] = max(self._owed.get((key, 1), 0), world.job.shards * size_bytes * MICRO)
+            self._owed[key, 1] = max(self._owed.get((key, 1), 0), size_bytes * MICRO)
 
     def _late(self, world: World, contracts: Contracts, now_ms: int) -> Iterator[str]:
         overdue = {}
@@ -86,7 +85,7 @@ class Debt(Law):
             if silent_ms <= longest_ms:
                 continue
             overdue[name] = self._overdue.get(name, 0) + 1
-            if overdue[name] > _TRIGGERS + world.job.shards:
+            if overdue[name] > _TRIGGERS:
                 yield (
                     f"{name!r} waits, nothing was taken from its scopes for {silent_ms} ms, and messages of the "
                     f"largest size are repaid in {longest_ms} ms"
@@ -102,12 +101,11 @@ class Debt(Law):
 
     def _repaid_ms(self, world: World, scope: Scope) -> int:
         """Return in what time a scope repays all that it may owe."""
-        shards = 1 if scope.key[0] == "namespace" else world.job.shards
         longest_ms = 0
         for dimension, limit in enumerate(scope.limits):
             if limit is not None:
                 message = MICRO * (scope.max_message_bytes if dimension else 1)
-                owed = max(shards * message, self._owed.get((scope.key, dimension), 0))
+                owed = max(message, self._owed.get((scope.key, dimension), 0))
                 longest_ms = max(longest_ms, -(-owed // limit.rate))
         return longest_ms
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.rows import RejectedRow, Row, shard_of
+from spark_throttle.testing.simulation.rows import RejectedRow, Row
 from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
-from tests.life.laws_of_room import bounds_of, fit
 from tests.life.laws_of_sharing import place_of
 
 REJECTION: Final = "Rejection"
@@ -23,13 +21,8 @@ _LEVELS: Final = {"tenant": "tenant", "resource_group": "group", "job": "job"}
 class Rejection(Law):
     """A scope that surely has the tokens rejects neither what is wanted of it nor anybody's first message.
 
-    It rejects nothing where all that competes for it in a batch, and in the one before it, is less than it has. The
-    batch before counts too, because tokens are lent by what it wanted. Where more competes, it rejects the first
-    message of no namespace if it has tokens for the first messages of all.
-
-    A row for which the queue of its shard surely has no room cannot wait for tokens that other shards have.
-
-    A batch without an epoch of its own is decided by what was lent for an earlier one.
+    It rejects nothing where all that competes for it in a batch is less than it has. Where more competes, it rejects the
+    first message of no namespace if it has tokens for the first messages of all.
 
     A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it. A
     job that has no share of its quota yet rejects nothing, whatever it owes. One that leaves the exchange before it has
@@ -39,8 +32,6 @@ class Rejection(Law):
     name = REJECTION
 
     def __init__(self) -> None:
-        self._wanted: _Costs | None = {}
-        self._epoch = -1
         self._batch_ms = 0
         self._interval_ms = 0
         self._was_sharing = False
@@ -50,26 +41,21 @@ class Rejection(Law):
         contracts = world.contracts(batch.revision)
         competing = list(_competing(world, batch))
         wanted = costs_of(contracts, competing)
-        before, self._wanted = self._wanted, wanted
-        is_standing, self._epoch = batch.epoch == self._epoch, batch.epoch
         between_ms, self._batch_ms = batch.steady_ms - self._batch_ms, batch.steady_ms
         longest_ms, self._interval_ms = max(between_ms, self._interval_ms), between_ms
         was_sharing, self._was_sharing = self._was_sharing, world.job.is_sharing
-        if before is None or is_standing:
-            return
         yield from _waiting_for_debts(world, batch, 2 * longest_ms)
         left = costs_of(contracts, batch.admitted)
         first = _first_rows(competing)
         of_all = _costs_of_one_each(contracts, competing)
-        may_wait = _rows_that_may_wait(world, batch)
         for letter in batch.rejected:
             scope = _rejecting_scope(contracts, letter)
             is_timed = was_sharing or text_of(letter.row.namespace) in world.timed
             if letter.dimension == "time" and not is_timed:
                 yield f"{letter} was rejected for processing time, of which nothing was ever charged"
-            if scope is None or letter.row.id not in may_wait:
+            if scope is None:
                 continue
-            most = [max(before.get((scope.key, d), 0), wanted.get((scope.key, d), 0)) for d in range(2)]
+            most = [wanted.get((scope.key, d), 0) for d in range(2)]
             if _has(world, scope, most, left):
                 yield f"{letter} was rejected by {scope.key}, of which {_text(most)} were wanted, fewer than it had"
             of_first = [of_all.get((scope.key, d), 0) for d in range(2)]
@@ -78,10 +64,6 @@ class Rejection(Law):
                     f"{letter}, the first of its namespace, was rejected by {scope.key}, which had more than the "
                     f"{_text(of_first)} that the largest messages of all namespaces take"
                 )
-
-    def forget(self) -> None:
-        """Know nothing of the batch before."""
-        self._wanted = None
 
 
 def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Iterator[str]:
@@ -115,31 +97,6 @@ def _competing(world: World, batch: SimulatedBatch) -> Iterator[Row]:
     for row in (*(row for rows in world.waited.values() for row in rows), *batch.arrived):
         if row.id not in elsewhere:
             yield row
-
-
-def _rows_that_may_wait(world: World, batch: SimulatedBatch) -> set[int]:
-    """Return the rejected rows that would all fit in the queue of their shard, with what waits there.
-
-    Of each namespace they are the first rows, up to the one that would not fit with them alone.
-    """
-    shards, bounds = world.job.shards, bounds_of(world, batch)
-    waiting: dict[int, list[Row]] = defaultdict(list)
-    for rows in world.waiting.values():
-        waiting[shard_of(rows[0].namespace, shards)] += rows
-    rejected: dict[str, list[Row]] = defaultdict(list)
-    for row in sorted((letter.row for letter in batch.rejected if letter.reason == "quota"), key=lambda row: row.id):
-        rejected[text_of(row.namespace)].append(row)
-    more: dict[int, list[Row]] = defaultdict(list)
-    for rows in rejected.values():
-        shard = shard_of(rows[0].namespace, shards)
-        more[shard] += _first_that_fit(rows, waiting[shard], bounds)
-    return {row.id for shard, rows in more.items() if fit([*waiting[shard], *rows], bounds) for row in rows}
-
-
-def _first_that_fit(rows: list[Row], beside: list[Row], bounds: tuple[int, int]) -> list[Row]:
-    """Return the first rows that fit in a queue beside others."""
-    count = next((i for i in range(len(rows)) if not fit([*beside, *rows[: i + 1]], bounds)), len(rows))
-    return rows[:count]
 
 
 def _first_rows(rows: Iterable[Row]) -> dict[str, int]:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
-from spark_throttle.testing.simulation.rows import Row, shard_of
+from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import text_of
 from tests.life.laws import Law, World
 
 _GRAIN: Final = Fraction(1, 2**30)
 """Shares are counted in parts of this size, rounded up."""
-
-
-@dataclass(slots=True)
-class _ShardQueue:
-    """What was to wait in a shard after a batch, by namespace and in order."""
-
-    kept: dict[str, list[Row]] = field(default_factory=dict)
-    lost: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
-    """What was rejected as `queue_full`."""
 
 
 class QueueRoom(Law):
@@ -32,40 +22,36 @@ class QueueRoom(Law):
     name = "Queue"
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
-        """Compare what was put out with what is left, shard by shard."""
+        """Compare what was put out with what is left."""
+        lost: dict[str, list[Row]] = defaultdict(list)
         full = [letter.row for letter in batch.rejected if letter.reason == "queue_full"]
-        shards = world.job.shards
-        queues: dict[int, _ShardQueue] = defaultdict(_ShardQueue)
         for row in sorted(full, key=lambda row: row.id):
-            queues[shard_of(row.namespace, shards)].lost[text_of(row.namespace)].append(row)
-        for name, rows in world.waiting.items():
-            queues[shard_of(rows[0].namespace, shards)].kept[name] = rows
+            lost[text_of(row.namespace)].append(row)
         policy, bounds = world.contracts(batch.revision).document.queue, bounds_of(world, batch)
-        for shard, queue in queues.items():
-            if policy.on_overflow == "fail" and queue.lost:
-                yield f"shard {shard} lost rows of {sorted(queue.lost)}, and the query should have failed"
-            elif policy.on_overflow != "fail":
-                yield from _misplaced(shard, queue, bounds)
+        if policy.on_overflow == "fail" and lost:
+            yield f"the queue lost rows of {sorted(lost)}, and the query should have failed"
+        elif policy.on_overflow != "fail":
+            yield from _misplaced(world.waiting, lost, bounds)
 
 
 def bounds_of(world: World, batch: SimulatedBatch) -> tuple[int, int]:
-    """Return the messages and bytes that the queue of a shard may hold in a batch."""
-    policy, shards = world.contracts(batch.revision).document.queue, world.job.shards
-    return max(1, policy.messages // shards), max(1, policy.bytes // shards)
+    """Return the messages and bytes that the queue may hold in a batch."""
+    policy = world.contracts(batch.revision).document.queue
+    return policy.messages, policy.bytes
 
 
-def _misplaced(shard: int, queue: _ShardQueue, bounds: tuple[int, int]) -> Iterator[str]:
-    """Yield what a shard keeps though it has no room for it, and what it put out though it had."""
-    stays = [row for rows in queue.kept.values() for row in rows]
+def _misplaced(kept: dict[str, list[Row]], lost: dict[str, list[Row]], bounds: tuple[int, int]) -> Iterator[str]:
+    """Yield what is kept though there is no room for it, and what was put out though there was."""
+    stays = [row for rows in kept.values() for row in rows]
     if not fit(stays, bounds):
-        yield f"shard {shard} keeps {len(stays)} rows, over its bounds of {bounds[0]} messages and {bounds[1]} bytes"
-    if not queue.lost:
+        yield f"the queue keeps {len(stays)} rows, over its bounds of {bounds[0]} messages and {bounds[1]} bytes"
+    if not lost:
         return
-    shares = {name: _share(rows, bounds) for name, rows in queue.kept.items()}
+    shares = {name: _share(rows, bounds) for name, rows in kept.items()}
     most, longest = max(((share, name) for name, share in shares.items()), default=(Fraction(0), ""))
     first: dict[str, Fraction] = {}
-    for name, rows in queue.lost.items():
-        before = queue.kept.get(name, [])
+    for name, rows in lost.items():
+        before = kept.get(name, [])
         first[name] = _share([*before, rows[0]], bounds)
         if before and before[-1].id > rows[0].id:
             yield f"{rows[0]} was put out, and {before[-1]} waits behind it"
@@ -73,9 +59,9 @@ def _misplaced(shard: int, queue: _ShardQueue, bounds: tuple[int, int]) -> Itera
             yield f"{rows[0]} was put out at a share of {first[name]}, and {longest!r} keeps {most}"
     # The first that was put out did not fit; of equal shares it may be any.
     least = min(first.values())
-    heads = [queue.lost[name][0] for name, share in first.items() if share <= least + _GRAIN]
+    heads = [lost[name][0] for name, share in first.items() if share <= least + _GRAIN]
     if all(fit([*stays, row], bounds) for row in heads):
-        yield f"{heads} were put out of shard {shard}, which keeps {len(stays)} rows and has room for them"
+        yield f"{heads} were put out of a queue that keeps {len(stays)} rows and has room for them"
 
 
 def fit(rows: Sequence[Row], bounds: tuple[int, int]) -> bool:

@@ -130,7 +130,7 @@ class NoRestart(Law):
 
 
 class AtomicDebit(Law):
-    """L8: a shard reports, and so is charged for, exactly the messages and bytes that it admitted."""
+    """L8: the decider reports, and so charges, exactly the messages and bytes that it admitted."""
 
     name = "L8"
 

@@ -20,7 +20,6 @@ from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Key, Scope, text_of
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
-from tests.life.laws_of_fairness import shard_in
 
 _REMEMBERED_MS: Final = 500_000
 """How long a price is surely remembered without a batch."""
@@ -55,7 +54,7 @@ class _Prices:
 
     def begin(self, world: World, batch: SimulatedBatch) -> bool:
         """Take in who asks for something in a batch; return whether what was known of batches before still holds."""
-        state = batch.revision, world.other_causes, world.job.is_sharing, world.job.shards
+        state = batch.revision, world.other_causes, world.job.is_sharing
         self.elapsed_ms, self._at_ms = batch.steady_ms - self._at_ms, batch.steady_ms
         holds, self._state = state == self._state and self.elapsed_ms <= _REMEMBERED_MS, state
         if not holds:
@@ -103,28 +102,24 @@ class _Pair:
 
 @dataclass(slots=True)
 class TimeShares(Law):
-    """Two of one shard that stay backlogged get as much time for their weight, to a message of each and a fiftieth.
-
-    Between shards, parts are estimated from prices and demand; `tests.control.test_time_fairness` has the bounds.
-    """
+    """Two that stay backlogged get as much time for their weight, to a message of each and a fiftieth."""
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
     name = "Time"
-    is_by_shard = True
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Compare every two that can be compared."""
         prices = self._prices
         if not prices.begin(world, batch):
             self._pairs.clear()
-        contracts, shards = world.contracts(batch.revision), world.job.shards
+        contracts = world.contracts(batch.revision)
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(sorted(backlogged), 2):
             key = prices.scopes[one].key
-            if key != prices.scopes[other].key or shard_in(one, shards) != shard_in(other, shards):
+            if key != prices.scopes[other].key:
                 continue
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
             message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
@@ -149,7 +144,7 @@ class TimeShares(Law):
 
 @dataclass(slots=True)
 class Unspent(Law):
-    """In one shard, as many messages leave as waited, where the time that a scope surely has left pays for all of them.
+    """As many messages leave as waited, where the time that a scope surely has left pays for all of them.
 
     So no dear message holds up cheap ones for longer than its debt.
     """
@@ -177,7 +172,7 @@ class Unspent(Law):
             waited = _waited(world, contracts, scope.key)
             cost_ns = sum(len(rows) * prices.known_ns.get(name, _DEAREST_NS) for name, rows in waited.items())
             count = sum(map(len, waited.values()))
-            is_known = waited.keys() <= prices.scopes.keys() and world.job.shards == 1
+            is_known = waited.keys() <= prices.scopes.keys()
             if is_known and cost_ns <= least_ns - rate * _PLANNED_MS and admitted[scope.key] < count - 1:
                 yield (
                     f"{scope.key} had {least_ns} ns left at least, the {count} messages that waited take {cost_ns} ns, "

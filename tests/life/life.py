@@ -56,15 +56,12 @@ SETTINGS: Final = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every
 LONGEST_PLANNING_MS: Final = 3_000
 """Longest time between an epoch and its batch."""
 
-SHARDS: Final = (1, 1, 1, 2, 2, 3, 8)
-
 
 @dataclass(frozen=True, slots=True)
 class Birth:
     """What a life begins with."""
 
     document: policies.Document
-    shards: int
     is_sharing: bool = False
     """Whether it shares its quotas with other jobs."""
 
@@ -98,7 +95,7 @@ def draw_script(
     is_sharing = rng.random() < 0.3 and any(rule in RULES_OF_SHARING for rule in chosen)
     chosen = tuple(rule for rule in chosen if is_sharing or rule not in RULES_OF_SHARING)
     row_ns = draw_costs(random.Random(f"costs of {seed}/{number}")) if tempers.has("time") else ()
-    birth = Birth(document, rng.choice(SHARDS), is_sharing, row_ns)
+    birth = Birth(document, is_sharing, row_ns)
     return Script(birth, tuple(draw_step(drawing, chosen) for _ in range(rng.randint(steps // 3, steps))))
 
 
@@ -111,7 +108,6 @@ class Backup:
     letters: TransactionalTable[RejectedRow]
     account: Account
     waiting: dict[str, list[Row]]
-    shards: int
     laws: list[Law]
     """Those that remember what the checkpoint does."""
 
@@ -163,11 +159,11 @@ class Life:
         if self.birth.is_sharing:
             self.exchange = SimulatedExchange(SETTINGS)
         try:
-            job = SimulatedJob(self.birth.document, self.birth.shards, exchange=self.exchange)
+            job = SimulatedJob(self.birth.document, exchange=self.exchange)
         except PolicyError:
-            job = SimulatedJob({"version": 1}, self.birth.shards, exchange=self.exchange)
+            job = SimulatedJob({"version": 1}, exchange=self.exchange)
         job.cost_ns = costs(self.birth.row_ns)
-        self.world = World(job, Account(self.birth.shards))
+        self.world = World(job, Account())
         if self.exchange is not None and SHARING in self.laws:
             self.exchange.time.actors.append(Watch(self.exchange, self.world))
         self._watching = [LAWS[name]() for name in self.laws if name in LAWS]
@@ -212,14 +208,6 @@ class Life:
             self.job.stop()
         self.world.other_causes += 1
         self._run(lambda: self.job.restart(down_ms), may_refuse=may_refuse, is_start=True)
-
-    def reshard(self, shards: int) -> None:
-        """Hand the stopped job over to another number of shards; laws that go by shards begin anew."""
-        self.job.reshard(shards)
-        self.world.account.reshard(shards)
-        for law in self._watching:
-            if law.is_by_shard:
-                law.forget()
 
     def set_clock(self, by_ms: int) -> None:
         """Set the wall clock."""
@@ -313,14 +301,13 @@ class Life:
             outside.letters.copy(),
             account,
             waiting,
-            self.job.shards,
             laws,
         )
 
     def restore(self, backup: Backup) -> None:
         """Give the job and its sinks a backup back, and start it."""
         self.job.stop()
-        self.job.checkpoint, self.job.shards = backup.checkpoint, backup.shards
+        self.job.checkpoint = backup.checkpoint
         self.job.outside.table, self.job.outside.letters = backup.table, backup.letters
         self.forget()
         self.world.account, self.world.waiting = backup.account, backup.waiting

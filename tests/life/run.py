@@ -68,7 +68,7 @@ def report(
     exchange = " that shares its quotas" if script.birth.is_sharing else ""
     return [
         f"violation of {what}",
-        f"  in step {at} of a life with {script.birth.shards} shards{exchange}; {len(steps)} steps are left of it:",
+        f"  in step {at} of a life{exchange}; {len(steps)} steps are left of it:",
         f"    begins with {json.dumps(script.birth.document, ensure_ascii=True)}",
         *(f"    {number}. {ascii(str(step))[1:-1]}" for number, step in enumerate(steps)),
         f"  replay: {command}",

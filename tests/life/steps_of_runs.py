@@ -67,27 +67,6 @@ def _moved(life: Life, machines: list[dict[str, Any]], rows: Traffic, triggers: 
             life.trigger(1_000)
 
 
-def _reshard(d: Drawing) -> dict[str, Any]:
-    return {
-        "shards": d.rng.choice((1, 2, 3, 5, 8)), "rows": d.rows(20), "down_ms": d.rng.choice((0, 1_000, 3_600_000)),
-        "at": d.rng.choice((None, *CRASH_POINTS)),
-    }  # fmt: skip
-
-
-def _resharded(life: Life, shards: int, rows: Traffic, down_ms: int, at: Any) -> None:
-    """Go on with another number of shards; the first batch may die."""
-    life.restart(0)
-    if not life.job.checkpoint.log or shards == life.job.shards:
-        return
-    life.reshard(shards)
-    life.offer(rows)
-    life.restart(down_ms)
-    if at is not None:
-        life.job.crash(at)
-    life.trigger(1_000)
-    life.restart(0)
-
-
 def _starts_or_is_restored(life: Life, backup: Backup) -> None:
     """Start the job; one that refuses is put back to a backup."""
     try:
@@ -277,7 +256,6 @@ def _refuses(job: SimulatedJob, *, is_start: bool = False) -> bool:
 RULES_OF_RUNS: Final[dict[str, Rule]] = {
     "crash": (3, _crash, _crashed),
     "restart": (1, _restart, _restarted),
-    "reshard": (1, _reshard, _resharded),
     "move": (1, _move, _moved),
     "put_back": (1, _put_back, _was_put_back),
     "undo": (2, _undo, _undone),

@@ -1,7 +1,7 @@
 """Jobs that share quotas, in simulated time: real planes, meters and keepers, batches that take as long as they take.
 
-What a job is offered arrives evenly; a batch takes what arrived since the last was planned, is admitted what its epoch
-grants, and reports when it ends. A keeper visits when it says that it would.
+What a job is offered arrives evenly; a batch takes what arrived since the last was planned, is admitted what its
+bucket lets pass, and reports when it ends. A keeper visits when it says that it would.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query
 from tests.sharing.test_register import MemoryExchange
@@ -42,7 +43,7 @@ class TimedJob(Query):
     def step(self) -> None:
         """Do what is due now."""
         if self.ends_ms is not None and self.now_ms >= self.ends_ms:
-            self.batch(*self.done)
+            self.batch(self.done)
             self.ends_ms = None
         if self.ends_ms is None and self.now_ms >= self.next_trigger_ms:
             self._plan()
@@ -59,11 +60,12 @@ class TimedJob(Query):
         if self.name == before and self.came < 1:
             return
         self.waiting, self.came = self.waiting + int(self.came), self.came % 1
-        lent = int(admissible_messages(self.epoch.lending.balance_micro[:, GOLD, 0]).sum())
-        admitted = min(int(self.waiting), lent)
+        most = int(admissible_messages(self.decider().shared.balance_micro[GOLD, :1])[0])
+        admitted = min(int(self.waiting), most)
         self.waiting -= admitted
         used = {"a/x": (admitted, admitted)} if admitted or self.waiting else {}
-        self.done = (self.report(0, used, waiting=int(self.waiting)), self.report(1))
+        due_ms = self.now_ms if self.waiting else NEVER_MS
+        self.done = self.report(used, waiting=int(self.waiting), due_ms=due_ms)
         self.ends_ms = self.now_ms + self.batch_ms
         self.next_trigger_ms = (self.now_ms // self.trigger_ms + 1) * self.trigger_ms
 

@@ -26,7 +26,7 @@ RUN = 2**62 + 1
 def test_claims_of_a_run_are_kept_until_it_has_surely_heard_of_the_next(mark: Mark, runs_before: int) -> None:
     """Runs are told apart by random bits: those of the next run are larger or smaller."""
     peers = Peers(SETTINGS)
-    first = ShareReport("m", "a job", Mark(1, RUN, 1), 0, {}, ScopeRows.empty())
+    first = ShareReport("m", "a job", Mark(1, RUN, 1), 0, {}, ScopeRows.empty(), SETTINGS.terms)
     peers.see(first, 1_000, since=1)
     peers.see(replace(first, mark=mark), 5_000, since=2)
     (peer,) = peers.everyone

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.quota import Int64s
+from spark_throttle.record import pack
 from spark_throttle.sharing.exchanges.delta import DeltaExchange
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.exchanges.files import FileExchange
 from spark_throttle.sharing.peers import UnreadableRegister
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
-from spark_throttle.sharing.report import REPORT_VERSION, Mark, ScopeRows, ShareReport, unpack_base
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
+from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.visit import Update
 from tests.effort import examples
 
@@ -85,7 +86,9 @@ class Publisher:
         self.number += 1
         self.rows = rows
         seen = {"b": Mark(3, 0, 4), "reader": Mark(5, 2**61, 6)}
-        report = ShareReport(self.member, "name", Mark(1, self.run, self.number), published_ms, seen, rows)
+        report = ShareReport(
+            self.member, "name", Mark(1, self.run, self.number), published_ms, seen, rows, ShareSettings().terms
+        )
         changed = rows.take(np.flatnonzero(rows.differ(old)))
         self.register.publish(Update(report, changed, np.setdiff1d(old.ids, rows.ids)))
         return report
@@ -309,10 +312,10 @@ def test_registers_are_read_several_at_a_time() -> None:
 def test_register_whose_bytes_are_whole_and_say_nothing_is_one_that_cannot_be_understood() -> None:
     exchange = MemoryExchange()
     Publisher(exchange, "b").publish({1: 2})
-    exchange.objects["a.head"] = pack("shrh", REPORT_VERSION, {"words": "a"})
+    exchange.objects["a.head"] = pack(Mark(1, 2, 3))
     found = reader(exchange).read(ids(1))
     assert found.reports.keys() == {"b"}
-    assert "its content is not that of a report" in found.unreadable["a"].problem
+    assert "it holds Mark, not StoredHead" in found.unreadable["a"].problem
     assert found.unreadable["a"].digest is not None
 
 
@@ -346,7 +349,6 @@ def test_register_that_cannot_be_understood_is_removed_once_it_has_stood_for_too
     [
         (lambda _: b"garbled", "it has 7 bytes"),
         (lambda block: block[:-3], "checksum"),
-        (lambda _: pack("shrh", 9, {"news": 1}), "format version 9"),
         (lambda _: b"", "it has 0 bytes"),
     ],
 )
@@ -434,19 +436,8 @@ def test_base_of_a_job_that_started_a_million_times_is_read() -> None:
     publisher = Publisher(exchange, run=2**62 - 1)
     mark = Mark(10**6 << 20, publisher.run, 1)
     rows = rows_of(dict.fromkeys(range(1000), 5))
-    publisher.register.publish(Update(ShareReport("a", "name", mark, 10**12, {}, rows), rows, ids()))
+    report = ShareReport("a", "name", mark, 10**12, {}, rows, ShareSettings().terms)
+    publisher.register.publish(Update(report, rows, ids()))
     (report,) = reader(exchange).read(ids(7)).reports.values()
     assert report.mark == mark
     assert_equal(report.rows, rows_of({7: 5}))
-
-
-def test_register_of_the_first_release_is_read() -> None:
-    exchange = MemoryExchange()
-    stored = Path(__file__).parents[1] / "conformance" / "stored" / "exchange"
-    exchange.objects["a.head"] = (stored / "head_v1.bin").read_bytes()
-    (report,) = reader(exchange).read(ids(5, 7, 9)).reports.values()
-    assert (report.member, report.name, report.mark, report.published_ms, report.seen) == (
-        "a", "name", Mark(1 << 20, 0, 7), 10**12, {"reader": Mark(5, 0, 6)},
-    )  # fmt: skip
-    assert_equal(report.rows, rows_of({5: 1, 7: 3, 9: 2}))
-    assert_equal(unpack_base((stored / "base_v1.bin").read_bytes(), "the base"), rows_of({5: 1, 7: 3, 9: 2}))

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from spark_throttle.control.feedback import put_away, reports_of, write_reports
 from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.control_look import ControlLook
@@ -30,23 +31,24 @@ SPARKS = {
 }  # fmt: skip
 
 
-def report(*, shard: int, offered: int, admitted: int, rejected: int, waiting: int, invalid: int = 0) -> UsageReport:
+def report(*, offered: int, admitted: int, rejected: int, waiting: int, invalid: int = 0) -> UsageReport:
     def pair(messages: int) -> Any:
         return np.array([[messages, 10 * messages]], dtype=np.int64)
 
     zeros = np.zeros(1, dtype=np.int64)
     return UsageReport(
-        shard=shard, epoch=1, revision="r", now_ms=1_000, names=pa.array(["t/n"]), tenant=zeros, group=zeros,
+        epoch=1, revision="r", now_ms=1_000, names=pa.array(["t/n"]), tenant=zeros, group=zeros,
         weight=zeros, offered=pair(offered), admitted=pair(admitted), rejected=pair(rejected), waiting=pair(waiting),
-        demand=pair(waiting), observed_messages=zeros, delayed_ms=zeros, expires_ms=2_000, invalid_messages=invalid,
+        demand=pair(waiting), observed_messages=zeros, delayed_ms=zeros, shared_micro=pair(0), due_ms=NEVER_MS,
+        due_with_quotas_ms=NEVER_MS, invalid_messages=invalid,
     )  # fmt: skip
 
 
 def written(root: Path) -> Directory:
     directory = Directory(str(root))
     reports = [
-        report(shard=0, offered=10, admitted=6, rejected=1, waiting=3, invalid=2),
-        report(shard=1, offered=5, admitted=5, rejected=0, waiting=0),
+        report(offered=10, admitted=6, rejected=1, waiting=3, invalid=2),
+        report(offered=5, admitted=5, rejected=0, waiting=0),
     ]
     write_reports(directory, 4, [pack_usage(each) for each in reports])
     return directory

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_throttle.checkpoint.manifest import Resharding, bind, read_manifest, reshard
+from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.state import DeciderState, Grants
+from spark_throttle.core.policy_change import under_epoch
+from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
@@ -106,40 +106,26 @@ class StandingPolicies:
 
 
 def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Explanation:
-    """Run one batch of a job with one shard, and explain the first name."""
+    """Run one batch of a job, and explain the first name."""
     directory = Directory(str(path))
     bind(directory, shards=1, direction="publish")
-    plane = ControlPlane(directory, StandingPolicies(problem), "publish", 1, lambda: 1_000_000)
+    plane = ControlPlane(directory, StandingPolicies(problem), "publish", lambda: 1_000_000)
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None
-    lending = epoch.lending
-    grants = Grants(epoch.number, lending.balance_micro[0], lending.headroom_micro[0], 1_000_000)
-    state = replace(DeciderState.initial(len(policy.shared)), grants=grants)
+    row = epoch.control_row(None, policy.shared.burst_micro)
+    state = under_epoch(DeciderState.initial(policy, now_ms=1_000_000), row, policy, policy, now_ms=1_000_000)
     arrivals = make_arrivals([(name, 100) for name in names])
-    plan = plan_admission(state, arrivals, policy, now_ms=1_000_000, shards=1)
+    plan = plan_admission(state, arrivals, policy, now_ms=1_000_000)
     write_reports(directory, 0, [pack_usage(plan.usage)])
     return explain_job(str(path), names[0])
 
 
-def test_explain_says_the_same_after_the_shards_were_changed_until_a_batch_has_run(tmp_path: Path) -> None:
-    before = run_batch(tmp_path, ["acme/x"] * 7)
-    directory = Directory(str(tmp_path))
-    manifest = read_manifest(directory)
-    assert manifest is not None
-    reshard(directory, manifest, 16, (Resharding(0, 1, "handover"),))
-    after = explain_job(str(tmp_path), "acme/x")
-    assert (after.last_batch, after.levels, after.predicted_release_ms) == (
-        before.last_batch, before.levels, before.predicted_release_ms,
-    )  # fmt: skip
-
-
-def test_explain_shows_balance_debt_grant_backlog_and_predicted_release(tmp_path: Path) -> None:
+def test_explain_shows_balance_debt_backlog_and_predicted_release(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
     assert found.last_batch is not None
-    assert (found.last_batch.batch_id, found.last_batch.shard, found.last_batch.offered) == (0, 0, (7, 700))
+    assert (found.last_batch.batch_id, found.last_batch.offered) == (0, (7, 700))
     group = next(level for level in found.levels if level.level == "resource_group")
-    assert group.granted[0] == 2.0
     assert group.balance == (-1.0, None)  # 2 held, 3 admitted
     assert group.debt == (1.0, None)
     assert group.waiting is not None

@@ -56,8 +56,8 @@ def report() -> UsageReport:
     names = pa.array(["acme/a"])
     found, one, none = match(names, POLICY), np.array([[1, 1]]), np.zeros(1, dtype=np.int64)
     return UsageReport(
-        0, 4, "r1", 1_760_000_000_000, names, found.tenant, found.group, none + 1, one, one, one, one, one, none, none,
-        NEVER_MS,
+        4, "r1", 1_760_000_000_000, names, found.tenant, found.group, none + 1, one, one, one, one, one, none, none,
+        np.zeros((len(POLICY.shared), 2), dtype=np.int64), NEVER_MS, NEVER_MS,
     )  # fmt: skip
 
 

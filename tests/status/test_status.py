@@ -36,7 +36,7 @@ POLICY = make_policy(
 )
 
 
-def report(shard: int, flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> UsageReport:
+def report(flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> UsageReport:
     """Return a report of (offered, admitted, rejected, waiting) messages of 10 bytes."""
     names = pa.array(list(flows), pa.string())
     found = match(names, POLICY)
@@ -44,15 +44,15 @@ def report(shard: int, flows: dict[str, tuple[int, int, int, int]], *, invalid: 
     offered, admitted, rejected, waiting = (np.stack([n, 10 * n], axis=1) for n in counts.T)
     one = np.ones(len(names), dtype=np.int64)
     return UsageReport(
-        shard, 4, POLICY.revision, START_MS, names, found.tenant, found.group, one, offered, admitted, rejected,
-        waiting, waiting, one, 100 * one, 0, invalid,
+        4, POLICY.revision, START_MS, names, found.tenant, found.group, one, offered, admitted, rejected,
+        waiting, waiting, one, 100 * one, np.zeros((len(POLICY.shared), 2), np.int64), 0, 0, invalid,
     )  # fmt: skip
 
 
 REPORTS = [
-    report(0, {"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0)}, invalid=6),
-    report(1, {"acme/b": (4, 4, 0, 0)}),
-    report(2, {}),
+    report({"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0)}, invalid=6),
+    report({"acme/b": (4, 4, 0, 0)}),
+    report({}),
 ]
 
 
@@ -103,7 +103,7 @@ def test_rows_without_a_namespace_are_offered_to_the_job_and_rejected_by_it() ->
 def odd_report() -> UsageReport:
     """Return a report of two namespaces that look alike, one of which is no UTF-8, and of another that is none."""
     names = pa.array([b"acme/\xe9", b"acme/\\xE9", b"\xff"], pa.binary()).view(pa.string())
-    usual = report(0, {"acme/x": (1, 1, 0, 0), "acme/y": (2, 2, 0, 0), "z": (3, 3, 0, 0)})
+    usual = report({"acme/x": (1, 1, 0, 0), "acme/y": (2, 2, 0, 0), "z": (3, 3, 0, 0)})
     return unpack_usage(pack_usage(replace(usual, names=names)), "it")
 
 
@@ -117,7 +117,7 @@ def test_namespace_that_is_no_utf8_is_shown_and_counts_in_its_tenant() -> None:
 
 
 def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> None:
-    rows = usage_rows([report(0, {})], POLICY, 0)
+    rows = usage_rows([report({})], POLICY, 0)
     assert rows.column("level").to_pylist() == ["job", "tenant", "resource_group", "resource_group"]
     assert set(rows.column("offered_messages").to_pylist()) == {0}
 
@@ -130,9 +130,9 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def test_status_is_of_the_newest_batch_whatever_files_its_reports_are_in(directory: Directory) -> None:
-    write_reports(directory, 11, [pack_usage(report(0, {"old/news": (1, 1, 0, 0)}))])
-    for one in REPORTS:
-        write_reports(directory, 12, [pack_usage(one)], part=f"{one.shard:05d}")
+    write_reports(directory, 11, [pack_usage(report({"old/news": (1, 1, 0, 0)}))])
+    for part, one in enumerate(REPORTS):
+        write_reports(directory, 12, [pack_usage(one)], part=f"{part:05d}")
     status = read_status(directory.location)
     assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}

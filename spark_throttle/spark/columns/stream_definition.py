@@ -43,7 +43,7 @@ def stream_definition(
     length, tie = row_columns(schema, size, volatile)
     *texts, length_text, tie_text = _printed(events, [*given.values(), length, tie])
     expressions = dict(zip(given, texts, strict=True))
-    columns = {field.name: field.dataType.simpleString() for field in schema}
+    columns = tuple((field.name, field.dataType.simpleString()) for field in schema)
     if size is None:
         expressions["size"] = _JSON_LENGTH
         tie_text = f"{length_text}, {tie_text}"

@@ -6,34 +6,43 @@ call has failed, and takes it away: so a failure of another cause is never taken
 
 from __future__ import annotations
 
-from typing import Any, Final
+import math
+from dataclasses import dataclass
+from typing import Final
 
+from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import Backpressure
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import Count, to_json
 
 _NAME: Final = "refused_in_task.json"
-_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a function said in a task."""
+
+    batch: Count
+    problem: str
+    scope: str | None
+    retry_after_ms: Count | None
 
 
 def note_refusal(directory: Directory, batch: int, refusal: Backpressure) -> None:
     """Write what a function said in a task of a batch; the last one that is written counts."""
-    fields = {
-        "batch": batch, "retry_after_seconds": refusal.retry_after_seconds, "scope": refusal.scope,
-        "problem": refusal.problem,
-    }  # fmt: skip
-    directory.write(_NAME, versioned(_FORMAT, fields))
+    seconds = refusal.retry_after_seconds
+    retry_after_ms = None if seconds is None else min(math.ceil(seconds * 1000), NEVER_MS)
+    directory.write(_NAME, to_json(Refusal(batch, refusal.problem, refusal.scope, retry_after_ms)))
 
 
 def take_refusal(directory: Directory, batch: int) -> Backpressure | None:
     """Return what a function said in a task of a batch, and take it away; `None` if none said anything."""
-    found = read_versioned(directory, _NAME, "the refusal of a task", _FORMAT, _parsed)
+    found = read_note(directory, _NAME, Refusal, "the refusal of a task")
     if found is None:
         return None
     directory.delete(_NAME)
-    return found[1] if found[0] == batch else None
-
-
-def _parsed(fields: dict[str, Any]) -> tuple[int, Backpressure]:
-    refusal = Backpressure(fields["retry_after_seconds"], fields["scope"], str(fields["problem"]))
-    return int(fields["batch"]), refusal
+    if found.batch != batch:
+        return None
+    seconds = None if found.retry_after_ms is None else found.retry_after_ms / 1000
+    return Backpressure(seconds, found.scope, found.problem)

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import pack, unpack
 
 ROW_BITS: Final = 32
 """Bits of a place that hold the position of a row in its file."""
@@ -29,8 +29,6 @@ MOST_ROWS: Final = 1 << 31
 """Most rows of a file: Spark indexes arrays with 32-bit integers."""
 
 FOLDER: Final = "extents"
-FORMAT: Final = 1
-
 _REPEATED_EVERY: Final = 100
 
 Position = Mapping[str, int]
@@ -100,31 +98,6 @@ class Extent:
     earlier: tuple[SourceFile, ...] | None = None
     """All files of the extents before it, if it repeats them."""
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields that `from_fields` takes."""
-        fields: dict[str, Any] = {
-            "number": self.number,
-            "previous": [self.previous.number, self.previous.file],
-            "position": dict(self.position),
-            "files": [_file_fields(file) for file in self.files],
-        }
-        if self.earlier is not None:
-            fields["earlier"] = [_file_fields(file) for file in self.earlier]
-        return fields
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Extent:
-        """Return the extent of the fields that `to_fields` returned."""
-        number, file = fields["previous"]
-        earlier = fields.get("earlier")
-        return cls(
-            int(fields["number"]),
-            ExtentName(int(number), str(file)),
-            tuple(_file(each) for each in fields["files"]),
-            {str(key): int(value) for key, value in fields["position"].items()},
-            None if earlier is None else tuple(_file(each) for each in earlier),
-        )
-
 
 class Extents:
     """The extents of one query in its control directory.
@@ -146,14 +119,12 @@ class Extents:
             If its file is gone, or is not as it was written.
         """
         if name not in self._known:
-            found = read_versioned(
-                self._directory, f"{FOLDER}/{name.file}", "the list of files", FORMAT, Extent.from_fields
-            )
-            if found is None or _name(found) != name:
-                problem = "it is gone" if found is None else "its content does not belong to its name"
-                what = f"the list of files {self._directory.shown(f'{FOLDER}/{name.file}')}"
+            content = self._directory.read(f"{FOLDER}/{name.file}")
+            what = f"the list of files {self._directory.shown(f'{FOLDER}/{name.file}')}"
+            if content is None or _name(name.number, content) != name:
+                problem = "it is gone" if content is None else "its content does not belong to its name"
                 raise DamagedError(what, problem, RESTORE_CHECKPOINT)
-            self._remember(name, found)
+            self._remember(name, unpack(Extent, content, what))
         return self._known[name]
 
     def between(self, start: ExtentName, end: ExtentName) -> list[SourceFile]:
@@ -181,11 +152,12 @@ class Extents:
 
     def write(self, previous: ExtentName, files: list[SourceFile], position: Position) -> ExtentName:
         """Write the extent after `previous`, and return its name."""
-        extent = Extent(previous.number + 1, previous, tuple(files), position)
-        if extent.number % _REPEATED_EVERY == 0:
-            extent = replace(extent, earlier=tuple(self.history(previous)))
-        name = _name(extent)
-        self._directory.write(f"{FOLDER}/{name.file}", versioned(FORMAT, extent.to_fields()))
+        number = previous.number + 1
+        earlier = None if number % _REPEATED_EVERY else tuple(self.history(previous))
+        extent = Extent(number, previous, tuple(files), position, earlier)
+        content = pack(extent, is_compressed=True)
+        name = _name(number, content)
+        self._directory.write(f"{FOLDER}/{name.file}", content)
         self._remember(name, extent)
         return name
 
@@ -193,16 +165,5 @@ class Extents:
         self._known = {**dict(list(self._known.items())[-1:]), name: extent}
 
 
-def _name(extent: Extent) -> ExtentName:
-    digest = hashlib.sha256(versioned(FORMAT, extent.to_fields())).hexdigest()[:16]
-    return ExtentName(extent.number, f"{extent.number:012d}-{digest}")
-
-
-def _file_fields(file: SourceFile) -> list[Any]:
-    return [file.number, file.path, file.size_bytes, file.modified_ms, [list(each) for each in file.partition_values]]
-
-
-def _file(fields: list[Any]) -> SourceFile:
-    number, path, size_bytes, modified_ms, values = fields
-    partition_values = tuple((str(column), None if value is None else str(value)) for column, value in values)
-    return SourceFile(int(number), str(path), int(size_bytes), int(modified_ms), partition_values)
+def _name(number: int, content: bytes) -> ExtentName:
+    return ExtentName(number, f"{number:012d}-{hashlib.sha256(content).hexdigest()[:16]}")

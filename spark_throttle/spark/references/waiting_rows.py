@@ -18,16 +18,17 @@ A folder is deleted when no batch that a checkpoint can be put back to may need 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.files.records import read_note
 from spark_throttle.files.storage import Directory
-from spark_throttle.files.versioned_json import read_versioned, versioned
+from spark_throttle.record import to_json
 from spark_throttle.spark.references.extents import SourceFile
 
 FOLDER: Final = "waiting"
@@ -35,10 +36,6 @@ FOLDER: Final = "waiting"
 
 FILES_FOLDER: Final = "waiting-files"
 """The copies of whole files."""
-
-FORMAT: Final = 3
-"""Format 1 had one range of files a folder, and did not say how many rows were copied. Format 2 had neither copies of
-whole files nor parts, and did not name the source's columns."""
 
 ACCOUNT: Final = "the account of waiting rows"
 _ACCOUNTS: Final = "waiting-accounts"
@@ -115,26 +112,6 @@ class WaitingFolder:
         """Whether few of its rows wait."""
         few = self.waiting_messages <= _FEW_MESSAGES or self.waiting_messages * _SPARSE <= self.copied_messages
         return self.waiting_messages > 0 and few
-
-    def to_fields(self) -> list[Any]:
-        """Return the fields that `from_fields` takes."""
-        ranges = [list(each) for each in self.ranges]
-        counts = [self.waiting_messages, self.empty_since, self.copied_messages]
-        return [self.batch, ranges, *counts, str(self.kind), self.parts]
-
-    @classmethod
-    def from_fields(cls, fields: Sequence[Any]) -> WaitingFolder:
-        """Return the folder of the fields that `to_fields` returned, or that a release with format 1 or 2 wrote."""
-        if isinstance(fields[1], int):
-            batch, first, last, waiting, empty = fields
-            fields = [batch, [[first, last]], waiting, empty, waiting, False]
-        if isinstance(fields[5], bool):
-            fields = [*fields[:5], CopyKind.LEFTOVERS if fields[5] else CopyKind.ROWS, 0]
-        batch, ranges, waiting, empty, copied, kind, parts = fields
-        return cls(
-            int(batch), tuple((int(first), int(last)) for first, last in ranges), int(waiting), int(copied),
-            None if empty is None else int(empty), CopyKind(kind), int(parts),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,17 +204,6 @@ class WaitingAccount:
         ]
         new = WaitingFolder(self.batch, ranges, messages, messages, kind=CopyKind.LEFTOVERS)
         return replace(self, folders=(*folders, new))
-
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields that `from_fields` takes."""
-        folders = [folder.to_fields() for folder in self.folders]
-        return {"batch": self.batch, "folders": folders, "schema": self.schema}
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> WaitingAccount:
-        """Return the account of the fields that `to_fields` returned."""
-        folders = tuple(WaitingFolder.from_fields(each) for each in fields["folders"])
-        return cls(int(fields["batch"]), folders, str(fields.get("schema", "")))
 
 
 def is_kept_whole(joined_messages: int, messages: int | None, files: Sequence[SourceFile]) -> bool:
@@ -333,7 +299,7 @@ class WaitingRows:
 
     def before(self, batch: int) -> WaitingAccount:
         """Return the account that the batch before has left; an empty one if it left none."""
-        found = read_versioned(self.directory, account_name(batch - 1), ACCOUNT, FORMAT, WaitingAccount.from_fields)
+        found = read_note(self.directory, account_name(batch - 1), WaitingAccount, ACCOUNT)
         return WaitingAccount(batch - 1) if found is None else found
 
     def settle(self, account: WaitingAccount) -> None:
@@ -348,7 +314,7 @@ class WaitingRows:
         oldest = batch - self.batches_retained - _SLACK_BATCHES
         is_needed = [each.empty_since is None or each.empty_since >= oldest for each in account.folders]
         kept = tuple(each for each, needed in zip(account.folders, is_needed, strict=True) if needed)
-        self.directory.write(account_name(batch), versioned(FORMAT, replace(account, folders=kept).to_fields()))
+        self.directory.write(account_name(batch), to_json(replace(account, folders=kept)))
         for folder, needed in zip(account.folders, is_needed, strict=True):
             if not needed:
                 self.directory.delete_folder(folder.name)

@@ -16,6 +16,7 @@ from spark_throttle.checkpoint.open_batch import begin, decided_digest
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import NativeWriterError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json
 from spark_throttle.spark.delta.commit import open_table
 from spark_throttle.spark.sinks.destination import batch_folder
 
@@ -48,7 +49,7 @@ def begin_batch(
     begin(
         directory,
         batch,
-        Definition.from_json(definition),
+        of_json(Definition, definition, "the definition"),
         lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target),
         decided_digest(reports),
     )

@@ -11,6 +11,7 @@ from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.open_batch import begin
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json
 from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
@@ -47,7 +48,12 @@ class DecisionUnpacker:
 
     def _begin(self) -> None:
         """Refuse a batch that an earlier attempt began with another definition: the sink may have part of it."""
-        begin(Directory(self.control_path), batch_of_task(), Definition.from_json(self.definition), lambda *_: True)
+        begin(
+            Directory(self.control_path),
+            batch_of_task(),
+            of_json(Definition, self.definition, "the definition"),
+            lambda *_: True,
+        )
 
     def _report(self, block: bytes) -> None:
         write_reports(Directory(self.control_path), batch_of_task(), [block])

@@ -7,16 +7,21 @@ less and is not wrong. Delta, Spark and `VACUUM` leave files of the log alone wh
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from spark_throttle.files.typed_fields import whole_number
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.record import Count, of_json, to_json
 from spark_throttle.store.delta.table_files import LOG, TableFiles
 
 MARK: Final = f"{LOG}/_newest_revision"
 """Path of the file in the table's folder."""
 
-_FORMAT: Final = 1
+
+@dataclass(frozen=True, slots=True)
+class NewestRevision:
+    """What the file holds."""
+
+    revision: Count
 
 
 def read_mark(files: TableFiles) -> int:
@@ -32,9 +37,9 @@ def read_mark(files: TableFiles) -> int:
         return 0
     what = f"the file {files.shown(MARK)}, which names the newest revision,"
     remedy = "restore it from a backup of the store, or remove it if no commit is missing: the next change writes it"
-    return parse_versioned(content, what, _FORMAT, lambda fields: whole_number(fields, "revision"), remedy=remedy)
+    return of_json(NewestRevision, content, what, remedy=remedy).revision
 
 
 def write_mark(files: TableFiles, revision: int) -> None:
     """Note the revision of a commit that was made."""
-    files.write(MARK, versioned(_FORMAT, {"revision": revision}))
+    files.write(MARK, to_json(NewestRevision(revision)))

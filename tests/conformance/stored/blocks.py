@@ -20,73 +20,27 @@ import numpy as np
 import pyarrow as pa
 from spark_throttle.core.lending.grants import Buckets, Lending
 
-from spark_throttle.checkpoint.offered import pack_offered
-from spark_throttle.checkpoint.told import pack_told
-from spark_throttle.checkpoint.unsent import Held, UnsentCalls, pack_given_up, pack_unsent
-from spark_throttle.core.charges_codec import pack_charges
+from spark_throttle.core.arithmetic.packing import unpack
 from spark_throttle.core.codec import Epoch, ShardGrant, StoredShard, pack_epoch, pack_grant, pack_shard, pack_usage
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
     UNLIMITED,
-    CompiledPolicy,
-    Destinations,
     Int64s,
-    OnExcess,
-    Overflow,
-    QueueBounds,
 )
-from spark_throttle.core.shares.destinations import DestinationRates, Told
+from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import NO_BOUND, DeciderState, Deferral, Flows, Grants, Queue
-from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE = Path(__file__).parent
-POLICY = (HERE / "policy_v1.bin").read_bytes()
+POLICY = unpack((HERE / "shard_v1.bin").read_bytes(), "stat", 9, "the first shard").raw("policy")
 """A policy as it stands in a shard's state: as it was stored then, whatever this release would write."""
-
-
-def policy(version: int = 1) -> CompiledPolicy:
-    """Return a policy that has something of everything that a version of the format knows."""
-    bound = 2**20 if version > 2 else MAX_SIZE_BYTES
-    core, cores = (0.5, 250) if version > 3 else (None, None)
-    globs = {"zoë/*": Namespace(limit(weight=2), "gold"), "*/logs": Namespace(limit(bytes_per_second=7))}
-    made = make_policy(
-        job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
-        tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
-        groups={
-            "gold": limit(
-                bytes_per_second=5_000,
-                weight=7,
-                on_excess=OnExcess.REJECT,
-                max_message_bytes=bound,
-                request_percentage=cores,
-            )
-        },
-        namespaces={
-            "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
-            "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
-            **(globs if version > 1 else {}),
-        },
-        exempt=["acme/audit", "infra/*"] if version > 1 else [],
-        default=Namespace(limit(messages_per_second=5, request_percentage=core)),
-        queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
-        revision="0123456789abcdef",
-    )
-    return replace(made, destinations=DESTINATIONS) if version > 4 else made
-
-
-DESTINATIONS = Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1]))
-"""A resource group that stands for a destination, which policies of version 5 have."""
 
 RATES = DestinationRates(*(np.array([value]) for value in (1, 2**50, 1_500, 0, 7, 2**49, 0, 0)))
 """The rate of a destination, which epochs of version 7 have."""
@@ -262,18 +216,8 @@ def grant(
     return ShardGrant(9, POLICY, balance, headroom, share, paying, bound_milli, deferral, time)
 
 
-def charges() -> TimeCharges:
-    """Return charges of two namespaces, and of none."""
-    return TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
-
-
 CONTENT: Mapping[str, Callable[[], Any]] = {
     "shard_v1": shard,
-    "policy_v1": policy,
-    "policy_v2": lambda: policy(2),
-    "policy_v3": lambda: policy(3),
-    "policy_v4": lambda: policy(4),
-    "policy_v5": lambda: policy(5),
     "usage_v1": usage,
     "usage_v2": lambda: usage(LEAVES_MS),
     "epoch_v1": epoch,
@@ -306,26 +250,14 @@ CONTENT: Mapping[str, Callable[[], Any]] = {
     "epoch_v12": lambda: epoch(SHARE, READING, None, OF_SHARDS, PARTED_TIME),
     "epoch_v13": lambda: epoch(SHARE, READING, None, OF_SHARDS, TIME_BY_LEVEL),
     "grant_v5": lambda: grant(SHARE, PAYING, None, DEFERRAL),
-    "charges_v1": charges,
-    "charges_v2": lambda: replace(charges(), common_ns=np.array([0, 2**40])),
-    "told_v1": lambda: {"gold": Told(2**40, 3, 2**20, 0, 1_500, 7), "zoë": Told(0, 1, 1, 5, 2**40, 0)},
-    "told_v2": lambda: {"gold": Told(0, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(9, 0, 1, 5, 0, 0)},
-    "givenup_v1": lambda: frozenset({"6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0"}),
-    "offered_v1": lambda: {"gold": 2**40, "zoë": -1},
-    "unsent_v1": lambda: UnsentCalls("https://api.example/events", 3, [b"the first table", b"\x00\xff"]),
-    "unsent_v2": lambda: UnsentCalls(
-        "https://api.example/events", 1, [b"a table"], {"acme/a": Held("acme/a"), "zoë/b": Held("api", 2**41)}
-    ),
 }
 """What every stored block holds, by the name of its file. A new version of a format is a line here."""
 
 PACK: Mapping[str, Callable[[Any], bytes]] = {
-    "shard": pack_shard, "policy": pack_policy, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
-    "charges": pack_charges, "told": pack_told, "unsent": pack_unsent,
-    "givenup": pack_given_up, "offered": pack_offered,
+    "shard": pack_shard, "usage": pack_usage, "epoch": pack_epoch, "grant": pack_grant,
 }  # fmt: skip
 
-_NO_LONGER_WRITTEN = ("policy_v1", "shard_v1", "shard_v2", "shard_v3", "shard_v4")
+_NO_LONGER_WRITTEN = ("shard_v1", "shard_v2", "shard_v3", "shard_v4")
 
 
 def packed(name: str) -> bytes:

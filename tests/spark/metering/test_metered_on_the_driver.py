@@ -22,7 +22,23 @@ def report_of(messages: dict[str, int]) -> UsageReport:
     pairs = np.array([[count, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 2)
     none = np.zeros(len(names), dtype=np.int64)
     return UsageReport(
-        0, 1, "r1", 0, names, none - 1, none - 1, none + 1, pairs, pairs, 0 * pairs, 0 * pairs, 0 * pairs, none, none, 0
+        1,
+        "r1",
+        0,
+        names,
+        none - 1,
+        none - 1,
+        none + 1,
+        pairs,
+        pairs,
+        0 * pairs,
+        0 * pairs,
+        0 * pairs,
+        none,
+        none,
+        np.zeros((1, 2), np.int64),
+        0,
+        0,
     )
 
 

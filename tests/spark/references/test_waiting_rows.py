@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json, to_json
 from spark_throttle.spark.references import waiting_rows
 from spark_throttle.spark.references.extents import SourceFile
 from spark_throttle.spark.references.waiting_rows import (
@@ -132,28 +132,6 @@ def test_rows_that_join_the_queue_are_no_leftovers_in_the_same_batch() -> None:
     assert WaitingAccount(9, tuple(new)).leftovers() == ()
 
 
-def test_account_of_the_first_format_is_read(waiting: WaitingRows, tmp_path: Path) -> None:
-    before = {"format": 1, "batch": 4, "folders": [[2, 5, 7, 30, None], [1, 1, 4, 0, 3]]}
-    folder = tmp_path / "waiting-accounts"
-    folder.mkdir()
-    (folder / f"{4:012d}.json").write_text(json.dumps(before))
-    account = waiting.before(5)
-    assert account.folders == (WaitingFolder(2, ((5, 7),), 30, 30), WaitingFolder(1, ((1, 4),), 0, 0, 3))
-    owner = account.folder_of(6)
-    assert owner is not None
-    assert owner.name == "waiting/batch=2"
-
-
-def test_account_of_the_second_format_is_read(waiting: WaitingRows, tmp_path: Path) -> None:
-    before = {"format": 2, "batch": 4, "folders": [[2, [[5, 7]], 30, None, 40, False], [3, [[1, 4]], 3, None, 3, True]]}
-    folder = tmp_path / "waiting-accounts"
-    folder.mkdir()
-    (folder / f"{4:012d}.json").write_text(json.dumps(before))
-    assert [(each.name, each.parts, each.copied_messages) for each in waiting.before(5).folders] == [
-        ("waiting/batch=2", 0, 40), ("waiting/joined=3", 0, 3),
-    ]  # fmt: skip
-
-
 def test_small_files_are_copied_whole_and_others_if_a_quarter_of_their_rows_waits() -> None:
     def kept(joined: int, messages: int | None, *sizes_bytes: int) -> bool:
         return is_kept_whole(joined, messages, [SourceFile(at, "a", size, 0) for at, size in enumerate(sizes_bytes)])
@@ -211,4 +189,4 @@ def test_folder_of_a_file_has_all_its_waiting_rows_whatever_was_joined(data: st.
                 assert where[owner.name][number] >= count, "its folder has all rows of the file that wait"
             assert sum(folder.waiting_messages for folder in account.held) == waits.total()
             assert sum(folder.is_leftover and folder.batch < batch for folder in account.held) < many + 1
-            assert WaitingAccount.from_fields(json.loads(json.dumps(account.to_fields()))) == account
+            assert of_json(WaitingAccount, to_json(account), "it") == account

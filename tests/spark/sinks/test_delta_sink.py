@@ -74,7 +74,7 @@ class Sink:
             frames = [
                 *((FrameKind.ADMITTED, frame) for frame in frames_of(admitted[shard::2])),
                 *((FrameKind.REJECTED, frame) for frame in frames_of(rejected[shard::2])),
-                (FrameKind.USAGE, pack_usage(report(shard, {f"acme/{shard}": (number, 1, 0, 0)}))),
+                (FrameKind.USAGE, pack_usage(report({f"acme/{shard}": (number, 1, 0, 0)}))),
             ]
             found.append(self.task(frames))
         return found
@@ -119,7 +119,8 @@ def test_batch_reaches_all_that_it_is_for(sink: Sink) -> None:
     assert sink.rejected_ids == [(0, 100), (0, 101), (0, 102)]
     usage = rows_of(sink.root / "usage", "scope", "admitted_messages")
     assert usage == [("acme", 2), ("acme/0", 1), ("acme/1", 1), ("gold", 0), ("idle", 0), ("job", 2)]
-    assert [report.shard for report in read_reports(sink.directory, after_batch=-1)[0]] == [0, 1]
+    reports = read_reports(sink.directory, after_batch=-1)[0]
+    assert [report.names.to_pylist() for report in reports] == [["acme/0"], ["acme/1"]]
     log = [json.loads(line) for line in (sink.admitted / "_delta_log" / f"{1:020}.json").read_text().splitlines()]
     (txn,) = [action["txn"] for action in log if "txn" in action]
     assert (txn["appId"], txn["version"]) == (sink.query, 0)
@@ -311,7 +312,7 @@ def test_conflict_that_is_no_repetition_is_raised(sink: Sink) -> None:
 def another(sink: Sink, number: int, ids: Sequence[int]) -> list[TaskOutput]:
     """Write a batch as a checkpoint that was put back plans it: later, of other rows."""
     frames = [(FrameKind.ADMITTED, frame) for frame in frames_of(ids)]
-    usage = replace(report(0, {"acme/0": (len(ids), len(ids), 0, 0)}), now_ms=77_000 + number)
+    usage = replace(report({"acme/0": (len(ids), len(ids), 0, 0)}), now_ms=77_000 + number)
     return [sink.task([*frames, (FrameKind.USAGE, pack_usage(usage))])]
 
 

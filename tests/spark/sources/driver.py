@@ -18,12 +18,13 @@ from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 
-KEYS = (11, 7)
+KEYS = (11,)
 START_MS = 1_760_000_000_000
 POLICIES = "{job: {publish: {messages_per_second: 100}}, namespaces: {a/x: {}, b/y: {}, c/z: {}}}"
 LIMIT = ReadAllAvailable()
@@ -81,17 +82,16 @@ class Driver:
                 found += batch.to_pylist()
         return found
 
-    def batch(self, *, moved: int = 0, next_event_ms: int = NEVER_MS) -> None:
-        """Run a batch in which both shards had one flow."""
+    def batch(self, *, moved: int = 0, due_ms: int = NEVER_MS, due_with_quotas_ms: int | None = None) -> None:
+        """Run a batch of one flow."""
         name = EpochName(self.offset["epoch"], self.offset["file"])
         revision = self.reader.plane().epochs.load(name).revision
         one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved]])
-        reports = [
-            UsageReport(
-                shard, name.number, revision, self.now_ms, pa.array([f"{shard}/x"]), -one, -one, one, pair, pair,
-                0 * pair, 0 * pair, pair, 0 * one, 0 * one, next_event_ms,
-            )
-            for shard in range(len(KEYS))
-        ]  # fmt: skip
-        write_reports(Directory(str(self.path)), self.batches, [pack_usage(report) for report in reports])
+        policy = self.reader.plane().epochs.policy(self.reader.plane().epochs.load(name))
+        report = UsageReport(
+            name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, 0 * pair,
+            pair, 0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,
+            due_ms if due_with_quotas_ms is None else due_with_quotas_ms,
+        )  # fmt: skip
+        write_reports(Directory(str(self.path)), self.batches, [pack_usage(report)])
         self.batches += 1

@@ -70,7 +70,7 @@ class Job:
         if self.checkpoint.read(f"offsets/{number}") is None:
             self.checkpoint.write(f"offsets/{number}", f'v1\n{{"batchTimestampMs":{now_ms}}}\n'.encode())
         logged = (self.checkpoint.read(f"offsets/{number}") or b"").splitlines()[1]
-        usage = replace(report(0, {"acme/0": (len(admitted), len(admitted), len(rejected), 0)}),
+        usage = replace(report({"acme/0": (len(admitted), len(admitted), len(rejected), 0)}),
                         now_ms=json.loads(logged)["batchTimestampMs"])  # fmt: skip
         writer = ThrottleDeltaWriter(self.plan.to_json())
         task = self._task(writer, admitted, rejected, pack_usage(usage))

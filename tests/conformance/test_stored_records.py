@@ -1,0 +1,191 @@
+"""One stored record a kind: it stays readable, and is packed to the same bytes, as long as the format is what it is.
+
+``python -m tests.conformance.test_stored_records`` writes what has no file. A file that no longer fits is not written
+anew without a new `record.FORMAT`, once anything was released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.drained import Drained
+from spark_throttle.checkpoint.manifest import Manifest
+from spark_throttle.checkpoint.offered import OfferedRows
+from spark_throttle.checkpoint.open_batch import OpenBatch
+from spark_throttle.checkpoint.told import ToldInBatch
+from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
+from spark_throttle.control.next_policies import NextPolicies
+from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
+from spark_throttle.core.shares.destinations import Told
+from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.files.records import read_block, read_note
+from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json, pack, to_json, unpack
+from spark_throttle.sharing.report import StoredHead, StoredRows
+from spark_throttle.sharing.settings import ShareTerms
+from spark_throttle.sharing.status import Observation, PeerStatus
+from spark_throttle.spark.metering.task_refusal import Refusal
+from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
+from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
+
+HERE: Final = Path(__file__).parent / "records"
+
+NOTES: Final[list[Any]] = [
+    Manifest("5eed-1", "publish"),
+    Drained(41, "s3a://lake/waiting", "delta", "5eed", is_finished=True),
+    OpenBatch(
+        41,
+        "0123456789abcdef",
+        Definition(
+            {"namespace": "ns", "order_by[0]": "id", "partitionBy": "day"},
+            (("id", "bigint"), ("ns", "string"), ("day", "date")),
+            "5eed",
+            {"spark.sql.session.timeZone": "UTC"},
+            {"the sink": "Delta /lake/zoë"},
+        ),
+    ),
+    NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
+    SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
+    WaitingAccount(41, (WaitingFolder(7, ((5, 7), (9, 9)), 0, 40, 40, CopyKind.LEFTOVERS, 12),), '{"type": "struct"}'),
+    Refusal(41, "it is busy", "acme", 2_500),
+]
+POLICY: Final = replace(
+    make_policy(
+        job=limit(messages_per_second=1_000, bytes_per_second=2**40, on_excess=OnExcess.OBSERVE),
+        tenants={"acme": Tenant(limit(messages_per_second=0.2, burst_seconds=10), "gold"), "zoë": Tenant()},
+        groups={
+            "gold": limit(
+                bytes_per_second=5_000,
+                weight=7,
+                on_excess=OnExcess.REJECT,
+                max_message_bytes=2**20,
+                request_percentage=250,
+            )
+        },
+        namespaces={
+            "acme/orders": Namespace(limit(messages_per_second=0), None, Window(2_000, 100, 5_000, 50)),
+            "zoë/ü/logs": Namespace(limit(weight=1000), "gold", Window(), Window(1024, 1, 2048, 2)),
+            "zoë/*": Namespace(limit(weight=2, max_message_bytes=7), "gold"),
+            "*/logs": Namespace(limit(bytes_per_second=7)),
+        },
+        exempt=["acme/audit", "infra/*"],
+        default=Namespace(limit(messages_per_second=5, request_percentage=0.5)),
+        queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
+        revision="0123456789abcdef",
+    ),
+    destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
+    group_is_by_namespace=np.array([True]),
+)
+ROWS: Final = StoredRows(
+    np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),
+    np.array([[1, 2], [3, 4]], np.uint32), np.array([1, 2], np.uint8), np.array([[1, 2], [3, 4], [5, 6]], np.uint32),
+    np.array([1, 1000, 7], np.uint32),
+)  # fmt: skip
+CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
+BLOCKS: Final[list[Any]] = [
+    POLICY,
+    replace(CHARGES, common_ns=np.array([0, 2**40])),
+    ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),
+    UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
+    GivenUpCalls(("6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0")),
+    OfferedRows({"gold": 2**40, "zoë": -1}),
+    ROWS,
+    StoredHead(
+        "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
+        ROWS, ShareTerms(60_000, 10, 1),
+    ),
+    Extent(
+        41, ExtentName(40, "000000000040-0123456789abcdef"),
+        (SourceFile(3, "day=zoë/a.parquet", 100, 7, (("day", "zoë"),)),), {"version": 7},
+        (SourceFile(0, "b.parquet", 100, 0, (("day", None),)),),
+    ),
+    Observation(
+        np.array([5, 2**62]), np.array([[9, UNLIMITED]] * 2), np.array([[5, 0]] * 2), np.array([[7, 1]] * 2),
+        (PeerStatus("another", "f00d", 250, "live"),), np.array([1]), np.array([0]), np.array([[3, 4]]),
+        np.array([[1, 2]]), is_leased=True, lease_age_ms=1, lease_left_ms=2, as_of_ms=3, problem="it is slow",
+    ),
+]  # fmt: skip
+RECORDS: Final[dict[str, Any]] = {f"{type(each).__name__}.json": each for each in NOTES}
+RECORDS.update({f"{type(each).__name__}.bin": each for each in BLOCKS})
+
+
+def written(name: str) -> bytes:
+    return to_json(RECORDS[name]) if name.endswith(".json") else pack(RECORDS[name])
+
+
+def read(name: str, content: bytes) -> Any:
+    kind = type(RECORDS[name])
+    return of_json(kind, content, name) if name.endswith(".json") else unpack(kind, content, name)
+
+
+def plain(value: Any) -> Any:
+    """A value in a form that compares arrays too."""
+    if is_dataclass(value):
+        return (type(value), {each.name: plain(getattr(value, each.name)) for each in fields(value)})
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape, value.tolist())
+    if isinstance(value, pa.Array):
+        return (value.type, value.to_pylist())
+    return value
+
+
+def test_every_kind_has_a_file() -> None:
+    assert {path.name for path in HERE.iterdir()} == RECORDS.keys()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_stored_record_stays_readable_and_is_written_as_it_was(name: str) -> None:
+    content = (HERE / name).read_bytes()
+    assert plain(read(name, content)) == plain(RECORDS[name])
+    assert written(name) == content
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_field_of_a_stored_record_has_a_value(name: str) -> None:
+    """So a field that is not stored fails above."""
+
+    def unset(value: Any) -> Iterator[str]:
+        for each in fields(value):
+            found = getattr(value, each.name)
+            if found is None:
+                yield f"{type(value).__name__}.{each.name}"
+            elif is_dataclass(found):
+                yield from unset(found)
+
+    assert list(unset(RECORDS[name])) == []
+
+
+def test_damaged_file_is_named_by_its_path(tmp_path: Path) -> None:
+    directory = Directory(str(tmp_path))
+    assert read_note(directory, "drained.json", Drained, "the note") is None
+    assert read_block(directory, "told", Drained) is None
+    directory.write("drained.json", b"{")
+    with pytest.raises(DamagedError, match=rf"the note {tmp_path}/drained\.json is damaged: .*; restore it"):
+        read_note(directory, "drained.json", Drained, "the note")
+    with pytest.raises(DamagedError, match=rf"the file {tmp_path}/drained\.json is damaged"):
+        read_block(directory, "drained.json", Drained)
+    directory.write("drained.json", b'{"format": 99}')
+    with pytest.raises(UnknownVersionError, match=rf"the note {tmp_path}/drained\.json has format version 99"):
+        read_note(directory, "drained.json", Drained, "the note")
+
+
+def main() -> None:
+    """Write the files that are missing."""
+    for name in RECORDS:
+        if not (HERE / name).exists():
+            (HERE / name).write_bytes(written(name))
+
+
+if __name__ == "__main__":
+    main()
