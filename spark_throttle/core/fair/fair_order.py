@@ -187,9 +187,10 @@ class FairOrder:
     ) -> Int64s:
         """Return the leads after a batch in which `served` messages and bytes of every flow were admitted.
 
-        The virtual time of a scope is the largest key that was served in it. Among its contended scopes, a flow competes in the one whose virtual time is least: that scope stopped it first. So the flows that
-        one scope stops keep a common order, whatever their domains are, and however far other flows of those domains
-        went. In a dimension that does not count, a flow stays as far ahead as it was while a scope that limits the
+        The virtual time of a scope is the largest key that was served in it. Among its contended scopes, a flow
+        competes in the one whose virtual time is least: that scope stopped it first. So the flows that one scope stops
+        keep a common order, whatever their domains are, and however far other flows of those domains went. In a
+        dimension that does not count, a flow stays as far ahead as it was while a scope that limits the
         dimension holds any flow back.
 
         Parameters
