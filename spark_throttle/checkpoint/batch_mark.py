@@ -2,8 +2,8 @@
 
 Spark gives the same numbers again after a checkpoint was put back, and a copy of a checkpoint numbers its batches as
 the original does. So the sinks that count batches keep a batch's identity in addition to its number. The identity
-covers what the decider reports: the batch time, the epoch and, by namespace, what came, left, was rejected and waits. All
-of that is a function of what was logged, so a batch that is run again has the same identity under any release.
+covers what the decider reports: the batch time, the epoch and, by namespace, what came, left, was rejected and waits.
+All of that is a function of what was logged, so a batch that is run again has the same identity under any release.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stored bytes of the decider's state, usage reports, epochs and control rows; `policy_codec` has those of policies.
+"""The stored bytes of the decider's state, reports, epochs and control rows; `policy_codec` has those of policies.
 
 Each kind has its own format version; a reader refuses another one by number.
 """

@@ -6,8 +6,8 @@
                                                                     |
     files ---- Spark's reader, joined with the places, user's expressions ----> sink
 
-Control rows and references come from one source, so that one offset pins both. Everything here runs on the driver, once per
-start.
+Control rows and references come from one source, so that one offset pins both. Everything here runs on the driver, once
+per start.
 """
 
 from __future__ import annotations

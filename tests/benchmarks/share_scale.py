@@ -89,14 +89,15 @@ class RealJob:
         self.register = ShareRegister(exchange, "real", lambda: 0, self.settings.forget_ms)
 
     def report_of_a_batch(self, rng: np.random.Generator, churn: float, demand: Int64s) -> UsageReport:
-        """Return what the job would report."""
+        """Return what the job's decider would report."""
         n = len(self._names)
         at = np.flatnonzero(rng.random(n) < churn)
         demand[at] = rng.integers(1, 5_000, (len(at), 2))
         nothing = np.zeros(n, dtype=np.int64)
         return UsageReport(
-            0, 1, self.policy.revision, self._clock_ms, self._names, nothing - 1, np.arange(n), nothing + 1,
-            demand, demand, 0 * demand, 0 * demand, demand, nothing, nothing, NEVER_MS,
+            1, self.policy.revision, self._clock_ms, self._names, nothing - 1, np.arange(n), nothing + 1,
+            demand, demand, 0 * demand, 0 * demand, demand, nothing, nothing,
+            np.zeros((len(self.policy.shared), 2), dtype=np.int64), NEVER_MS, NEVER_MS,
         )  # fmt: skip
 
     def cycle(self, report: UsageReport) -> float:

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import BaseModel
-from spark_throttle.core.lending.grants import Buckets, claims_of, lend
 
 from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
-from spark_throttle.core.quota import Verdict
-from spark_throttle.core.state import DeciderState, Grants
-from spark_throttle.core.time_quota.time_in_force import PolicyInForce
+from spark_throttle.core.state import ControlRow, DeciderState
+from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
@@ -47,21 +47,20 @@ def decided(
     values: dict[str, Any], direction: Direction, batches: tuple[tuple[str, ...], ...] = BATCHES
 ) -> list[object]:
     """Return what becomes of every row of some batches, or how the job ends."""
-    # Packed, as a shard receives it: a field that is not stored decides nothing.
+    # Packed, as the decider receives it: a field that is not stored decides nothing.
     policy = unpack_policy(pack_policy(compile_policy(parse_document(values), direction)), "the policy")
-    state = DeciderState.initial(len(policy.shared))
-    buckets = Buckets.full(policy, now_ms=TIMES_MS[0])
+    state = DeciderState.initial(policy, now_ms=TIMES_MS[0])
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
-        buckets = buckets.refill(policy, now_ms=now_ms)
-        time = TimeLedger.opened(policy, now_ms=now_ms) if policy.has_time else None
-        timed = PolicyInForce.of(policy, buckets, time)
-        lending = lend(timed.buckets, claims_of([], policy), timed.policy, shards=1, turn=turn)
-        grants = Grants(turn, lending.balance_micro[0], lending.headroom_micro[0], now_ms, time=timed.limits)
+        limits = None
+        if policy.has_time:
+            held = state.shared.refilled(policy, now_ms=now_ms).balance_micro
+            limits = limits_in_force(policy, held, TimeLedger.opened(policy, now_ms=now_ms), None, None)
+        row = ControlRow(turn, None, PayingTime(now_ms, now_ms), time=limits)
+        state = under_epoch(state, row, policy, policy, now_ms=now_ms)
         arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
-        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
         try:
-            plan = plan_admission(state, arrivals, policy, now_ms=now_ms, shards=1)
+            plan = plan_admission(state, arrivals, policy, now_ms=now_ms)
         except QueueOverflowError:
             return [*found, "failed"]
         decisions = plan.decisions
@@ -69,8 +68,6 @@ def decided(
             decisions.verdict.tolist(), decisions.reason.tolist(), decisions.level.tolist(),
             (np.asarray(decisions.throttle_time_ms) > 0).tolist(), strict=True,
         )  # fmt: skip
-        used = np.where(decisions.verdict == Verdict.ADMIT, 1, 0).sum() * np.array([1, SIZE_BYTES])
-        buckets = buckets.debit(np.broadcast_to(used, buckets.balance_micro.shape), policy)
         state = plan.state
     return found
 

@@ -200,8 +200,8 @@ def _leaves_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> Int64s
 def _due_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> tuple[int, int]:
     """Return when the first waiting row can leave or expire, and when it could if the job had its whole quotas.
 
-    A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends in
-    the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
+    A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends
+    in the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
     """
     if not len(waiting):
         return NEVER_MS, NEVER_MS

@@ -140,7 +140,7 @@ class DestinationRates:
         return found
 
     def most_micro(self, burst_micro: Int64s) -> Int64s:
-        """Return the most that the shared buckets may hold: their burst, less what admitted rows that were not sent take.
+        """Return the most that shared buckets may hold: their burst, less what admitted rows that were not sent take.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """Whether both readings of a batch saw the same rows: sums of all that it brings, as each of them has it.
 
-The first reading takes them of the references that arrive at the decider, the second has Spark compute them of all files of
-the batch. They are sums, so no order and no division into tasks matters.
+The first reading takes them of the references that arrive at the decider, the second has Spark compute them of all
+files of the batch. They are sums, so no order and no division into tasks matters.
 """
 
 from __future__ import annotations

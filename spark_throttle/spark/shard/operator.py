@@ -1,8 +1,8 @@
 """The function that Spark calls for every batch: it takes frames and the state, and returns frames.
 
-`applyInPandasWithState` keeps one value, for there is one key: the version of its format, and the block that `core.codec` packs.
-The batch time is Spark's, from the offset log, so it is the same when a batch is run again. `core.limits.paying`
-derives from it the time that earns tokens.
+`applyInPandasWithState` keeps one value, for there is one key: the version of its format, and the block that
+`core.codec` packs. The batch time is Spark's, from the offset log, so it is the same when a batch is run again.
+`core.limits.paying` derives from it the time that earns tokens.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Decider:
     """Where waiting rows lie that are too large for the state; `None` to keep all of them there."""
 
     def __call__(
-        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+        self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         """Yield the frames of a batch, the usage report last."""
         set_loaded_aside()

@@ -1,8 +1,8 @@
 """The payload of a batch whose rows travel in frames: the frames are kept for the batch, and unpacked for each target.
 
 The frames are persisted, because every action on the batch would run the decider again. They come from its one task. If
-a target consists of files, frames are dealt out to as many tasks as their bytes justify, so that a small batch makes few
-files, and a large one is not written by one task. Other targets are given the rows in order: by one task.
+a target consists of files, frames are dealt out to as many tasks as their bytes justify: so a small batch makes few
+files, and a large one is not written by one task. Other targets are given the rows in order, by one task.
 
 Expressions are SQL text: PySpark makes several calls of the JVM for each function and operator of a `Column`, in every
 batch.

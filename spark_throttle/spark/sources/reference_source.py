@@ -1,4 +1,4 @@
-"""The source of a query that decides on references: control rows, as the control source has them, and rows read from files.
+"""The source of a query that decides on references: the control source's rows, and rows read from files.
 
 An offset names an epoch and an extent. The reader lives in one process on the driver's side, for a query's whole run:
 it finds new files, and writes the extent that lists them before it returns the offset that names it. So a batch that

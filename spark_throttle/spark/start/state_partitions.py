@@ -38,9 +38,9 @@ _starts = threading.Lock()
 def one_state_partition(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     """Give a query that starts inside, for the first time, one state partition.
 
-    Stateful operators before the throttle have the same number. A query whose checkpoint has more partitions keeps them,
-    and a warning says so. A session that has a number of state partitions of its own, or may have none, keeps what it
-    has.
+    Stateful operators before the throttle have the same number. A query whose checkpoint has more partitions keeps
+    them, and a warning says so. A session that has a number of state partitions of its own, or may have none, keeps
+    what it has.
 
     The session has the number until the query has started, and another stateful query that a thread starts meanwhile
     without this takes it too. Spark tells its listeners of a start, and waits for them. A listener that then starts a
@@ -55,7 +55,7 @@ def one_state_partition(spark: SparkSession, checkpoint: str) -> Iterator[None]:
     kept = partitions_of(checkpoint)
     if kept is not None and kept > 1:
         logger.warning(
-            "the checkpoint %s began with %d state partitions, of which the throttle uses one: each of the others costs "
+            "the checkpoint %s began with %d state partitions, of which the throttle uses one: each other one costs "
             "a task and a state file in every batch; to have one, drain the query, and start with a new checkpoint",
             checkpoint, kept,
         )  # fmt: skip

@@ -1,12 +1,12 @@
-"""A shard that a test drives one batch at a time, decided by the kernel or by the oracle.
+"""A decider that a test drives one batch at a time, decided by the kernel or by the oracle.
 
 Examples
 --------
 >>> from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
->>> shard = Shard("kernel", make_policy(default=Namespace(limit(messages_per_second=1))))
->>> [decision.verdict.name for decision in shard.batch(0, [("acme/logs", 100)] * 3)]
+>>> decider = Decider("kernel", make_policy(default=Namespace(limit(messages_per_second=1))))
+>>> [decision.verdict.name for decision in decider.batch(0, [("acme/logs", 100)] * 3)]
 ['ADMIT', 'ADMIT', 'DELAY']
->>> [decision.throttle_time_ms for decision in shard.batch(400)]
+>>> [decision.throttle_time_ms for decision in decider.batch(400)]
 [600]
 """
 
@@ -18,31 +18,31 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.policy_change import carried
+from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.comparison import as_reference
+from spark_throttle.testing.oracle.history import pins
 from spark_throttle.testing.oracle.reference import ReferencePlan, reference_admission
-from spark_throttle.testing.oracle.reference_change import reference_change
+from spark_throttle.testing.oracle.reference_change import reference_epoch
 from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import granted, make_arrivals
+from spark_throttle.testing.oracle.worlds import make_arrivals, with_tokens
 
 START_MS = 1_760_000_000_000
-"""The batch time to which `Shard.batch` adds `at_ms`."""
+"""The batch time to which `Decider.batch` adds `at_ms`."""
 
 Engine: TypeAlias = Literal["kernel", "oracle"]
 
 
 @dataclass
-class Shard:
-    """The state of a shard, and the plan of its last batch."""
+class Decider:
+    """A decider's state, and the plan of its last batch."""
 
     engine: Engine
 
     policy: CompiledPolicy
     """The policy; a policy that is assigned takes effect in the next batch."""
 
-    shards: int = 1
     state: DeciderState = field(init=False)
     plan: ReferencePlan = field(init=False)
     in_force: CompiledPolicy = field(init=False)
@@ -50,40 +50,45 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.in_force = self.policy
-        self.state = DeciderState.initial(len(self.policy.shared))
+        self.state = DeciderState.initial(self.policy, now_ms=START_MS)
 
     def batch(
         self,
         at_ms: int,
         rows: Iterable[tuple[str | None, int | None]] = (),
-        grant: dict[str, tuple[float, float]] | None = None,
+        tokens: dict[str, tuple[float, float]] | None = None,
     ) -> list[Decision]:
-        """Return the decisions of one batch, after a new grant (whole tokens, by scope) if one is given."""
+        """Return the decisions of one batch.
+
+        Parameters
+        ----------
+        tokens
+            What the shared buckets hold when the batch begins, as in `with_tokens`; `None` for what they earned.
+        """
         now_ms = START_MS + at_ms
         if self.policy is not self.in_force:
             self._change(now_ms)
-        if grant is not None:
-            self.state = granted(self.state, self.policy, grant, now_ms=now_ms)
+        if tokens is not None:
+            shared = self.state.shared.refilled(self.policy, now_ms=now_ms)
+            self.state = with_tokens(replace(self.state, shared=shared), self.policy, tokens)
         arrivals = make_arrivals(rows)
         if self.engine == "oracle":
-            self.plan = reference_admission(self.state, arrivals, self.policy, now_ms=now_ms, shards=self.shards)
+            self.plan = reference_admission(self.state, arrivals, self.policy, now_ms=now_ms)
             self.state = self.plan.state.to_arrays()
         else:
-            plan = plan_admission(self.state, arrivals, self.policy, now_ms=now_ms, shards=self.shards)
+            plan = plan_admission(self.state, arrivals, self.policy, now_ms=now_ms)
             self.plan = as_reference(plan, self.policy)
             self.state = plan.state
         return self.plan.decisions
 
     def _change(self, now_ms: int) -> None:
-        """Convert the state to the terms of the new policy, without grants if the scopes changed."""
+        """Bring the new policy, in an epoch that is made at this moment."""
         before, self.in_force = self.in_force, self.policy
-        if len(self.policy.shared) != len(before.shared):
-            grants = DeciderState.initial(len(self.policy.shared)).grants
-            self.state = replace(self.state, grants=replace(grants, epoch=self.state.grants.epoch))
+        row = pins(self.state.epoch + 1, now_ms)
         if self.engine == "oracle":
-            self.state = reference_change(self.state, before, self.policy, now_ms=now_ms).to_arrays()
+            self.state = reference_epoch(self.state, row, before, self.policy, now_ms=now_ms).to_arrays()
         else:
-            self.state = carried(self.state, before, self.policy, now_ms=now_ms)
+            self.state = under_epoch(self.state, row, before, self.policy, now_ms=now_ms)
 
     def admitted(self) -> Counter[str]:
         """Return the number of messages that the last batch admitted, by namespace."""
