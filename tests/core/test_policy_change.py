@@ -29,7 +29,7 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.testing.oracle import reference_bucket
-from spark_throttle.testing.oracle.shard import Engine, Shard
+from spark_throttle.testing.oracle.decider import Decider, Engine
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 from tests.effort import examples
 
@@ -112,15 +112,15 @@ def lent(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, floa
 @given(st.data())
 def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_differ(data: st.DataObject) -> None:
     sizes = {name: data.draw(SIZES) for name in FLOWS}
-    shard = Shard("kernel", data.draw(contended()))
+    decider = Decider("kernel", data.draw(contended()))
     for at in range(3):
         arrivals = [(name, sizes[name]) for name in FLOWS] * 5 if not at else []
-        before = dict(zip(shard.state.flows.names.to_pylist(), shard.state.flows.lead_vt.tolist(), strict=True))
-        shard.batch(1_000 * at, arrivals, data.draw(lent(shard.policy)))
-        flows, served = shard.state.flows, Counter(shard.admitted())
-        matches = match(flows.names, shard.policy)
-        limits = shard.policy.namespace_limits.take(matches.rule)
-        rates = FairOrder.of(limits, matches, shard.policy).lead_rate_micro_per_ms
+        before = dict(zip(decider.state.flows.names.to_pylist(), decider.state.flows.lead_vt.tolist(), strict=True))
+        decider.batch(1_000 * at, arrivals, data.draw(lent(decider.policy)))
+        flows, served = decider.state.flows, Counter(decider.admitted())
+        matches = match(flows.names, decider.policy)
+        limits = decider.policy.namespace_limits.take(matches.rule)
+        rates = FairOrder.of(limits, matches, decider.policy).lead_rate_micro_per_ms
         for name, lead, rate, weight in zip(
             flows.names.to_pylist(), flows.lead_vt.tolist(), rates.tolist(), limits.weight.tolist(), strict=True
         ):
@@ -136,14 +136,14 @@ def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: 
     """From a change on, service differs by the bound of fair queueing and one more message of each flow."""
     sizes = {name: data.draw(SIZES) for name in FLOWS}
     weights = {name: data.draw(WEIGHTS) for name in FLOWS}
-    shard = Shard("kernel", data.draw(contended()))
+    decider = Decider("kernel", data.draw(contended()))
     arrivals = [(name, sizes[name]) for name in FLOWS] * 200
     for at in range(data.draw(st.integers(1, 4))):
-        shard.policy = data.draw(contended()) if at and data.draw(st.booleans()) else shard.policy
-        shard.batch(1_000 * at, arrivals, data.draw(lent(shard.policy)))
+        decider.policy = data.draw(contended()) if at and data.draw(st.booleans()) else decider.policy
+        decider.batch(1_000 * at, arrivals, data.draw(lent(decider.policy)))
         arrivals = []
     last = data.draw(group_limits(in_one=True))
-    shard.policy = make_policy(
+    decider.policy = make_policy(
         groups={"g": last}, namespaces={name: Namespace(limit(weight=weights[name]), "g") for name in FLOWS}
     )
     in_messages = last.rate_micro_per_ms[MESSAGES] > 0
@@ -151,9 +151,9 @@ def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: 
     served: Counter[str] = Counter()
     for at in range(10, 30):
         tokens = data.draw(st.integers(0, 12)) * (1 if in_messages else max(sizes.values()))
-        shard.batch(1_000 * at, [], {"g": (tokens, tokens)})
-        served.update(shard.admitted())
-        waiting = {name: shard.plan.usage[name].waiting[MESSAGES] for name in FLOWS if name in shard.plan.usage}
+        decider.batch(1_000 * at, [], {"g": (tokens, tokens)})
+        served.update(decider.admitted())
+        waiting = {name: decider.plan.usage[name].waiting[MESSAGES] for name in FLOWS if name in decider.plan.usage}
         backlogged = [name for name in FLOWS if waiting.get(name)]
         for f, g in combinations(backlogged, 2):
             difference = abs(served[f] * message[f] - served[g] * message[g])
@@ -165,11 +165,11 @@ def test_quota_that_is_raised_serves_equal_flows_alike_at_once(engine: Engine, l
     def policy(rate: float) -> CompiledPolicy:
         return make_policy(groups={"g": limit(messages_per_second=rate)}, default=Namespace(group="g"))
 
-    shard = Shard(engine, policy(low))
-    shard.batch(0, [("a/x", 1)] * 100 + [("b/y", 1)] * 100, {"g": (0, 0)})
-    shard.policy = policy(50)
-    shard.batch(1_000, [], {"g": (19, 0)})
-    assert sorted(shard.admitted().values()) in ([9, 11], [10, 10])
+    decider = Decider(engine, policy(low))
+    decider.batch(0, [("a/x", 1)] * 100 + [("b/y", 1)] * 100, {"g": (0, 0)})
+    decider.policy = policy(50)
+    decider.batch(1_000, [], {"g": (19, 0)})
+    assert sorted(decider.admitted().values()) in ([9, 11], [10, 10])
 
 
 def test_flows_that_move_to_a_faster_group_are_served_with_its_own(engine: Engine) -> None:
@@ -181,12 +181,12 @@ def test_flows_that_move_to_a_faster_group_are_served_with_its_own(engine: Engin
             tenants={"a": Tenant(group=group), "b": Tenant(group=group), "c": Tenant(group="fast")},
         )
 
-    shard = Shard(engine, policy("slow"))
+    decider = Decider(engine, policy("slow"))
     nothing = (-1, -1)
-    shard.batch(0, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"slow": (0, 0), "fast": nothing})
-    shard.policy = policy("fast")
-    shard.batch(1_000, [("c/z", 1)] * 99, {"slow": nothing, "fast": (29, 0)})
-    assert sorted(shard.admitted().values()) in ([9, 10, 11], [10, 10, 10])
+    decider.batch(0, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"slow": (0, 0), "fast": nothing})
+    decider.policy = policy("fast")
+    decider.batch(1_000, [("c/z", 1)] * 99, {"slow": nothing, "fast": (29, 0)})
+    assert sorted(decider.admitted().values()) in ([9, 10, 11], [10, 10, 10])
 
 
 def test_weight_that_is_cut_keeps_a_lead_of_a_message(engine: Engine) -> None:
@@ -196,27 +196,27 @@ def test_weight_that_is_cut_keeps_a_lead_of_a_message(engine: Engine) -> None:
             groups=group, namespaces={"a/x": Namespace(limit(weight=weight), "g")}, default=Namespace(group="g")
         )
 
-    shard = Shard(engine, policy(1))
-    shard.batch(0, [("a/x", 1)] * 50 + [("b/y", 1)] * 50, {"g": (0, 0)})
-    shard.policy = policy(1_000)
-    shard.batch(1, [], {"g": (-1, 0)})
-    shard.policy = policy(1)
-    shard.batch(1_000, [], {"g": (19, 0)})
-    assert sorted(shard.admitted().values()) in ([9, 11], [10, 10])
+    decider = Decider(engine, policy(1))
+    decider.batch(0, [("a/x", 1)] * 50 + [("b/y", 1)] * 50, {"g": (0, 0)})
+    decider.policy = policy(1_000)
+    decider.batch(1, [], {"g": (-1, 0)})
+    decider.policy = policy(1)
+    decider.batch(1_000, [], {"g": (19, 0)})
+    assert sorted(decider.admitted().values()) in ([9, 11], [10, 10])
 
 
 def test_domain_whose_limit_goes_and_returns_forgets_who_was_ahead(engine: Engine) -> None:
     def policy(rate: float | None) -> CompiledPolicy:
         return make_policy(groups={"g": limit(messages_per_second=rate)}, default=Namespace(group="g"))
 
-    shard = Shard(engine, policy(0.01))
-    shard.batch(0, [("a/x", 1)] * 9 + [("b/y", 1)] * 9, {"g": (0, 0)})
-    shard.policy = policy(None)
-    shard.batch(1, [])
-    assert sum(shard.admitted().values()) == 17
-    shard.policy = policy(50)
-    shard.batch(2, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"g": (19, 0)})
-    assert sorted(shard.admitted().values()) == [10, 10]
+    decider = Decider(engine, policy(0.01))
+    decider.batch(0, [("a/x", 1)] * 9 + [("b/y", 1)] * 9, {"g": (0, 0)})
+    decider.policy = policy(None)
+    decider.batch(1, [])
+    assert sum(decider.admitted().values()) == 17
+    decider.policy = policy(50)
+    decider.batch(2, [("a/x", 1)] * 99 + [("b/y", 1)] * 99, {"g": (19, 0)})
+    assert sorted(decider.admitted().values()) == [10, 10]
 
 
 # First limits
@@ -227,30 +227,30 @@ def test_namespace_starts_full_in_each_dimension_that_gets_its_first_limit(engin
     """Remembered or not: a namespace that waits for its group, and one that has nothing to remember."""
     groups = {"g": limit(messages_per_second=1)}
     unlimited = make_policy(groups=groups, namespaces={"a/x": Namespace(group="g")})
-    shard = Shard(engine, unlimited)
-    shard.batch(0, [("a/x", 1)] * (2 if is_remembered else 1), {"g": (0, 0)})
+    decider = Decider(engine, unlimited)
+    decider.batch(0, [("a/x", 1)] * (2 if is_remembered else 1), {"g": (0, 0)})
     quota = limit(messages_per_second=100, burst_seconds=10)
-    shard.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(quota, "g")})
-    shard.batch(1, [("a/x", 1)] * 900, {"g": (5_000, 0)})
-    assert shard.admitted()["a/x"] == 900 + is_remembered
+    decider.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(quota, "g")})
+    decider.batch(1, [("a/x", 1)] * 900, {"g": (5_000, 0)})
+    assert decider.admitted()["a/x"] == 900 + is_remembered
     both = limit(messages_per_second=100, bytes_per_second=50, burst_seconds=10)
-    shard.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(both, "g")})
-    shard.batch(2, [("a/x", 5)] * 900, {"g": (5_000, 0)})
+    decider.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(both, "g")})
+    decider.batch(2, [("a/x", 5)] * 900, {"g": (5_000, 0)})
     left = 1_000 - 900 - is_remembered
-    assert shard.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1))  # 500 bytes would let 101 pass
+    assert decider.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1))  # 500 bytes would let 101 pass
 
 
 def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine) -> None:
     def policy(rate: float) -> CompiledPolicy:
         return make_policy(default=Namespace(limit(messages_per_second=rate, burst_seconds=10)))
 
-    shard = Shard(engine, policy(0))
-    assert [decision.verdict for decision in shard.batch(0, [("a/x", 1)] * 3)] == [Verdict.DELAY] * 3
-    shard.policy = policy(1)
-    shard.batch(60_000)
-    assert shard.admitted()["a/x"] == 1
-    shard.batch(61_000)
-    assert shard.admitted()["a/x"] == 1
+    decider = Decider(engine, policy(0))
+    assert [decision.verdict for decision in decider.batch(0, [("a/x", 1)] * 3)] == [Verdict.DELAY] * 3
+    decider.policy = policy(1)
+    decider.batch(60_000)
+    assert decider.admitted()["a/x"] == 1
+    decider.batch(61_000)
+    assert decider.admitted()["a/x"] == 1
 
 
 @pytest.mark.slow
@@ -260,30 +260,30 @@ def test_limit_that_is_0_now_and_then_pays_no_burst_again(engine: Engine, on_exc
         quota = limit(messages_per_second=rate, burst_seconds=10, on_excess=on_excess)
         return make_policy(default=Namespace(quota), queue=QueueBounds(1, 1 << 20, None, Overflow.REJECT))
 
-    shard, admitted = Shard(engine, policy(10)), 0
+    decider, admitted = Decider(engine, policy(10)), 0
     for batch in range(20):
-        shard.policy = policy(0 if batch % 2 else 10)
-        shard.batch(100 * batch, [("a/x", 1)] * 300)
-        admitted += shard.admitted().get("a/x", 0)
+        decider.policy = policy(0 if batch % 2 else 10)
+        decider.batch(100 * batch, [("a/x", 1)] * 300)
+        admitted += decider.admitted().get("a/x", 0)
     assert admitted <= 100 + 2 * 10 + 1
 
 
 def test_namespace_that_nobody_has_heard_of_is_not_remembered_under_a_limit_of_0(engine: Engine) -> None:
-    shard = Shard(engine, make_policy(default=Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))))
-    shard.batch(0, [("a/x", 1), ("a/y", 1)])
-    assert shard.plan.state.flows == {}
+    decider = Decider(engine, make_policy(default=Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))))
+    decider.batch(0, [("a/x", 1), ("a/y", 1)])
+    assert decider.plan.state.flows == {}
 
 
 def test_limit_of_0_forgives_no_debt(engine: Engine) -> None:
     def policy(rate: float) -> CompiledPolicy:
         return make_policy(default=Namespace(limit(bytes_per_second=rate)))
 
-    shard = Shard(engine, policy(1))
-    shard.batch(0, [("a/x", 61), ("a/x", 1)])
-    shard.policy = policy(0)
-    shard.batch(10)
-    shard.policy = policy(1)
-    assert shard.batch(1_000)[0].throttle_time_ms == 60_000 - 10
+    decider = Decider(engine, policy(1))
+    decider.batch(0, [("a/x", 61), ("a/x", 1)])
+    decider.policy = policy(0)
+    decider.batch(10)
+    decider.policy = policy(1)
+    assert decider.batch(1_000)[0].throttle_time_ms == 60_000 - 10
 
 
 @pytest.mark.parametrize(("rate", "full_micro"), [(1_000, 9_000), (0, -1)])
@@ -300,15 +300,15 @@ def test_bucket_under_a_limit_of_0_counts_as_full_only_if_it_was(rate: int, full
 
 def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -> None:
     quota = Namespace(limit(messages_per_second=1, burst_seconds=5))
-    shard = Shard(engine, make_policy(namespaces={"a/x": quota}))
-    shard.batch(0, [("a/x", 1)] * 20)
-    assert shard.admitted()["a/x"] == 6
-    shard.policy = make_policy(namespaces={"a/x": quota}, exempt=["a/x"])
-    shard.batch(1)
-    assert shard.admitted()["a/x"] == 14
-    shard.policy = make_policy(namespaces={"a/x": quota})
-    shard.batch(2, [("a/x", 1)] * 20)
-    assert shard.admitted()["a/x"] == 6
+    decider = Decider(engine, make_policy(namespaces={"a/x": quota}))
+    decider.batch(0, [("a/x", 1)] * 20)
+    assert decider.admitted()["a/x"] == 6
+    decider.policy = make_policy(namespaces={"a/x": quota}, exempt=["a/x"])
+    decider.batch(1)
+    assert decider.admitted()["a/x"] == 14
+    decider.policy = make_policy(namespaces={"a/x": quota})
+    decider.batch(2, [("a/x", 1)] * 20)
+    assert decider.admitted()["a/x"] == 6
 
 
 @pytest.mark.parametrize("dimension", Dimension)
@@ -361,15 +361,15 @@ def observed(on_excess: OnExcess, level: str) -> CompiledPolicy:
 def test_namespace_owes_a_burst_at_most_once_it_enforces(engine: Engine, change: tuple[OnExcess, OnExcess]) -> None:
     """One that enforced keeps its debt, of a message; one that observed owes a burst, whatever passed."""
     before, after = change
-    shard = Shard(engine, observed(before, "namespace"))
+    decider = Decider(engine, observed(before, "namespace"))
     for second in range(30):
-        shard.batch(1_000 * second, [("a/x", 1)] * 50)
-    shard.policy = observed(after, "namespace")
-    shard.batch(30_000, [("a/x", 1)])
-    balance_micro = shard.plan.state.flows["a/x"].balance_micro[MESSAGES]
+        decider.batch(1_000 * second, [("a/x", 1)] * 50)
+    decider.policy = observed(after, "namespace")
+    decider.batch(30_000, [("a/x", 1)])
+    balance_micro = decider.plan.state.flows["a/x"].balance_micro[MESSAGES]
     assert balance_micro >= -10 * MICRO
-    shard.batch(31_500, [("a/x", 1)])
-    assert shard.admitted()["a/x"] >= 1
+    decider.batch(31_500, [("a/x", 1)])
+    assert decider.admitted()["a/x"] >= 1
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -388,23 +388,23 @@ def test_shared_scope_owes_a_burst_at_most_once_it_enforces(level: str, change: 
 
 def test_debt_of_an_older_dry_run_is_cut_to_a_burst_of_the_new_quota(engine: Engine) -> None:
     """A state that an older release left may owe hours."""
-    shard = Shard(engine, observed(OnExcess.OBSERVE, "namespace"))
-    shard.batch(0, [("a/x", 1)] * 50)
-    flows = replace(shard.state.flows, balance_micro=np.array([[-(10**15), 0]]))
-    shard.state = replace(shard.state, flows=flows)
+    decider = Decider(engine, observed(OnExcess.OBSERVE, "namespace"))
+    decider.batch(0, [("a/x", 1)] * 50)
+    flows = replace(decider.state.flows, balance_micro=np.array([[-(10**15), 0]]))
+    decider.state = replace(decider.state, flows=flows)
     quota = limit(messages_per_second=20, burst_seconds=2)
-    shard.policy = make_policy(namespaces={"a/x": Namespace(quota)})
-    assert shard.batch(0, [("a/x", 1)])[0].throttle_time_ms == 2_000
+    decider.policy = make_policy(namespaces={"a/x": Namespace(quota)})
+    assert decider.batch(0, [("a/x", 1)])[0].throttle_time_ms == 2_000
 
 
 def test_marks_end_a_burst_after_an_overload(engine: Engine) -> None:
-    shard = Shard(engine, observed(OnExcess.OBSERVE, "namespace"))
+    decider = Decider(engine, observed(OnExcess.OBSERVE, "namespace"))
     for second in range(30):
-        shard.batch(1_000 * second, [("a/x", 1)] * 50)
-    assert shard.plan.usage["a/x"].observed_messages >= 49
-    shard.batch(30_000, [("a/x", 1)])
-    shard.batch(31_500, [("a/x", 1)])
-    assert shard.plan.usage["a/x"].observed_messages == 0
+        decider.batch(1_000 * second, [("a/x", 1)] * 50)
+    assert decider.plan.usage["a/x"].observed_messages >= 49
+    decider.batch(30_000, [("a/x", 1)])
+    decider.batch(31_500, [("a/x", 1)])
+    assert decider.plan.usage["a/x"].observed_messages == 0
 
 
 @pytest.mark.slow
@@ -412,10 +412,10 @@ def test_marks_of_messages_larger_than_a_burst_are_those_that_would_be_held(engi
     """10 bytes a second, messages of 100: one in ten seconds passes, in a dry run as under enforcement."""
     passed: dict[OnExcess, list[int]] = {}
     for on_excess in (OnExcess.OBSERVE, OnExcess.REJECT):
-        shard = Shard(engine, make_policy(default=Namespace(limit(bytes_per_second=10, on_excess=on_excess))))
+        decider = Decider(engine, make_policy(default=Namespace(limit(bytes_per_second=10, on_excess=on_excess))))
         passed[on_excess] = []
         for second in range(40):
-            decision = shard.batch(1_000 * second, [("a/x", 100)])[-1]
+            decision = decider.batch(1_000 * second, [("a/x", 100)])[-1]
             if not decision.reason:
                 passed[on_excess].append(second)
     assert passed[OnExcess.OBSERVE] == passed[OnExcess.REJECT] == [0, 9, 19, 29, 39]
@@ -426,25 +426,25 @@ def test_marks_of_messages_larger_than_a_burst_are_those_that_would_be_held(engi
 
 def test_row_that_a_removed_rule_held_leaves_at_once(engine: Engine) -> None:
     held = Namespace(by_count=Window(delay_units=1, delay_ms=90_000))
-    shard = Shard(engine, make_policy(namespaces={"a/x": held}))
-    shard.batch(0, [("a/x", 1)] * 3)
-    assert shard.admitted()["a/x"] == 1
+    decider = Decider(engine, make_policy(namespaces={"a/x": held}))
+    decider.batch(0, [("a/x", 1)] * 3)
+    assert decider.admitted()["a/x"] == 1
     shorter = Namespace(by_count=Window(delay_units=1, delay_ms=500))
-    shard.policy = make_policy(namespaces={"a/x": shorter})
-    assert {decision.throttle_time_ms for decision in shard.batch(1_000)} == {500}
-    shard.policy = make_policy()
-    shard.batch(1_001)
-    assert shard.admitted()["a/x"] == 2
+    decider.policy = make_policy(namespaces={"a/x": shorter})
+    assert {decision.throttle_time_ms for decision in decider.batch(1_000)} == {500}
+    decider.policy = make_policy()
+    decider.batch(1_001)
+    assert decider.admitted()["a/x"] == 2
 
 
 def test_window_counts_on_through_a_change_within_its_second(engine: Engine) -> None:
     def policy(reject_units: int) -> CompiledPolicy:
         return make_policy(default=Namespace(by_count=Window(reject_units=reject_units, reject_ms=5)))
 
-    shard = Shard(engine, policy(9))
-    shard.batch(0, [("a/x", 1)] * 8)
-    shard.policy = policy(10)
-    assert [decision.verdict for decision in shard.batch(10, [("a/x", 1)] * 3)] == [
+    decider = Decider(engine, policy(9))
+    decider.batch(0, [("a/x", 1)] * 8)
+    decider.policy = policy(10)
+    assert [decision.verdict for decision in decider.batch(10, [("a/x", 1)] * 3)] == [
         Verdict.ADMIT,
         Verdict.ADMIT,
         Verdict.REJECT,

@@ -16,7 +16,7 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.shard import Engine, Shard
+from spark_throttle.testing.oracle.decider import Decider, Engine
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 NS = "acme/x"
@@ -50,11 +50,11 @@ SCOPES = {Level.NAMESPACE: -1, Level.TENANT: 1, Level.RESOURCE_GROUP: 2, Level.J
 @pytest.mark.parametrize("on_excess", [OnExcess.DELAY, OnExcess.REJECT])
 @pytest.mark.parametrize("level", Level)
 def test_larger_row_is_rejected_by_the_level_that_bounds_it(engine: Engine, level: Level, on_excess: OnExcess) -> None:
-    shard = Shard(engine, bound_at(level, limit(max_message_bytes=100, on_excess=on_excess)))
-    assert shard.batch(0, [(NS, 100), (NS, 101), (NS, 0)]) == [ADMITTED, too_large(level, SCOPES[level]), ADMITTED]
-    usage = shard.plan.usage[NS]
+    decider = Decider(engine, bound_at(level, limit(max_message_bytes=100, on_excess=on_excess)))
+    assert decider.batch(0, [(NS, 100), (NS, 101), (NS, 0)]) == [ADMITTED, too_large(level, SCOPES[level]), ADMITTED]
+    usage = decider.plan.usage[NS]
     assert (usage.offered, usage.admitted, usage.rejected) == ((3, 201), (2, 100), (1, 101))
-    assert shard.plan.invalid_messages == 0
+    assert decider.plan.invalid_messages == 0
 
 
 def test_least_bound_decides_and_the_narrowest_of_equal_ones_is_named(engine: Engine) -> None:
@@ -64,8 +64,8 @@ def test_least_bound_decides_and_the_narrowest_of_equal_ones_is_named(engine: En
         groups={"gold": limit(max_message_bytes=200)},
         namespaces={NS: Namespace(limit(max_message_bytes=900), "gold")},
     )
-    shard = Shard(engine, policy)
-    assert shard.batch(0, [(NS, 201), (NS, 901), ("other", 301), ("other", 299)]) == [
+    decider = Decider(engine, policy)
+    assert decider.batch(0, [(NS, 201), (NS, 901), ("other", 301), ("other", 299)]) == [
         too_large(Level.TENANT, 1),
         too_large(Level.TENANT, 1),
         too_large(Level.JOB, 0),
@@ -80,67 +80,67 @@ def test_defaults_and_globs_bound_and_the_exempt_are_free(engine: Engine) -> Non
         exempt=["acme/audit"],
         default=Namespace(limit(max_message_bytes=30)),
     )
-    shard = Shard(engine, policy)
+    decider = Decider(engine, policy)
     by_rule = too_large(Level.NAMESPACE, -1)
     rows = [("acme/logs", 21), ("acme/audit", 10**9), ("blue/logs", 30), ("blue/logs", 31)]
-    assert shard.batch(0, rows) == [by_rule, ADMITTED, ADMITTED, by_rule]
+    assert decider.batch(0, rows) == [by_rule, ADMITTED, ADMITTED, by_rule]
 
 
 def test_rejected_row_is_charged_nowhere_and_claims_nothing(engine: Engine) -> None:
     """A size from a column that tenants control is no debt for those who share their group."""
     quota = limit(bytes_per_second=1_000, max_message_bytes=500)
-    shard = Shard(engine, make_policy(groups={"gold": quota}, default=Namespace(quota, "gold")))
+    decider = Decider(engine, make_policy(groups={"gold": quota}, default=Namespace(quota, "gold")))
     rows = [(NS, MAX_SIZE_BYTES), (NS, 400), ("blue/y", 400)]
-    decisions = shard.batch(0, rows, {"gold": (0, 1_000)})
+    decisions = decider.batch(0, rows, {"gold": (0, 1_000)})
     assert [decision.verdict for decision in decisions] == [Verdict.REJECT, Verdict.ADMIT, Verdict.ADMIT]
-    assert shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 600 * MICRO
-    assert shard.state.grants.balance_micro[1, Dimension.BYTES] == 200 * MICRO
-    assert shard.plan.usage[NS].demand == (1, 400)
+    assert decider.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 600 * MICRO
+    assert decider.state.grants.balance_micro[1, Dimension.BYTES] == 200 * MICRO
+    assert decider.plan.usage[NS].demand == (1, 400)
 
 
 def test_rejected_row_does_not_count_in_its_namespaces_window(engine: Engine) -> None:
     rules = Namespace(limit(max_message_bytes=500), by_count=Window(reject_units=2, reject_ms=50))
-    shard = Shard(engine, make_policy(default=rules))
-    decisions = shard.batch(0, [(NS, 501), (NS, 501), (NS, 1), (NS, 1), (NS, 1)])
+    decider = Decider(engine, make_policy(default=rules))
+    decisions = decider.batch(0, [(NS, 501), (NS, 501), (NS, 1), (NS, 1), (NS, 1)])
     assert [decision.reason for decision in decisions] == ["size_too_large"] * 2 + ["", "", "throttling"]
 
 
 def test_row_that_was_taken_in_waits_on_under_a_bound_that_comes_later(engine: Engine) -> None:
     held = limit(messages_per_second=1)
-    shard = Shard(engine, make_policy(default=Namespace(held)))
-    shard.batch(0, [(NS, 900)] * 3)
+    decider = Decider(engine, make_policy(default=Namespace(held)))
+    decider.batch(0, [(NS, 900)] * 3)
     bounded = limit(messages_per_second=1, max_message_bytes=500)
-    shard.policy = make_policy(default=Namespace(bounded))
-    decisions = shard.batch(1_000, [(NS, 900)])
+    decider.policy = make_policy(default=Namespace(bounded))
+    decisions = decider.batch(1_000, [(NS, 900)])
     assert [decision.verdict for decision in decisions] == [Verdict.ADMIT, Verdict.REJECT]
 
 
 @pytest.mark.parametrize("level", Level)
 def test_observing_scope_marks_what_it_would_reject(engine: Engine, level: Level) -> None:
     quota = limit(bytes_per_second=1_000, max_message_bytes=100, on_excess=OnExcess.OBSERVE)
-    shard = Shard(engine, bound_at(level, quota))
+    decider = Decider(engine, bound_at(level, quota))
     names = {Level.TENANT: "acme", Level.RESOURCE_GROUP: "gold", Level.JOB: ""}
     grant = {name: (0.0, 1_000.0) for at, name in names.items() if at == level}
     marked = too_large(level, SCOPES[level], Verdict.ADMIT)
-    assert shard.batch(0, [(NS, 101), (NS, 100)], grant) == [marked, ADMITTED]
-    assert shard.plan.usage[NS].observed_messages == 1
+    assert decider.batch(0, [(NS, 101), (NS, 100)], grant) == [marked, ADMITTED]
+    assert decider.plan.usage[NS].observed_messages == 1
 
 
 def test_dry_run_of_a_bound_is_not_in_debt_for_hours_after_one_row(engine: Engine) -> None:
     quota = limit(bytes_per_second=1_000, max_message_bytes=5_000, on_excess=OnExcess.OBSERVE)
-    shard = Shard(engine, make_policy(default=Namespace(quota)))
-    shard.batch(0, [(NS, MAX_SIZE_BYTES)])
-    assert shard.plan.state.flows[NS].balance_micro[Dimension.BYTES] == -5_000 * MICRO
-    shard.batch(6_000, [(NS, 10)])
-    assert shard.plan.usage[NS].observed_messages == 0
+    decider = Decider(engine, make_policy(default=Namespace(quota)))
+    decider.batch(0, [(NS, MAX_SIZE_BYTES)])
+    assert decider.plan.state.flows[NS].balance_micro[Dimension.BYTES] == -5_000 * MICRO
+    decider.batch(6_000, [(NS, 10)])
+    assert decider.plan.usage[NS].observed_messages == 0
 
 
 def test_mark_of_a_size_goes_before_one_of_a_quota_and_counts_once(engine: Engine) -> None:
     quota = limit(bytes_per_second=10, max_message_bytes=100, on_excess=OnExcess.OBSERVE)
-    shard = Shard(engine, make_policy(default=Namespace(quota)))
-    shard.batch(0, [(NS, 50), (NS, 50), (NS, 500)])
-    assert [decision.reason for decision in shard.plan.decisions] == ["", "quota", "size_too_large"]
-    assert shard.plan.usage[NS].observed_messages == 2
+    decider = Decider(engine, make_policy(default=Namespace(quota)))
+    decider.batch(0, [(NS, 50), (NS, 50), (NS, 500)])
+    assert [decision.reason for decision in decider.plan.decisions] == ["", "quota", "size_too_large"]
+    assert decider.plan.usage[NS].observed_messages == 2
 
 
 def test_policy_without_a_bound_has_no_column_for_it() -> None:
