@@ -177,11 +177,20 @@ class ControlPlane:
             self._rejections.look(reports)
             if self._shared is not None:
                 self._shared.add(reports, now_ms=now_ms)
+                self._keep_until_repaid(epoch, reports[-1], policy, now_ms)
             if not is_of_earlier_run:
                 self._batches_seen += 1
                 self._warn_if_late(reports[-1], policy)
             self._due_ms = reports[-1].due_ms
         return bool(came)
+
+    def _keep_until_repaid(self, epoch: Epoch, last: UsageReport, policy: CompiledPolicy, now_ms: int) -> None:
+        """Keep the shares of the scopes that a batch left in debt (`SharedQuotas.keep_until_repaid`)."""
+        share = epoch.share_micro_per_ms
+        if self._shared is not None and share is not None and last.revision == policy.revision:
+            no_time = np.zeros((len(share), 1), dtype=np.int64)
+            balance, share = (np.hstack([column, no_time]) for column in (last.shared_micro, share))
+            self._shared.keep_until_repaid(policy, balance, share, now_ms=now_ms)
 
     def _left(
         self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, now_ms: int
