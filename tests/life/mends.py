@@ -114,8 +114,8 @@ MENDS: Final = (
         (
             (
                 "control/clock.py",
-                "    before, paid_ms = epoch.reading, epoch.buckets.as_of_ms\n",
-                "    before, paid_ms = None, max(epoch.buckets.as_of_ms, wall_ms)\n",
+                "    before, paid_ms = epoch.reading, epoch.paid_ms\n",
+                "    before, paid_ms = None, max(epoch.paid_ms, wall_ms)\n",
             ),
         ),
     ),

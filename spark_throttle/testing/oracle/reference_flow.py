@@ -97,7 +97,7 @@ class Scope:
             memory.share_micro_per_ms is not None and memory.share_micro_per_ms[d] == 0 < quota.rate_micro_per_ms[d]
             for d in DIMENSIONS
         ]
-        is_unleased = any(is_shut) or memory.is_time_unleased
+        is_unleased = any(is_shut) or (memory.share_micro_per_ms is not None and memory.is_time_unleased)
         scope = cls(quota, limits, memory.share_micro_per_ms, is_unleased, own, time, [0, 0])
         for d, bucket in own.items():
             scope.balance_micro[d] = bucket.balance_micro

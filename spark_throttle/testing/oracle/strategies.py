@@ -219,10 +219,10 @@ def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
 
 @st.composite
 def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int) -> ControlRow:
-    """Return what an epoch pins under `policy`: shares of the quotas, quotas on time, or neither."""
+    """Return what an epoch pins under `policy`: shares of the quotas, quotas on time, both or neither."""
     time = draw(message_limits(policy)) if draw(st.integers(0, 2)) == 0 else None
     share_micro_per_ms = None
-    if time is None and draw(st.integers(0, 4)) == 0:
+    if draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
         shares = [
             draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0, rate * 1_000)))

@@ -122,7 +122,7 @@ def test_kernel_equals_oracle_on_large_batches(seed: int) -> None:
         },
         default=Namespace(group="iron"),
         queue=QueueBounds(
-            messages=2_000, bytes=2**40 if seed % 2 else 1_200_000, age_ms=3_000, on_overflow=Overflow.REJECT
+            messages=1_000, bytes=2**40 if seed % 2 else 600_000, age_ms=3_000, on_overflow=Overflow.REJECT
         ),
     )
     steps = []
