@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -107,7 +107,7 @@ def decide(
     state: DeciderState, namespaces: pa.StringArray, sizes: pa.Int64Array, now_ms: int
 ) -> tuple[DeciderState, bytes]:
     """Return the state after one batch, and one byte a message: 1 where it is admitted."""
-    plan = plan_admission(state, Arrivals(namespaces, sizes), POLICY, now_ms=now_ms, shards=1)
+    plan = plan_admission(state, Arrivals(namespaces, sizes), POLICY, now_ms=now_ms)
     return plan.state, (plan.decisions.verdict == Verdict.ADMIT).astype(np.uint8).tobytes()
 
 
@@ -121,8 +121,8 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
     namespaces = all_names.take(pa.array(segment * NAMESPACES + stream.key[folded]))
     sizes = pa.array(stream.size[folded], pa.int64())
 
-    state = DeciderState.initial(1)
-    state = DeciderState(0, flows_of(exact.balances[:SEGMENTS]), state.queue, state.grants)
+    initial = DeciderState.initial(POLICY)
+    state = replace(initial, flows=flows_of(exact.balances[:SEGMENTS]))
     decided = bytearray()
     batch = SEGMENTS * MESSAGES_PER_MS
     for now_ms in range(SEGMENT_MS):
@@ -135,7 +135,7 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
     in_order[folded] = np.frombuffer(decided, dtype=np.uint8)
     assert int(in_order.sum()) == ADMITTED_MESSAGES
     assert zlib.crc32(in_order.tobytes()) == DECISIONS_CRC32
-    assert balances_of(state) == balances_of(DeciderState(0, flows_of(exact.balances[1:]), state.queue, state.grants))
+    assert balances_of(state) == balances_of(replace(initial, flows=flows_of(exact.balances[1:])))
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_kernel_decides_the_unfolded_stream_alike(stream: Stream, exact: ExactRu
     first = 1_500 * MESSAGES_PER_MS
     namespaces = pa.array([name_of(0, key) for key in stream.key[:first].tolist()], pa.string())
     sizes = pa.array(stream.size[:first], pa.int64())
-    state, decided = DeciderState.initial(1), bytearray()
+    state, decided = DeciderState.initial(POLICY), bytearray()
     for at in range(0, first, MESSAGES_PER_MS):
         now_ms = at // MESSAGES_PER_MS
         state, decisions = decide(
