@@ -50,6 +50,7 @@ from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, ref
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
+    STAGED,
     WRITER_OPTION,
     WRITERS,
     Targets,
@@ -59,8 +60,10 @@ from spark_throttle.spark.sinks.writer_choice import (
     parse_option,
     sink_options,
     sink_partition_columns,
+    table_of_files,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.staged_pipeline import StagedPipeline, staged
+from spark_throttle.spark.start.executor_sight import check_executors_see, refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_partitions import one_for_each_shard
@@ -316,6 +319,8 @@ class ThrottledStreamWriter:
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         source = self._source_choice(targets, control_path)
+        if self._asked_writer() == STAGED:
+            source = self._staged(source, targets)
         pipeline = source.pipeline
         definition = pipeline.definition(places, self._partition_columns)
         refuse_restart(
@@ -328,6 +333,9 @@ class ThrottledStreamWriter:
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
+        if isinstance(pipeline, StagedPipeline):
+            tables = () if pipeline.table is None else (pipeline.table.location,)
+            refuse_unwritable(self._events.sparkSession, control_path, tables)
         if choice.plan is not None:
             check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
         frames = pipeline.frames(
@@ -413,19 +421,26 @@ class ThrottledStreamWriter:
 
     def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
         asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
-        is_native = self._asked_writer() == NATIVE
-        needs_rows = "the native writer was asked for, which takes rows in frames" if is_native else None
+        writer = self._asked_writer()
+        needs_rows = f"the {writer} writer was asked for, which takes rows" if writer in (NATIVE, STAGED) else None
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
         return choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
+
+    def _staged(self, source: SourceChoice, targets: Targets) -> SourceChoice:
+        """Return the pipeline that stages the rows of a source."""
+        assert isinstance(source.pipeline, Pipeline)  # noqa: S101 - rows were asked for
+        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        return SourceChoice(staged(source.pipeline, table, keeps_order=keeps_order), why)
 
     def _choice(
         self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
     ) -> WriterChoice:
         asked = self._asked_writer()
         session, schema = self._events.sparkSession, self._events.schema
-        if not isinstance(source.pipeline, Pipeline):
+        if not isinstance(source.pipeline, Pipeline) or isinstance(source.pipeline, StagedPipeline):
             return choose_spark(session, schema, targets, "rows go from their files to the sink")
         choice = choose_writer(session, asked, schema, control_path, targets)
         if choice.plan is None:

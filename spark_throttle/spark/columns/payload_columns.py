@@ -227,6 +227,30 @@ def derived_columns(
     )
 
 
+def half_hashed_columns(schema: StructType, volatile: Collection[str]) -> tuple[str, ...]:
+    """Return the columns of which the hash of `with_helpers` does not see everything.
+
+    Examples
+    --------
+    >>> schema = StructType().add("ns", "string").add("tags", "array<string>").add("at", "timestamp")
+    >>> half_hashed_columns(schema, ())
+    ('tags',)
+    """
+    return tuple(
+        field.name
+        for field in schema
+        if field.name not in volatile
+        and (
+            _holds(field.dataType, ArrayType | MapType | StructType | VariantType)
+            or (
+                isinstance(field.dataType, StringType)
+                and type(field.dataType) is StringType
+                and field.dataType != StringType()
+            )
+        )
+    )
+
+
 def _is_name(text: str) -> bool:
     """Return whether SQL reads a text as the name of a column, given that such a column exists."""
     return _NAME.fullmatch(text) is not None and _CONSTANT.fullmatch(text) is None
