@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -333,11 +333,7 @@ class ThrottledStreamWriter:
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        if isinstance(pipeline, StagedPipeline):
-            tables = () if pipeline.table is None else (pipeline.table.location,)
-            refuse_unwritable(self._events.sparkSession, control_path, tables)
-        if choice.plan is not None:
-            check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
+        self._check_executors(pipeline, choice, control_path, [location for _, location in sinks.tables])
         frames = pipeline.frames(
             control_path=control_path,
             is_explained=False,
@@ -369,6 +365,16 @@ class ThrottledStreamWriter:
         self._started(query, ControlLook.of(self._events.sparkSession, control_path))
         return query
 
+    def _check_executors(
+        self, pipeline: AnyPipeline, choice: WriterChoice, control_path: str, tables: Sequence[str]
+    ) -> None:
+        """Refuse a place in which the executors are to write, and cannot."""
+        if isinstance(pipeline, StagedPipeline):
+            staging = () if pipeline.table is None else (pipeline.table.location,)
+            refuse_unwritable(self._events.sparkSession, control_path, staging)
+        elif choice.plan is not None:
+            check_executors_see(self._events.sparkSession, control_path, tables)
+
     def _refuse_beside_paced(self, place: str | None) -> None:
         """Refuse a second sink beside `paced`, of which one would get no rows, and options that no sink would get."""
         others = {
@@ -389,7 +395,10 @@ class ThrottledStreamWriter:
     def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise
         writer = "native" if choice.plan is not None else "Spark's"
+        if isinstance(source.pipeline, StagedPipeline) and source.pipeline.table is not None:
+            writer = "staging"
         way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
+        way = "digests of staged files" if isinstance(source.pipeline, StagedPipeline) else way
         query = f"throttled query {self._name or 'without a name'}"
         logger.info("%s: decides on %s (%s)", query, way, source.why)
         logger.info("%s: %s writer (%s)", query, writer, choice.why)

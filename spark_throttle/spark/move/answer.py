@@ -8,7 +8,6 @@ attempt.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
@@ -72,6 +71,9 @@ class LoadedFile:
     name: str
     in_table: bool
     copy: str
+    rows: int
+    """All of its rows, as it was staged."""
+
     waiting: int
     positions: int
     """The sum of the positions of the rows that wait."""
@@ -144,8 +146,3 @@ def mask_of(bits: bytes, rows: int) -> Bools:
     """Return which rows' bits are set."""
     found: Bools = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little").astype(bool)
     return found
-
-
-def named(files: Sequence[FileAnswer]) -> dict[int, FileAnswer]:
-    """Return files by their numbers."""
-    return {file.number: file for file in files}

@@ -1,8 +1,8 @@
 """Cutting takes rows out of files: those that leave go to a new file of the table, those that wait to one of their own.
 
-A file of which all rows leave is not cut. A cut reads a file once and writes each row once. It runs on the executors as
-`mapInArrow`, a task for each group of files; an attempt that fails leaves files that nobody names, or the same file that
-its successor writes over with the same rows. Every file must have each row that is asked for, once, or the batch fails.
+A file of which all rows leave is not cut. A cut reads a file once and writes each row once. It runs on the executors
+as `mapInArrow`, a task for each group of files. An attempt that fails leaves files that nobody names, or a file that
+its successor writes over with the same rows. A file must have each row that is asked for, once, or the batch fails.
 """
 
 from __future__ import annotations
@@ -46,18 +46,20 @@ class RowsOfFile:
     name: str
     """The file that they were staged in."""
 
-    has_places: bool
-    """Whether the file has the columns of places; else the position of a row is its own."""
-
     rows: int
-    admitted_bits: bytes | None
+    """How many rows were staged in it."""
+
+    admitted_bits: bytes | None = None
     """Those that go to the table; `None` for none."""
 
-    rest_bits: bytes | None
+    rest_bits: bytes | None = None
     """Those that go to `rest`; `None` for none."""
 
-    rest: str
+    rest: str = ""
     """The file of the control directory for those that wait."""
+
+    has_places: bool = False
+    """Whether the file has the columns of places; else the position of a row is its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 `applyInPandasWithState` calls it for the one key that the query has. Its state is the kernel's, with the places of the
 rows that wait in place of their payload, and the table of the files that have them (`held_files`).
 
-**A batch that is run again** is staged anew, into other files, and maybe dealt into them otherwise. The decider gets the
-same rows and the same old state, and a row's turn depends on the row alone (`order_by`, then its hash), so it admits the
-same rows, and rows that wait are the same. Then:
+**A batch that is run again** is staged anew, into other files, and maybe dealt into them otherwise. The decider gets
+the same rows and the same old state, and a row's turn depends on the row alone (`order_by`, then its hash). So it
+admits the same rows, and the same rows wait. Then:
 
 - Killed before the state is committed: nothing names what was staged. It is an orphan.
 - Killed after that, before the sink's commit: Spark loads the state of the batch before again and commits over the
@@ -82,7 +82,7 @@ class Decider:
     """Partition columns of the sink."""
 
     def __call__(
-        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+        self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         """Yield the answer of a batch, the rejected rows' places, and the usage report last."""
         set_loaded_aside()
@@ -155,7 +155,7 @@ class Decider:
             is_new = at >= len(loaded)
             rest = stays.get(number, "") if is_new else ""
             mine, mine_wait = goes.get(number, _NOTHING), waits.get(number, _NOTHING)
-            messages = files[at - len(loaded)].rows if is_new else _rows_of(mine, mine_wait)
+            messages = int(arrived.rows[at])
             if rest:
                 mine_wait = _others(messages, mine, refused.get(number, _NOTHING))
             answers.append(
@@ -168,7 +168,7 @@ class Decider:
                     is_new,
                     arrived.copy[at],
                     len(mine),
-                    bits_of(mine, messages) if 0 < len(mine) and not (is_new and len(mine) == messages) else None,
+                    bits_of(mine, messages) if len(mine) > 0 and not (is_new and len(mine) == messages) else None,
                     rest,
                     bits_of(mine_wait, messages) if rest else None,
                     pack if number in packed else "",
@@ -219,6 +219,7 @@ def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
             loaded.name[at],
             bool(loaded.in_table[at]),
             loaded.copy[at],
+            int(loaded.rows[at]),
             int(loaded.waiting[at]),
             int(loaded.waiting_positions[at]),
         )
@@ -245,11 +246,6 @@ def _by_number(files: HeldFiles, places: Int64s) -> dict[int, Int64s]:
     counts = np.bincount(at, minlength=len(files))
     parts = np.split(positions(places)[order], np.cumsum(counts)[:-1])
     return {int(files.number[each]): parts[each] for each in np.flatnonzero(counts).tolist()}
-
-
-def _rows_of(*found: Int64s) -> int:
-    """Return how many bits hold all positions."""
-    return max((int(each.max()) + 1 for each in found if len(each)), default=0)
 
 
 def _others(rows: int, *gone: Int64s) -> Int64s:

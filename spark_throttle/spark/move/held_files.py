@@ -1,4 +1,4 @@
-"""The files of which rows wait, as the decider's state names them: so they go back with it when a checkpoint is put back.
+"""The files of which rows wait, as the decider's state names them: when a checkpoint is put back, so are they.
 
 A waiting row keeps its place for good: the number of the file that it was staged in, and its position there. What
 changes is where its bytes lie:
@@ -66,6 +66,9 @@ class HeldFiles:
     """1 if it was staged in the table, 0 if in the control directory."""
 
     rows: Int64s = field(default_factory=_NOTHING.copy)
+    """The rows of each file, as it was staged."""
+
+    copied: Int64s = field(default_factory=_NOTHING.copy)
     """The rows of the file that has its waiting rows now."""
 
     waiting: Int64s = field(default_factory=_NOTHING.copy)
@@ -104,6 +107,7 @@ class HeldFiles:
             np.append(self.staged, np.full(more, batch)),
             np.append(self.in_table, in_table),
             np.append(self.rows, rows),
+            np.append(self.copied, rows),
             np.append(self.waiting, rows),
             np.append(self.waiting_positions, rows * (rows - 1) // 2),
             (*self.copy, *([""] * more)),
@@ -117,7 +121,7 @@ class HeldFiles:
         # Positions below 2^31 of at most 2^31 rows: 2^62. A float of bincount's weights would not hold it.
         sums = np.zeros(len(self), dtype=np.int64)
         np.add.at(sums, at, positions(places))
-        return self._with(waiting=self.waiting - count, waiting_positions=self.waiting_positions - sums)
+        return replace(self, waiting=self.waiting - count, waiting_positions=self.waiting_positions - sums)
 
     def settled(self, is_committed: Bools, kept_batches: int) -> tuple[HeldFiles, tuple[str, ...]]:
         """Return the files of which rows wait after a batch, and the names of those that no checkpoint needs any more.
@@ -149,21 +153,28 @@ class HeldFiles:
         )
         is_over = is_new & (is_cut | ~waits) & ~is_committed
         over = tuple((self.name[at], bool(self.in_table[at])) for at in np.flatnonzero(is_over))
-        kept = self._with(copy=copy, rows=np.where(is_cut, self.waiting, self.rows), over=over)
-        return kept._of(waits)._with_left(self, waits, is_new, kept_batches)
+        kept = replace(self, copy=copy, copied=np.where(is_cut, self.waiting, self.copied), over=over)
+        after = kept.only(waits)
+        needed, physical = set(after.physical()), self.physical()
+        gone = dict.fromkeys(physical[at] for at in np.flatnonzero(~waits & ~is_new))
+        left = (*self.left, *((name, self.batch) for name in gone if name not in needed))
+        oldest = self.batch - kept_batches
+        deletable = tuple(name for name, since in left if since <= oldest)
+        return replace(after, left=tuple(each for each in left if each[1] > oldest)), deletable
 
     def leftovers(self) -> Int64s:
-        """Return the indices of the files that a batch packs; none if it need not. Files that arrived in it are none."""
+        """Return the indices of the files that a batch packs, none of which arrived in it; none if it need not."""
         of_copy: dict[str, list[int]] = {}
+        found: list[int] = []
         for at, name in enumerate(self.physical()):
             of_copy.setdefault(name, []).append(at)
-        found, gone, copies = [], 0, 0
-        for name, at in of_copy.items():
-            waiting, rows = int(self.waiting[at].sum()), int(self.rows[at].max())
-            if int(self.staged[at].max()) == self.batch or name.startswith(f"{self.batch:012d}-"):
+        gone = copies = 0
+        for name, of_name in of_copy.items():
+            waiting, rows = int(self.waiting[of_name].sum()), int(self.copied[of_name].max())
+            if int(self.staged[of_name].max()) == self.batch or name.startswith(f"{self.batch:012d}-"):
                 continue
             if waiting <= _FEW_MESSAGES or waiting * _SPARSE <= rows:
-                found += at
+                found += of_name
                 gone += rows - waiting
                 copies += 1
         is_worth = copies >= _MANY_LEFTOVERS or gone >= _MANY_GONE_MESSAGES
@@ -176,46 +187,34 @@ class HeldFiles:
         is_packed[at] = True
         gone = dict.fromkeys(physical[each] for each in at.tolist())
         copy = tuple(name if packed else old for old, packed in zip(self.copy, is_packed.tolist(), strict=True))
-        rows = np.where(is_packed, int(self.waiting[at].sum()), self.rows)
+        copied = np.where(is_packed, int(self.waiting[at].sum()), self.copied)
         left = (*self.left, *((each, self.batch) for each in gone))
-        return self._with(copy=copy, rows=rows, left=left)
+        return replace(self, copy=copy, copied=copied, left=left)
 
     def physical(self) -> list[str]:
         """Return the names in the control directory of the files that have the waiting rows."""
         return [copy or name for copy, name in zip(self.copy, self.name, strict=True)]
 
     def known(self) -> set[str]:
-        """Return the names of all files in the control directory that a state may need, or that the next one deletes."""
+        """Return the names of all files in the control directory that this state names."""
         over = (name for name, in_table in self.over if not in_table)
         return {*self.physical(), *over, *(name for name, _ in self.left)}
 
-    def _with_left(
-        self, before: HeldFiles, waits: Bools, is_new: Bools, kept_batches: int
-    ) -> tuple[HeldFiles, tuple[str, ...]]:
-        """Return the files with the names of those that this batch emptied, and the names that it forgets."""
-        needed = set(self.physical())
-        emptied = np.flatnonzero(~waits & ~is_new).tolist()
-        gone = dict.fromkeys(name for at in emptied if (name := before.physical()[at]) not in needed)
-        left = (*self.left, *((name, self.batch) for name in gone))
-        oldest = self.batch - kept_batches
-        deletable = tuple(name for name, since in left if since <= oldest)
-        return self._with(left=tuple(each for each in left if each[1] > oldest)), deletable
-
-    def _of(self, is_kept: Bools) -> HeldFiles:
+    def only(self, is_kept: Bools) -> HeldFiles:
+        """Return some of the files."""
         at = np.flatnonzero(is_kept)
-        return self._with(
+        return replace(
+            self,
             number=self.number[at],
             name=tuple(self.name[each] for each in at.tolist()),
             staged=self.staged[at],
             in_table=self.in_table[at],
             rows=self.rows[at],
+            copied=self.copied[at],
             waiting=self.waiting[at],
             waiting_positions=self.waiting_positions[at],
             copy=tuple(self.copy[each] for each in at.tolist()),
         )
-
-    def _with(self, **fields: object) -> HeldFiles:
-        return replace(self, **fields)  # type: ignore[arg-type]
 
     def pack(self) -> bytes:
         """Return the table as a block."""
@@ -227,6 +226,7 @@ class HeldFiles:
             "staged": self.staged,
             "in_table": self.in_table,
             "rows": self.rows,
+            "copied": self.copied,
             "waiting": self.waiting,
             "positions": self.waiting_positions,
             "copy": [each.encode() for each in self.copy],
@@ -255,6 +255,7 @@ class HeldFiles:
             found.integers("staged"),
             found.integers("in_table"),
             rows=found.integers("rows"),
+            copied=found.integers("copied"),
             waiting=found.integers("waiting"),
             waiting_positions=found.integers("positions"),
             copy=copy,

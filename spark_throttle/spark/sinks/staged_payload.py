@@ -1,10 +1,10 @@
 """The payload of a batch whose rows were staged: the decider's answer, and what the driver does by it.
 
-Before a sink is given anything, rows that wait are copied out of files that the batch cuts, and, in the same pass, rows
-that leave these files are written to the table, if there is one that takes files. When all sinks have the batch, what the
-*loaded state* calls left over is deleted. Between its files and their copies this module checks first what that state
-says of each copy that was made last: how many rows wait in it, and the sum of their positions. If a zombie's state was
-loaded, whose files this process has not copied, they lie where they were staged, and are copied now.
+Before a sink is given anything, rows that wait are copied out of files that the batch cuts, and in the same pass rows
+that leave these files are written to the table, if there is one that takes files. When all sinks have the batch, what
+the *loaded state* calls left over is deleted. That state also says of each copy that was made last how many rows wait
+in it, and the sum of their positions. If it is a zombie's, whose files were not copied, they still lie where they were
+staged, and are copied before anything else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
@@ -26,7 +25,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError
-from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import from_carried
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
@@ -130,9 +129,10 @@ class StagedPayload:
         logger.warning("the state names files whose waiting rows were not copied (%d): they are copied now", len(lost))
         rows = []
         for file in lost:
-            of_file = _rows_in(self.root_of(file), file.name)
-            every = bits_of(np.arange(of_file), of_file)
-            rows.append(RowsOfFile(self.root_of(file), file.name, file.name, False, of_file, None, every, file.copy))
+            every = bits_of(np.arange(file.rows), file.rows)
+            rows.append(
+                RowsOfFile(self.root_of(file), file.name, file.name, rows=file.rows, rest_bits=every, rest=file.copy)
+            )
         self._run(spark, rows, batch)
 
     def _is_copied(self, file: LoadedFile) -> bool:
@@ -143,7 +143,7 @@ class StagedPayload:
             found = places_in(self._staged_root, file.copy).get(file.name, _NOTHING)
         except DamagedError:
             return False
-        return (len(found), int(found.sum())) == wanted
+        return len(found) == file.rows or (len(found), int(found.sum())) == wanted
 
     def _cut(self, spark: SparkSession, answer: Answer, batch: int) -> list[WrittenFile]:
         """Cut the files of a batch, and return the new files of the table."""
@@ -161,10 +161,16 @@ class StagedPayload:
             root = self._staged_root if file.copy else self.root_of(file)
             rows.append(
                 RowsOfFile(
-                    root, file.copy or file.name, file.name, bool(file.copy), file.rows, goes, stays,
-                    file.rest or file.pack,
+                    root,
+                    file.copy or file.name,
+                    file.name,
+                    rows=file.rows,
+                    admitted_bits=goes,
+                    rest_bits=stays,
+                    rest=file.rest or file.pack,
+                    has_places=bool(file.copy),
                 )
-            )  # fmt: skip
+            )
             if file.rest_bits is not None:
                 at = np.flatnonzero(mask_of(file.rest_bits, file.rows))
                 self._copied[file.rest] = len(at), int(at.sum())
@@ -296,10 +302,3 @@ def _admitted_positions(file: FileAnswer) -> Int64s:
 def _by_file(places: Int64s) -> dict[int, Int64s]:
     file, row = file_numbers(places), positions(places)
     return {number: row[file == number] for number in np.unique(file).tolist()}
-
-
-def _rows_in(root: str, name: str) -> int:
-    """Return how many rows a file has."""
-    files, path = file_system(root)
-    with files.open_input_file(f"{path.rstrip('/')}/{name}") as stream:
-        return int(pq.ParquetFile(stream).metadata.num_rows)

@@ -75,8 +75,8 @@ def refuse_unwritable(spark: SparkSession, control_path: str, tables: Sequence[s
         problem = control_problem(spark, location, is_seen=True)
         if problem is not None:
             raise ConfigurationError(
-                f"the executors cannot write to {location} ({problem}), where rows are staged: give their processes the "
-                f"access that pyarrow needs, as by environment variables"
+                f"the executors cannot write to {location} ({problem}), where rows are staged: give their processes "
+                f"the access that pyarrow needs, as by environment variables"
             )
 
 
