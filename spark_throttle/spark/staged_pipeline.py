@@ -27,16 +27,17 @@ from spark_throttle.spark.columns.payload_columns import (
     as_column,
     derived_columns,
     half_hashed_columns,
-    leaving_schema,
+    staged_schema,
     with_helpers,
 )
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.decider import STATE_SCHEMA, Decider
+from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.shard.queue_folder import SLACK_EPOCHS, QueueStorage
+from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.staged_payload import StagedPayload
@@ -64,7 +65,7 @@ class StagedPipeline(Pipeline):
     @cached_property
     def carried(self) -> StructType:
         """The user's columns in the types in which they are staged."""
-        return leaving_schema(self.events.schema)
+        return staged_schema(self.events.schema)
 
     def frames(
         self,
@@ -92,7 +93,7 @@ class StagedPipeline(Pipeline):
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(keys, control_path, sinks))
         kept_batches = batches_retained(spark) + SLACK_EPOCHS
         decide = Decider(
-            QueueStorage(control_path, kept_batches),
+            QueueStorage(control_path, kept_batches, INLINE_BYTES),
             kept_batches,
             self.keeps_order,
             queue_room(given.policies, spark),
@@ -128,9 +129,8 @@ class StagedPipeline(Pipeline):
     def _waiting_place(self, control_path: str) -> StagingPlace:
         # Spark cannot tell the calendar of dates without its version.
         footer = {"org.apache.spark.version": pyspark.__version__}
-        form = FileForm(
-            to_arrow_schema(self.carried, timezone="UTC"), footer, (), _COMPRESSION, IndexedColumns(first=0)
-        )
+        schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
+        form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
         return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False)
 
 

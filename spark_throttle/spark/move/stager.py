@@ -24,6 +24,7 @@ from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFi
 from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.move.digest import StagedFile, digest_frames
 from spark_throttle.spark.move.hint import of_tenants, read_hint
+from spark_throttle.spark.move.nullability import as_nullable
 from spark_throttle.spark.rows.frames import NAMESPACE, TIE, aligned
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
@@ -99,15 +100,14 @@ class Stager:
     def _split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Table]:
         """Return the user's columns, and the helper columns."""
         table = self.derived.restore(pa.Table.from_batches([rows]).rename_columns(list(self.names)))
-        of_user = [name for name in self.names if not name.startswith(_HELPER_PREFIX)]
         columns = {name: table.column(name) for name in table.column_names if name.startswith(_HELPER_PREFIX)}
         columns[NAMESPACE] = columns[NAMESPACE].cast(pa.string())  # it may have 64-bit offsets, or be binary
         if self.half_hashed:
             seen = table.column(TIE).to_numpy().view(np.uint64) ^ row_digests(table.select(list(self.half_hashed)))
             columns[TIE] = pa.array(seen.view(np.int64))
         columns |= {f"{PARTITION_PREFIX}{name}": table.column(name) for name in self.partition_columns}
-        (payload,) = table.select(of_user).combine_chunks().to_batches()
-        return aligned(payload.replace_schema_metadata(None), self.place.form.schema), pa.table(columns)
+        (payload,) = table.select(self.place.form.schema.names).combine_chunks().to_batches()
+        return payload.replace_schema_metadata(None), pa.table(columns)
 
 
 class _OpenFile:
@@ -121,7 +121,8 @@ class _OpenFile:
 
     def add(self, rows: pa.RecordBatch, helpers: pa.Table) -> Iterator[pa.RecordBatch]:
         """Add rows; yield the digest of the file if it is full, and so was written."""
-        self._rows.append(rows)
+        schema = self._place.form.schema
+        self._rows.append(rows if rows.schema.equals(schema) else aligned(as_nullable(rows), schema))
         self._helpers.append(helpers)
         self._gathered_bytes += rows.nbytes
         if self._gathered_bytes >= FILE_BYTES:

@@ -26,7 +26,7 @@ from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.columns.payload_columns import from_carried
+from spark_throttle.spark.columns.payload_columns import from_staged
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
 from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
@@ -233,7 +233,7 @@ class StagedRows:
         """Return the admitted rows; in their order within a namespace, if the target may depend on it."""
         found = [file for file in self.answer.files if file.admitted]
         if not found:
-            return from_carried(self.reader.nothing(), self.payload.schema)
+            return from_staged(self.reader.nothing(), self.payload.schema)
         if self.ranked is not None:
             return self._in_order(found, self.ranked)
         whole = [file for file in found if file.is_admitted_whole]
@@ -246,7 +246,7 @@ class StagedRows:
             places = np.concatenate([(number << 32) + at for number, at in wanted.items()])
             self.reader.check_copies(others, wanted)
             parts.append(self.reader.admitted(others, admitted_rows(places)))
-        return from_carried(reduce(DataFrame.union, parts), self.payload.schema)
+        return from_staged(reduce(DataFrame.union, parts), self.payload.schema)
 
     def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
         """Return the rejected rows, with the ``throttle`` column."""
@@ -259,7 +259,7 @@ class StagedRows:
         coded = self.reader.coded(files, coded_rows(places, codes_of(codes)), _CODE)
         explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
         found = coded.join(explanations, _CODE).drop(_CODE)
-        return from_carried(found.select(*self.payload.carried.names, THROTTLE), self.payload.schema)
+        return from_staged(found.select(*self.payload.carried.names, THROTTLE), self.payload.schema)
 
     def confirm(self) -> None:
         """Delete what no state needs any more: the sinks have the batch."""
@@ -272,7 +272,7 @@ class StagedRows:
         """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
         self.reader.check_copies(files, _by_file(ranked))
         coded = self.reader.coded(files, coded_rows(ranked, codes_of(np.arange(len(ranked)))), _CODE)
-        found = from_carried(coded, self.payload.schema)
+        found = from_staged(coded, self.payload.schema)
         tasks = max(self.payload.slots, shuffle_tasks(len(ranked)))
         return found.repartition(tasks, self.payload.namespace).sortWithinPartitions(_CODE).drop(_CODE)
 
