@@ -5,12 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import SparkRuntimeException, StreamingQueryException
+from pyspark.sql.types import StructType
 
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.move.answer import FileAnswer, bits_of
+from spark_throttle.spark.references.selection import admitted_rows
+from spark_throttle.spark.sinks.staged_reader import StagedReader
+from spark_throttle.spark.start import executor_sight
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from spark_throttle.spark import ThrottledStreamWriter
 
 
@@ -66,14 +76,14 @@ def test_rows_wait_outside_the_table_and_leave_once_in_order(lake: Lake) -> None
     assert len(query.recentProgress) > 1, "nothing waited"
 
 
-def test_cut_files_are_deleted_by_the_next_batch(lake: Lake) -> None:
+def test_cut_files_do_not_stay_in_the_table(lake: Lake) -> None:
     lake.offer(rows(0, "slow/a", "fast/b"))
     finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
-    cut = {name for name in data_files(lake) - committed_files(lake) if "-c000" not in name}  # Spark's has no row
     lake.offer(rows(10, "fast/b"))
     finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
-    assert cut
-    assert not cut & data_files(lake)
+    assert {
+        name for name in data_files(lake) - committed_files(lake) if "-c000" not in name
+    } == set()  # Spark's is empty
     assert table_ids(lake) == [1, 10]
 
 
@@ -130,3 +140,53 @@ def test_partitioned_table_gets_the_rows_through_spark(lake: Lake) -> None:
         finish(staged(lake, limits).format("delta").partitionBy("ns").start(lake.path("out")))
     assert table_ids(lake) == [0, 1, 2]
     assert DeltaTable(lake.path("out")).metadata().partition_columns == ["ns"]
+
+
+def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_sight, "control_problem", lambda *_, **__: "on a: denied")
+    lake.offer(rows(0, "fast/a"))
+    with pytest.raises(ConfigurationError, match=r"executors cannot write to .*throttle \(on a: denied\)"):
+        staged(lake, {}).format("delta").start(lake.path("out"))
+
+
+def test_table_that_takes_no_foreign_files_gets_the_rows_through_spark(lake: Lake) -> None:
+    path = lake.path("out")
+    lake.spark.sql(f"create table delta.`{path}` (id long, ns string, size long) using delta")
+    lake.spark.sql(f"alter table delta.`{path}` add constraint small check (size < 100)")
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    for limits in (SHUT, {}):
+        finish(staged(lake, limits).format("delta").start(path))
+    assert table_ids(lake) == [0, 1]
+    lake.offer([(2, "fast/b", 100)])
+    with pytest.raises(StreamingQueryException, match="small"):
+        finish(staged(lake, {}).format("delta").start(path))
+
+
+def test_table_of_the_catalog_takes_files_as_they_lie(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    for limits in (SHUT, {}):
+        finish(staged(lake, limits).toTable("staged_in_the_catalog"))
+    try:
+        assert sorted(row["id"] for row in lake.spark.table("staged_in_the_catalog").collect()) == [0, 1]
+    finally:
+        lake.spark.sql("drop table staged_in_the_catalog")
+
+
+def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: Lake) -> None:
+    path = lake.path("a.parquet")
+    lake.spark.range(3).coalesce(1).write.parquet(path)
+    (name,) = (each.name for each in Path(path).glob("*.parquet"))
+    file = FileAnswer(name, True, 3, 0, 0, True, "", 1, bits_of(np.array([1]), 3), "", None, "", None)
+    reader = StagedReader(lake.spark, StructType().add("id", "long"), path, lake.path("staged"))
+    bits = admitted_rows(np.array([1]))
+    assert [row["id"] for row in reader.admitted([file], bits).collect()] == [1]
+    Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())
+    with pytest.raises(SparkRuntimeException, match=r"reads it by another name: other\.parquet"):
+        lookup(reader, file, "other.parquet").collect()
+
+
+def lookup(reader: StagedReader, file: FileAnswer, read: str) -> DataFrame:
+    """Return the rows of a file that is read where another one lies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagedReader, "_location", lambda self, _: f"{self.table_root}/{read}")
+        return reader.admitted([file], admitted_rows(np.array([1])))
