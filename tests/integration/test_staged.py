@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
+from spark_throttle.spark.offline.drain import drain
 from spark_throttle.spark.references.selection import admitted_rows
 from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.start import executor_sight
+from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -140,6 +143,35 @@ def test_partitioned_table_gets_the_rows_through_spark(lake: Lake) -> None:
         finish(staged(lake, limits).format("delta").partitionBy("ns").start(lake.path("out")))
     assert table_ids(lake) == [0, 1, 2]
     assert DeltaTable(lake.path("out")).metadata().partition_columns == ["ns"]
+
+
+def test_waiting_rows_can_be_read_and_drained(lake: Lake) -> None:
+    for batch in range(2):
+        lake.offer(rows(batch * 10, "slow/a", "fast/b", "slow/a", "slow/c", "slow/c"))
+    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
+    queued = read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema)
+    assert queued.columns[:3] == ["id", "ns", "size"]
+    waits = [0, 2, 3, 4, 10, 12, 13, 14]
+    assert sorted(row["id"] for row in queued.collect()) == waits
+    assert {tuple(row) for row in queued.select("ns", "namespace").collect()} == {(n, n) for n in ("slow/a", "slow/c")}
+    drain(lake.spark, lake.checkpoint, lake.path("drained"))
+    assert table_ids(lake, "drained") == waits
+
+
+def test_waiting_rows_get_new_columns_and_lose_none(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    finish(staged(lake, SHUT).format("delta").option("mergeSchema", "true").start(lake.path("out")))
+    start = {"checkpointLocation": lake.checkpoint, "throttle.writer": "staged", "mergeSchema": "true"}
+
+    def run(events: DataFrame) -> None:
+        writer = lake.throttle({}).write_stream(events).format("delta").options(**start).trigger(availableNow=True)
+        finish(writer.start(lake.path("out")))
+
+    with pytest.raises(ConfigurationError, match=r"1 rows wait in files with columns .*: 'size' \(bigint\)"):
+        run(lake.events().withColumn("size", F.expr("int(size)")))
+    run(lake.events().withColumn("x", F.lit(7)))
+    found = lake.spark.read.format("delta").load(lake.path("out")).select("id", "x").collect()
+    assert sorted(map(tuple, found)) == [(0, None), (1, None)]
 
 
 def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
