@@ -40,7 +40,7 @@ from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
-from spark_throttle.spark.sinks.staged_payload import StagedPayload
+from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
 

@@ -28,13 +28,14 @@ from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.operator import ShardOperator
-from spark_throttle.spark.sinks import batch_sink, staged_payload
+from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
-from spark_throttle.spark.sinks.staged_delta import append_as_they_lie
+from spark_throttle.spark.sinks.staged import payload as staged_payload
+from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,

@@ -41,7 +41,7 @@ from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bit
 from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import file_numbers, positions
+from spark_throttle.spark.references.selection import file_numbers, rows_by_file
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
@@ -95,7 +95,7 @@ class Decider:
                     digests.append(digest_of(bytes(frame)))
         batch = batch_of_task()
         block, loaded = _stored(state)
-        files = _files_of(digests)
+        files = files_of(digests)
         arrived = loaded.with_arrived(batch, files)
         number_of = {file.name: loaded.next_number + at for at, file in enumerate(files)}
         folder = self.queue.folder(0)
@@ -132,8 +132,9 @@ class Decider:
     ) -> tuple[HeldFiles, Answer]:
         """Return the files of which rows wait after the batch, and the answer."""
         admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
-        left = arrived.without(np.concatenate([admitted, rejected]))
-        count = np.bincount(arrived.index_of(file_numbers(admitted)), minlength=len(arrived))
+        goes, refused = rows_by_file(admitted), rows_by_file(rejected)
+        left = arrived.without(goes).without(refused)
+        count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
         is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.batch) & (count == arrived.rows)
         after, deletable = left.settled(is_committed, self.kept_batches)
         leftovers = after.leftovers()
@@ -143,12 +144,10 @@ class Decider:
             places = _waiting_places(outcome.state, folder)
             places = np.sort(places[np.isin(file_numbers(places), after.number[leftovers])])
             pack = f"{after.batch:012d}-pack-{_digest(after, leftovers, places)}.parquet"
-            waits = _by_number(arrived, places)
-        goes, refused = _by_number(arrived, admitted), _by_number(arrived, rejected)
+            waits = rows_by_file(places)
         answers = []
         stays = dict(zip(after.number.tolist(), after.copy, strict=True))
-        touched = {*file_numbers(admitted).tolist(), *file_numbers(rejected).tolist(), *packed}
-        touched |= set(arrived.number[arrived.staged == arrived.batch].tolist())
+        touched = {*goes, *refused, *packed} | set(arrived.number[arrived.staged == arrived.batch].tolist())
         for at, number in enumerate(arrived.number.tolist()):
             if number not in touched:
                 continue
@@ -193,7 +192,7 @@ def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles]:
     return bytes(block), HeldFiles.of(bytes(files))
 
 
-def _files_of(digests: Iterable[Digest]) -> list[StagedFile]:
+def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
     """Return the files of digests, by their names.
 
     Raises
@@ -235,17 +234,6 @@ def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:
     ends = np.cumsum(np.bincount(stored.frame_of_row, minlength=len(frames)))[:-1]
     rows = np.split(stored.row_in_frame, ends)
     return np.concatenate([_NOTHING, *(places[at] for places, at in zip(frames, rows, strict=False))])
-
-
-def _by_number(files: HeldFiles, places: Int64s) -> dict[int, Int64s]:
-    """Return the positions of places by the number of their file."""
-    if not len(places):
-        return {}
-    at = files.index_of(file_numbers(places))
-    order = np.argsort(at, kind="stable")
-    counts = np.bincount(at, minlength=len(files))
-    parts = np.split(positions(places)[order], np.cumsum(counts)[:-1])
-    return {int(files.number[each]): parts[each] for each in np.flatnonzero(counts).tolist()}
 
 
 def _others(rows: int, *gone: Int64s) -> Int64s:

@@ -18,7 +18,7 @@ can be put back to a batch in which they did. What no state ever named is found 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,7 +27,6 @@ import numpy as np
 from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.move.digest import StagedFile
-from spark_throttle.spark.references.selection import file_numbers, positions
 
 _KIND: Final = "held"
 FORMAT: Final = 1
@@ -90,10 +89,6 @@ class HeldFiles:
     def __len__(self) -> int:
         return len(self.name)
 
-    def index_of(self, number: Int64s) -> Int64s:
-        """Return the indices of files by their numbers, all of which are here."""
-        return np.searchsorted(self.number, number)
-
     def with_arrived(self, batch: int, arrived: Sequence[StagedFile]) -> HeldFiles:
         """Return these files and, behind them, those that arrive in a batch, with all their rows."""
         more = len(arrived)
@@ -114,14 +109,14 @@ class HeldFiles:
             left=self.left,
         )
 
-    def without(self, places: Int64s) -> HeldFiles:
-        """Return the files with the rows at places gone."""
-        at = self.index_of(file_numbers(places))
-        count = np.bincount(at, minlength=len(self))
-        # Positions below 2^31 of at most 2^31 rows: 2^62. A float of bincount's weights would not hold it.
-        sums = np.zeros(len(self), dtype=np.int64)
-        np.add.at(sums, at, positions(places))
-        return replace(self, waiting=self.waiting - count, waiting_positions=self.waiting_positions - sums)
+    def without(self, gone: Mapping[int, Int64s]) -> HeldFiles:
+        """Return the files with rows gone, given by the numbers of their files and their positions there."""
+        waiting, waiting_positions = self.waiting.copy(), self.waiting_positions.copy()
+        for number, row in gone.items():
+            at = np.searchsorted(self.number, number)
+            waiting[at] -= len(row)
+            waiting_positions[at] -= int(row.sum())
+        return replace(self, waiting=waiting, waiting_positions=waiting_positions)
 
     def settled(self, is_committed: Bools, kept_batches: int) -> tuple[HeldFiles, tuple[str, ...]]:
         """Return the files of which rows wait after a batch, and the names of those that no checkpoint needs any more.
@@ -139,7 +134,7 @@ class HeldFiles:
         ...     StagedFile("c", True, 9, 99, ""),
         ... ]
         >>> batch = HeldFiles().with_arrived(7, files)
-        >>> left = batch.without(np.array([0, (1 << 32) + 2, *((2 << 32) + np.arange(9))]))
+        >>> left = batch.without({0: np.array([0]), 1: np.array([2]), 2: np.arange(9)})
         >>> after, _ = left.settled(np.array([False, False, True]), 100)
         >>> after.name, after.copy, after.over
         (('a', 'b'), ('000000000007-rest-a', ''), (('a', True),))

@@ -35,7 +35,7 @@ from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.shard.queue_folder import QueueStorage
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.destination import Destination
-from spark_throttle.spark.sinks.staged_payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 from tests.spark.shard.shards import PLENTY, START_MS, grant_block
 
 Event = tuple[str, int]

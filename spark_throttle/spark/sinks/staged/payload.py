@@ -38,7 +38,7 @@ from spark_throttle.spark.references.selection import (
     admitted_rows,
     coded_rows,
     file_numbers,
-    positions,
+    rows_by_file,
 )
 from spark_throttle.spark.references.waiting_copies import shuffle_tasks
 from spark_throttle.spark.rows.frames import FrameKind, decode
@@ -46,8 +46,8 @@ from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.reference_payload import distinct_values
-from spark_throttle.spark.sinks.staged_delta import append_as_they_lie
-from spark_throttle.spark.sinks.staged_reader import StagedReader, codes_of, places_in
+from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of, places_in
+from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 
 logger = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class StagedRows:
         distinct, codes = distinct_values(self.explained.column(THROTTLE).combine_chunks())
         table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
         files = self._files_of(places)
-        self.reader.check_copies(files, _by_file(places))
+        self.reader.check_copies(files, rows_by_file(places))
         coded = self.reader.coded(files, coded_rows(places, codes_of(codes)), _CODE)
         explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
         found = coded.join(explanations, _CODE).drop(_CODE)
@@ -270,7 +270,7 @@ class StagedRows:
 
     def _in_order(self, files: Sequence[FileAnswer], ranked: Int64s) -> DataFrame:
         """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
-        self.reader.check_copies(files, _by_file(ranked))
+        self.reader.check_copies(files, rows_by_file(ranked))
         coded = self.reader.coded(files, coded_rows(ranked, codes_of(np.arange(len(ranked)))), _CODE)
         found = from_staged(coded, self.payload.schema)
         tasks = max(self.payload.slots, shuffle_tasks(len(ranked)))
@@ -297,8 +297,3 @@ def _admitted_positions(file: FileAnswer) -> Int64s:
     if file.admitted_bits is None:
         return np.arange(file.rows)
     return np.flatnonzero(mask_of(file.admitted_bits, file.rows))
-
-
-def _by_file(places: Int64s) -> dict[int, Int64s]:
-    file, row = file_numbers(places), positions(places)
-    return {number: row[file == number] for number in np.unique(file).tolist()}
