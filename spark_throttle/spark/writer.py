@@ -83,7 +83,9 @@ class ThrottledStreamWriter:
     """A writer like `pyspark.sql.streaming.DataStreamWriter` whose rows reach the sink as their quotas allow.
 
     Delta tables are written exactly once, by the native writer if the tables allow it, otherwise by Spark's;
-    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. Whether a stream of
+    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. With ``"staged"``, rows lie
+    in files from the first task on, one decider decides on their digests, and files that leave whole are a Delta
+    table's as they lie; other sinks read them through Spark. Whether a stream of
     `Throttle.read_stream` is decided on by references or in frames is logged, and ``option("throttle.source", …)`` with
     ``"references"`` or ``"frames"`` overrides it (`reference_choice`). Other formats are written by
     Spark's batch writers, at least once: a batch that was written but not committed before a crash is written again.

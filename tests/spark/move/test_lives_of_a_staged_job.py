@@ -102,6 +102,7 @@ def test_orphans_go_when_no_checkpoint_can_be_put_back_so_far(job: StagedJob, mo
     assert job.attempt(0, [waits])
     job.attempt(1, [waits[:9]], COPIED)
     job.attempt(1, [waits[:9]], DECIDED)
+    (job.control / "staged" / ".000000000001-rest-part-0.parquet.ab").write_bytes(b"half")
     orphans = job.staged_files() - job.held(1).known()
     for batch in range(1, 8):
         assert job.attempt(batch, [])

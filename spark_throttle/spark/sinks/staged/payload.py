@@ -196,8 +196,8 @@ class StagedPayload:
         if answer.known is None:
             return
         oldest, known = batch - self.kept_batches, set(answer.known)
-        for name in staged.names(""):
-            of_batch = batch_in(name)
+        for name in Directory(self.control_path).names_below(STAGED):
+            of_batch = batch_in(name.removeprefix("."))  # what was killed while it was written begins with a dot
             if name not in known and of_batch is not None and of_batch < oldest:
                 staged.delete(name)
 
