@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from spark_throttle.core.quota import OnExcess
 from spark_throttle.spark.move import decider, held_files
+from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import COPIED, DECIDED, STOPS, Event, StagedJob, dealt
 
@@ -126,3 +130,35 @@ def test_files_with_few_waiting_rows_are_packed_and_every_row_still_leaves_once(
     assert any("-pack-" in name for name in job.held(8).copy)
     drain(job, 8)
     assert job.committed == offered
+
+
+def test_file_stays_as_long_as_a_checkpoint_may_be_put_back_to_it(
+    job: StagedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decider, "SWEPT_EVERY", 1)
+    job.kept_batches = 5
+    job.restart()
+    assert job.attempt(0, [[("t/n", n) for n in range(5)]])
+    (file,) = job.held(1).copy
+    emptied = drain(job, 1) - 1
+    for batch in range(emptied + 1, emptied + 8):
+        assert (file in job.staged_files()) == (batch <= emptied + 5), batch
+        assert job.attempt(batch, [])
+
+
+def test_rejected_rows_are_not_copied_with_those_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))
+    policy = make_policy(namespaces={"never/n": never}, default=Namespace(limit(messages_per_second=3)))
+    job = StagedJob(tmp_path, policy, monkeypatch)
+    assert job.attempt(0, [[(name, n) for n in range(8) for name in ("never/n", "t/n")]])
+    (rest,) = job.held(1).copy
+    copied = pq.read_table(tmp_path / "control" / "staged" / rest)
+    assert set(copied.column("ns").to_pylist()) == {"t/n"}
+    assert copied.num_rows == job.held(1).waiting.sum() > 0
+
+
+def test_only_a_file_of_this_batch_leaves_whole() -> None:
+    file = FileAnswer("a", True, 3, 0, 7, True, "", 3, None, "", None, "", None)
+    assert [replace(file, is_new=is_new, admitted=n).is_admitted_whole for is_new in (True, False) for n in (3, 2)] == [
+        True, False, False, False,
+    ]  # fmt: skip
