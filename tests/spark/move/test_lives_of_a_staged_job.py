@@ -138,7 +138,7 @@ def test_file_stays_as_long_as_a_checkpoint_may_be_put_back_to_it(
     monkeypatch.setattr(decider, "SWEPT_EVERY", 1)
     job.kept_batches = 5
     job.restart()
-    assert job.attempt(0, [[("t/n", n) for n in range(5)]])
+    assert job.attempt(0, [[("t/n", n) for n in range(20)]])
     (file,) = job.held(1).copy
     emptied = drain(job, 1) - 1
     for batch in range(emptied + 1, emptied + 8):
