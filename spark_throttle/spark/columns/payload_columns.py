@@ -268,22 +268,15 @@ def half_hashed_columns(schema: StructType, volatile: Collection[str]) -> tuple[
     Examples
     --------
     >>> schema = StructType().add("ns", "string").add("tags", "array<string>").add("at", "timestamp")
-    >>> half_hashed_columns(schema, ())
-    ('tags',)
+    >>> half_hashed_columns(schema.add("name", StringType("UNICODE_CI")), ())
+    ('tags', 'name')
     """
-    return tuple(
-        field.name
-        for field in schema
-        if field.name not in volatile
-        and (
-            _holds(field.dataType, ArrayType | MapType | StructType | VariantType)
-            or (
-                isinstance(field.dataType, StringType)
-                and type(field.dataType) is StringType
-                and field.dataType != StringType()
-            )
-        )
-    )
+    return tuple(field.name for field in schema if field.name not in volatile and _is_half_hashed(field.dataType))
+
+
+def _is_half_hashed(data_type: DataType) -> bool:
+    is_collated = isinstance(data_type, StringType) and data_type != StringType()
+    return is_collated or isinstance(data_type, ArrayType | MapType | StructType | VariantType)
 
 
 def _is_name(text: str) -> bool:
