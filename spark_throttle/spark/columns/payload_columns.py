@@ -267,7 +267,7 @@ def half_hashed_columns(schema: StructType, volatile: Collection[str]) -> tuple[
 
     Examples
     --------
-    >>> schema = StructType().add("ns", "string").add("tags", "array<string>").add("at", "timestamp")
+    >>> schema = StructType().add("ns", "string").add("tags", ArrayType(StringType())).add("at", "timestamp")
     >>> half_hashed_columns(schema.add("name", StringType("UNICODE_CI")), ())
     ('tags', 'name')
     """
