@@ -21,7 +21,9 @@ from spark_throttle.core.codec import StoredState, unpack_state
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.queued_copies import account_after, copies_of
+from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.waiting_copies import FILE, ROW
@@ -141,6 +143,9 @@ def _queued(
     blocks = state_blocks(spark, checkpoint, batch).select("block")
     storage = QueueStorage(control_path)
     newest = _newest_schema(blocks, storage)
+    held = held_files(spark, checkpoint, batch)
+    if held is not None:
+        return _copied(blocks, storage, added, staged_copies(spark, control_path, held, schema))
     if newest.names == [PLACE]:
         account = account_after(spark, control_path, batch)
         return _copied(blocks, storage, added, copies_of(spark, control_path, account, schema))
@@ -191,14 +196,26 @@ def state_blocks(spark: SparkSession, checkpoint: str, batch: int | None = None)
     ConfigurationError
         If the checkpoint does not belong to a throttled query that has committed a batch, or Spark cannot read it.
     """
+    return _state(spark, checkpoint, batch).select("block")
+
+
+def _state(spark: SparkSession, checkpoint: str, batch: int | None) -> DataFrame:
     operator = _operator(spark, checkpoint)
     # A state store looks for an endpoint that exists only after the session's streams have been accessed once.
     _ = spark.streams.active
     reader = spark.read.format("statestore").option("operatorId", operator["operatorId"])
     if batch is not None:
         reader = reader.option("batchId", batch)
-    state = reader.load(checkpoint)
-    return state.select(F.col("value.groupState.block").alias("block"))
+    return reader.load(checkpoint).select("value.groupState.*")
+
+
+def held_files(spark: SparkSession, checkpoint: str, batch: int | None = None) -> HeldFiles | None:
+    """Return the files of the rows that wait after a batch; `None` if the query does not stage its rows."""
+    state = _state(spark, checkpoint, batch)
+    if "files" not in state.columns:
+        return None
+    found = state.select("files").collect()
+    return HeldFiles.of(bytes(found[0]["files"]) if found else None)
 
 
 def _operator(spark: SparkSession, checkpoint: str) -> Row:

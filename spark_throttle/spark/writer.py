@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +51,7 @@ from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, ref
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
+    STAGED,
     WRITER_OPTION,
     WRITERS,
     Targets,
@@ -60,8 +61,10 @@ from spark_throttle.spark.sinks.writer_choice import (
     parse_option,
     sink_options,
     sink_partition_columns,
+    table_of_files,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.staged_pipeline import StagedPipeline, staged
+from spark_throttle.spark.start.executor_sight import check_executors_see, refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_partitions import one_state_partition
@@ -81,7 +84,9 @@ class ThrottledStreamWriter:
     """A writer like `pyspark.sql.streaming.DataStreamWriter` whose rows reach the sink as their quotas allow.
 
     Delta tables are written exactly once, by the native writer if the tables allow it, otherwise by Spark's;
-    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. Whether a stream of
+    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. With ``"staged"``, rows lie
+    in files from the first task on, one decider decides on their digests, and files that leave whole are a Delta
+    table's as they lie; other sinks read them through Spark. Whether a stream of
     `Throttle.read_stream` is decided on by references or in frames is logged, and ``option("throttle.source", …)`` with
     ``"references"`` or ``"frames"`` overrides it (`reference_choice`). Other formats are written by
     Spark's batch writers, at least once: a batch that was written but not committed before a crash is written again.
@@ -317,6 +322,8 @@ class ThrottledStreamWriter:
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         source = self._source_choice(targets, control_path)
+        if self._asked_writer() == STAGED:
+            source = self._staged(source, targets)
         pipeline = source.pipeline
         definition = pipeline.definition(places, self._partition_columns)
         refuse_restart(
@@ -329,8 +336,7 @@ class ThrottledStreamWriter:
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        if choice.plan is not None:
-            check_executors_see(self._events.sparkSession, control_path, [location for _, location in sinks.tables])
+        self._check_executors(pipeline, choice, control_path, [location for _, location in sinks.tables])
         frames = pipeline.frames(
             control_path=control_path,
             is_explained=False,
@@ -362,6 +368,16 @@ class ThrottledStreamWriter:
         self._started(query, ControlLook.of(self._events.sparkSession, control_path))
         return query
 
+    def _check_executors(
+        self, pipeline: AnyPipeline, choice: WriterChoice, control_path: str, tables: Sequence[str]
+    ) -> None:
+        """Refuse a place in which the executors are to write, and cannot."""
+        if isinstance(pipeline, StagedPipeline):
+            staging = () if pipeline.table is None else (pipeline.table.location,)
+            refuse_unwritable(self._events.sparkSession, control_path, staging)
+        elif choice.plan is not None:
+            check_executors_see(self._events.sparkSession, control_path, tables)
+
     def _refuse_beside_paced(self, place: str | None) -> None:
         """Refuse a second sink beside `paced`, of which one would get no rows, and options that no sink would get."""
         others = {
@@ -382,7 +398,10 @@ class ThrottledStreamWriter:
     def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise
         writer = "native" if choice.plan is not None else "Spark's"
+        if isinstance(source.pipeline, StagedPipeline) and source.pipeline.table is not None:
+            writer = "staging"
         way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
+        way = "digests of staged files" if isinstance(source.pipeline, StagedPipeline) else way
         query = f"throttled query {self._name or 'without a name'}"
         logger.info("%s: decides on %s (%s)", query, way, source.why)
         logger.info("%s: %s writer (%s)", query, writer, choice.why)
@@ -414,19 +433,26 @@ class ThrottledStreamWriter:
 
     def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
         asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
-        is_native = self._asked_writer() == NATIVE
-        needs_rows = "the native writer was asked for, which takes rows in frames" if is_native else None
+        writer = self._asked_writer()
+        needs_rows = f"the {writer} writer was asked for, which takes rows" if writer in (NATIVE, STAGED) else None
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
         return choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
+
+    def _staged(self, source: SourceChoice, targets: Targets) -> SourceChoice:
+        """Return the pipeline that stages the rows of a source."""
+        assert isinstance(source.pipeline, Pipeline)  # noqa: S101 - rows were asked for
+        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        return SourceChoice(staged(source.pipeline, table, keeps_order=keeps_order), why)
 
     def _choice(
         self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
     ) -> WriterChoice:
         asked = self._asked_writer()
         session, schema = self._events.sparkSession, self._events.schema
-        if not isinstance(source.pipeline, Pipeline):
+        if not isinstance(source.pipeline, Pipeline) or isinstance(source.pipeline, StagedPipeline):
             return choose_spark(session, schema, targets, "rows go from their files to the sink")
         choice = choose_writer(session, asked, schema, control_path, targets)
         if choice.plan is None:

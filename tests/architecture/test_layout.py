@@ -101,7 +101,15 @@ def test_library_touches_no_jvm_object(nodes: dict[str, list[ast.AST]]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["rows.frames", "sources.control_source", "sources.reference_source", "sinks.delta_sink", "sinks.file_outlet"],
+    [
+        "rows.frames",
+        "sources.control_source",
+        "sources.reference_source",
+        "sinks.delta_sink",
+        "sinks.file_outlet",
+        "move.stager",
+        "move.cutting",
+    ],
 )
 def test_modules_of_workers_load_neither_pandas_nor_the_policies_model(name: str) -> None:
     """Every Python worker that Spark starts would pay half a second for the one, and a quarter for the other."""

@@ -131,7 +131,7 @@ class Evidence:
             batches,
             contracts_of(policies),
             is_partitioned(root),
-            is_by_references=(root / "checkpoint" / "throttle" / "extents").exists(),
+            is_by_references=any((root / "checkpoint" / "throttle" / each).exists() for each in ("extents", "staged")),
             is_pushed_back=(root / ADDRESS).exists(),
         )
 

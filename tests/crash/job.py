@@ -45,6 +45,9 @@ REFERENCES: Final = "references"
 REFERENCES_DELTA: Final = "references-delta"
 BY_REFERENCES: Final = (REFERENCES, REFERENCES_DELTA)
 SOURCES: Final = ("frames", KAFKA, *BY_REFERENCES)
+STAGED: Final = "staged"
+STAGED_FUNCTION: Final = "staged-function"
+OF_STAGED_ROWS: Final = (STAGED, STAGED_FUNCTION)
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
@@ -88,6 +91,31 @@ def start_delta_alone(
         .trigger(availableNow=True)
         .start(str(root / "admitted"))
     )
+
+
+def start_staged(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+    """Admitted rows, rejected rows and usage in Delta tables; whole files are committed as they were staged."""
+    return (
+        throttle.write_stream(events)
+        .format("delta")
+        .option("throttle.writer", "staged")
+        .option("checkpointLocation", str(root / "checkpoint"))
+        .rejected("delta", path=str(root / "rejected"))
+        .usage(str(root / "usage"))
+        .trigger(availableNow=True)
+        .start(str(root / "admitted"))
+    )
+
+
+def start_staged_function(
+    throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _: str
+) -> StreamingQuery:
+    """Staged rows that a function reads through Spark, in their order, and writes over what was there."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
+
+    return started(throttle.write_stream(events).foreachBatch(write).option("throttle.writer", "staged"), root)
 
 
 def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
@@ -158,6 +186,8 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = 
     "delta-alone": start_delta_alone,
     "file-sink": start_file_sink,
     "parquet": start_parquet,
+    STAGED: start_staged,
+    STAGED_FUNCTION: start_staged_function,
     FUNCTION: start_function,
     PACED: start_paced,
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import pipeline, reference_pipeline
+from spark_throttle.spark import pipeline, reference_pipeline, staged_pipeline
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.move.answer import FileAnswer
+from spark_throttle.spark.move.cutting import Cut, RowsOfFile
+from spark_throttle.spark.move.decider import Decider
+from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.shard.operator import Decider
@@ -30,6 +34,8 @@ from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sinks.staged import payload as staged_payload
+from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,
@@ -81,6 +87,9 @@ REPORTED: Final = "reported"
 FILE_HALF_WRITTEN: Final = "file-half-written"
 """A task of the native writer, in the operator or in the sink, has begun a file."""
 
+FILES_CUT: Final = "files-cut"
+"""A task has cut some of the files of a batch of which some rows leave and others wait."""
+
 OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (
     EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
@@ -114,6 +123,19 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     for module in (pipeline, reference_pipeline):
         module.Decider = StoppableDecider  # type: ignore[attr-defined]
     pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
+    staged_pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
+    staged_pipeline.Decider = StoppableDecider  # type: ignore[attr-defined]
+    staged_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
+    staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
+
+    def stoppable_append(
+        table: Destination, mark: BatchMark, files: Sequence[FileAnswer], written: Sequence[WrittenFile]
+    ) -> None:
+        stop_at(STATE_COMMITTED)
+        append_as_they_lie(table, mark, files, written)
+        stop_at(ADMITTED_WRITTEN)
+
+    staged_payload.append_as_they_lie = stoppable_append  # type: ignore[attr-defined]
     pipeline.DecisionUnpacker = StoppableDecisionUnpacker  # type: ignore[attr-defined]
     _make_files_stoppable()
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
@@ -254,6 +276,36 @@ class StoppableFileOutlet(FileOutlet):
 
     def file_writer(self, kind: FrameKind) -> TableFileWriter:
         return _stoppable(FileOutlet.file_writer(self, kind))
+
+
+class StoppableStager(Stager):
+    """Can stop after it has staged a file."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for digests in super().__call__(batches):
+            yield digests
+            stop_at(ROWS_PACKED)
+
+
+class StoppableDecider(Decider):
+    """Can stop in a file of places, and after its first frame."""
+
+    def __call__(
+        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        _make_files_stoppable()
+        for frames in super().__call__(key, pieces, state):
+            yield frames
+            stop_at(SHARD_DECIDED)
+
+
+class StoppableCut(Cut):
+    """Can stop after it has cut files."""
+
+    def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
+        found = super().cut(group)
+        stop_at(FILES_CUT)
+        return found
 
 
 class StoppableDeltaWriter(ThrottleDeltaWriter):

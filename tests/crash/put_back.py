@@ -20,6 +20,8 @@ PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "file-sink": ("copied",),
     "parquet": ("copied",),
     "function": ("copied", "control-ahead"),
+    "staged": ("copied", "restored", "refused", "control-ahead"),
+    "staged-function": ("copied", "control-ahead"),
     "paced": (),
 }
 """By sink: what is right, or refused with a remedy. Other files take rows again, so they are put back too.

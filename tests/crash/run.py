@@ -20,11 +20,23 @@ from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.destination import DRAINING, PACED, Destination, with_destination
-from tests.crash.job import BY_REFERENCES, MESSAGES, REFERENCES_DELTA, SINKS, SOURCES, TIME, drain
+from tests.crash.job import (
+    BY_REFERENCES,
+    MESSAGES,
+    OF_STAGED_ROWS,
+    REFERENCES_DELTA,
+    SINKS,
+    SOURCES,
+    STAGED,
+    STAGED_FUNCTION,
+    TIME,
+    drain,
+)
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
 from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
+    FILES_CUT,
     OF_A_BATCH_SINK,
     OF_A_PACED_SINK,
     OF_EVERY_SINK,
@@ -49,6 +61,8 @@ POINTS: Final = {
     "file-sink": OF_EVERY_SINK,
     "parquet": OF_A_BATCH_SINK,
     "function": OF_EVERY_SINK,
+    STAGED: (*OF_A_BATCH_SINK, REJECTED_WRITTEN, FILES_CUT),
+    STAGED_FUNCTION: (*OF_EVERY_SINK, FILES_CUT),
     PACED: OF_A_PACED_SINK,
 }
 _FILES_AHEAD: Final = 3
@@ -194,7 +208,7 @@ class Lives:
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
             if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS) and (
-                kill.point not in (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN) or job.ends_within(0)
+                kill.point not in (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT) or job.ends_within(0)
             ):
                 return False  # all that is left waits for tokens; not every batch writes such a file
         elif job.ends_within(kill.delay_ms / 1000):
@@ -258,7 +272,8 @@ def crash(
     """
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas)
-    plan = draw_lives(kills, seed, points_of(sink, source), OF_THE_NATIVE_WRITER, PUT_BACKS[sink])
+    native = () if sink in OF_STAGED_ROWS else OF_THE_NATIVE_WRITER
+    plan = draw_lives(kills, seed, points_of(sink, source), native, PUT_BACKS[sink])
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):

@@ -88,6 +88,9 @@ WAYS: Final[Mapping[str, Sequence[str]]] = {
     "frames to Delta": _NOT_OF_DELTA,
     "references to Delta": _NOT_OF_DELTA,
     "native": (*_NOT_OF_DELTA, "a_variant", "variants"),
+    "staged": (),
+    "staged to Delta, by Spark": _NOT_OF_DELTA,
+    "staged to Delta": (*_NOT_OF_DELTA, "a_variant", "variants"),
 }
 """The ways that rows take to a sink, and the columns that this sink, or its writer, refuses by name."""
 
@@ -149,6 +152,8 @@ def run_way(spark: SparkSession, way: str, source: str, place: str) -> tuple[lis
 
         started = writer.foreachBatch(write).trigger(availableNow=True).start()
     else:
+        if way.startswith("staged"):
+            writer = writer.option("throttle.writer", "staged")
         if way in ("native", "frames to Delta"):
             writer = writer.option("throttle.writer", "native" if way == "native" else "spark")
         started = writer.format(kind).trigger(availableNow=True).start(out)

@@ -102,6 +102,23 @@ def test_all_types_pass_every_way_unharmed(lake: Lake, every_type: str, way: str
 
 
 @pytest.mark.thorough
+def test_all_types_are_copied_out_of_a_staged_file_unharmed(lake: Lake, every_type: str) -> None:
+    """So few rows wait of so many that they get a file of their own."""
+    offered = lake.spark.read.parquet(every_type)
+    many = offered
+    for _ in range(20):
+        many = many.unionAll(offered.where("ns = 't/now'"))
+    many.coalesce(1).write.parquet(lake.path("many"))
+    events = lake.spark.readStream.schema(offered.schema).parquet(lake.path("many"))
+    writer = lake.throttle(POLICIES, size="1").write_stream(events).option("throttle.writer", "staged")
+    writer = writer.format("parquet").option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
+    finish(writer.start(lake.path("out")))
+    assert [path for path in (lake.control / "staged").iterdir() if "-rest-" in path.name]
+    late = lake.spark.read.parquet(lake.path("out")).where("ns = 't/late'")
+    assert exact(late.select(offered.columns)) == exact(offered.where("ns = 't/late'"))
+
+
+@pytest.mark.thorough
 def test_all_types_wait_for_a_destination_unharmed(lake: Lake, every_type: str) -> None:
     """A function refuses a whole batch, which it gets back from the checkpoint, or from the dead letters."""
     limits = {

@@ -152,6 +152,41 @@ def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
     return frame.select(*columns, *behind)
 
 
+def staged_schema(schema: StructType) -> StructType:
+    """Return the schema in which rows lie in files: `leaving_schema` without the columns that hold nothing.
+
+    A shape is what Arrow carries of it: its reference system, and its well-known binary.
+    """
+    shape = StructType().add("srid", IntegerType()).add("wkb", BinaryType())
+    return StructType(
+        [
+            StructField(field.name, shape, nullable=True) if isinstance(field.dataType, _SHAPES) else field
+            for field in leaving_schema(schema)
+            if not isinstance(field.dataType, NullType)
+        ]
+    )
+
+
+def from_staged(frame: DataFrame, schema: StructType) -> DataFrame:
+    """Return rows converted back from `staged_schema` to the user's types; columns that were added follow."""
+    if any(isinstance(field.dataType, NullType | _SHAPES) for field in schema):
+        behind = [F.col(quoted(name)) for name in frame.columns if name not in schema.names]
+        frame = frame.select(*map(_unstaged, schema), *behind)
+    return from_carried(frame, schema)
+
+
+def _unstaged(field: StructField) -> Column:
+    name, kind = quoted(field.name), field.dataType
+    if isinstance(kind, NullType):
+        return F.lit(None).alias(field.name)
+    if not isinstance(kind, _SHAPES):
+        return F.col(name)
+    made = F.st_geomfromwkb if isinstance(kind, GeometryType) else F.st_geogfromwkb
+    # Where all shapes have one system, the type says it, and so must a constant; else the type is of any.
+    system = F.lit(kind.srid) if kind.srid >= 0 else F.col(f"{name}.srid")
+    return F.st_setsrid(made(F.col(f"{name}.wkb")), system).alias(field.name)
+
+
 def with_helpers(
     events: DataFrame,
     namespace: ColumnLike,
@@ -225,6 +260,23 @@ def derived_columns(
         if length["octet"]
         else HelperColumns(same, characters_of=length["of"])
     )
+
+
+def half_hashed_columns(schema: StructType, volatile: Collection[str]) -> tuple[str, ...]:
+    """Return the columns of which the hash of `with_helpers` does not see everything.
+
+    Examples
+    --------
+    >>> schema = StructType().add("ns", "string").add("tags", ArrayType(StringType())).add("at", "timestamp")
+    >>> half_hashed_columns(schema.add("name", StringType("UNICODE_CI")), ())
+    ('tags', 'name')
+    """
+    return tuple(field.name for field in schema if field.name not in volatile and _is_half_hashed(field.dataType))
+
+
+def _is_half_hashed(data_type: DataType) -> bool:
+    is_collated = isinstance(data_type, StringType) and data_type != StringType()
+    return is_collated or isinstance(data_type, ArrayType | MapType | StructType | VariantType)
 
 
 def _is_name(text: str) -> bool:

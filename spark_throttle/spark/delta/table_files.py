@@ -99,12 +99,13 @@ class TableFileWriter:
         table = pa.Table.from_batches(self._gathered, self._form.schema)
         self._gathered, self._gathered_bytes = [], 0
         if not self._form.partition_columns:
-            self._write(table, ())
+            self._written.append(self.write(table))
             return
         for values, rows in by_partition(table, self._form.partition_columns):
-            self._write(rows, values)
+            self._written.append(self.write(rows, values))
 
-    def _write(self, table: pa.Table, values: tuple[tuple[str, str | None], ...]) -> None:
+    def write(self, table: pa.Table, values: tuple[tuple[str, str | None], ...] = ()) -> WrittenFile:
+        """Write rows of one partition to a file of their own, whatever was added before, and return it."""
         compression = self._form.compression
         suffix = "" if compression == "none" else f".{compression}"
         name = f"{self._prefix}{uuid.uuid4()}{suffix}.parquet"
@@ -125,7 +126,7 @@ class TableFileWriter:
                 writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
                 writer.add_key_value_metadata(self._form.footer)
             size_bytes = sink.tell()
-        self._written.append(WrittenFile(path, size_bytes, values, stats_json(table, found[0], self._form.indexed)))
+        return WrittenFile(path, size_bytes, values, stats_json(table, found[0], self._form.indexed))
 
     def _open(self, target: str) -> Any:  # noqa: ANN401 - pyarrow is untyped
         try:

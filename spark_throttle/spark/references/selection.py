@@ -99,6 +99,27 @@ def distinct_files(places: Int64s) -> list[int]:
     return _distinct(file_numbers(places))[0].tolist() if len(places) else []
 
 
+def rows_by_file(places: Int64s) -> dict[int, Int64s]:
+    """Return the positions of places by the number of their file, in their order.
+
+    Examples
+    --------
+    >>> {number: rows.tolist() for number, rows in rows_by_file(np.array([2 << 32, 7, (2 << 32) + 1])).items()}
+    {0: [7], 2: [0, 1]}
+    """
+    if not len(places):
+        return {}
+    file = file_numbers(places)
+    if (file[1:] < file[:-1]).any():
+        _, key = _distinct(file)
+        # NumPy sorts 16 bits in linear time.
+        order = np.argsort(key.astype(np.uint16) if int(key.max()) < 1 << 16 else key, kind="stable")
+        places, file = places[order], file[order]
+    ends = np.flatnonzero(np.diff(file)) + 1
+    numbers = file[np.concatenate([[0], ends])].tolist()
+    return dict(zip(numbers, np.split(positions(places), ends), strict=True))
+
+
 def _by_file(places: Int64s) -> list[tuple[int, Int64s, Int64s]]:
     """Return each file's number, the positions of its rows in the file, and their positions among the places."""
     file, row = file_numbers(places), positions(places)

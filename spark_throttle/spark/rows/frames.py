@@ -73,6 +73,12 @@ class FrameKind(IntEnum):
     ARRIVED = 7
     """Output of the operator: sums of the references that arrived (`references.reading_sums`)."""
 
+    DIGEST = 9
+    """Input of the decider: what decides of the rows of a staged file (`move.digest`)."""
+
+    ANSWER = 10
+    """Output of the decider: which rows of which files leave (`move.answer`)."""
+
 
 def encode(table: pa.Table) -> list[bytes]:
     """Return a table as frames of at most about `FRAME_BYTES` before compression; no frame if there are no rows.

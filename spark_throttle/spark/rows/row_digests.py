@@ -69,6 +69,8 @@ def _together(rows: int, columns: Iterable[Words]) -> Words:
 
 def _digests(values: pa.Array) -> Words:
     """Return a digest of every value."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
     kind = values.type
     if pa.types.is_null(kind):
         return np.full(len(values), _NULL)

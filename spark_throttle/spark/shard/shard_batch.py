@@ -86,7 +86,7 @@ def _policy(block: bytes) -> CompiledPolicy:
 def run_batch(  # noqa: PLR0913 - all that a batch depends on
     state: bytes | None,
     control: bytes | None,
-    frames: list[bytes],
+    frames: Sequence[bytes | pa.Table],
     *,
     now_ms: int,
     is_explained: bool,
@@ -103,7 +103,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     control
         The control row of the batch, if it has one.
     frames
-        Frames of arrived rows, in any order.
+        Frames of arrived rows, or the rows themselves with all helper columns, in any order.
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
     now_ms
@@ -119,7 +119,9 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     batch_ms = now_ms
     stored, now_ms = _begun(state, control, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
-    arrived = arranged([arrivals_of(frame) for frame in frames]) if frames else None
+    arrived = (
+        arranged([each if isinstance(each, pa.Table) else arrivals_of(each) for each in frames]) if frames else None
+    )
     arrivals = _arrivals(arrived, partition_columns)
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES)
     queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)

@@ -131,6 +131,10 @@ class BatchRows(Protocol):
         """The packed usage reports."""
         ...
 
+    def append(self, target: Target, mark: BatchMark) -> None:
+        """Append the admitted rows to a target; called again with the same mark if the batch is run again."""
+        ...
+
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows, in as many partitions as pay for their target."""
         ...
@@ -214,7 +218,7 @@ class BatchSink:
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
-                    self.admitted.write(rows.admitted(self.admitted), mark)
+                    rows.append(self.admitted, mark)
             refused = rows.rejected(self.rejected) if has_rejected else given_up
             if refused is not None:
                 if has_rejected and given_up is not None:

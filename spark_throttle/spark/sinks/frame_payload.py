@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.spark.columns.payload_columns import from_carried, leaving_schema
 from spark_throttle.spark.rows.frames import FrameKind, FrameUnpacker
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
@@ -64,6 +65,10 @@ class KeptFrames:
 
     sizes_bytes: Mapping[int, list[int]]
     """Bytes of each frame, by kind."""
+
+    def append(self, target: Target, mark: BatchMark) -> None:
+        """Append the admitted rows to a target."""
+        target.write(self.admitted(target), mark)
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows."""

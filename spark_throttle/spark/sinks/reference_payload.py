@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
@@ -232,6 +233,10 @@ class ReferenceRows:
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
+
+    def append(self, target: Target, mark: BatchMark) -> None:
+        """Append the admitted rows to a target."""
+        target.write(self.admitted(target), mark)
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:  # noqa: ARG002 - the payload knows it
         """Return the admitted rows, in their order if the target may depend on it."""

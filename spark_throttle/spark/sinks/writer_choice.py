@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WRITER_OPTION: Final = "throttle.writer"
 _OWN: Final = "throttle."
-AUTO, NATIVE, SPARK = WRITERS = ("auto", "native", "spark")
+AUTO, NATIVE, SPARK, STAGED = WRITERS = ("auto", "native", "spark", "staged")
 
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -151,6 +151,25 @@ def choose_spark(spark: SparkSession, schema: StructType, targets: Targets, why:
     _refuse_lacking_letters(spark, targets.rejected, schema)
     partition_columns = sink_partition_columns(spark, targets.admitted, schema)
     return WriterChoice(None, why, _usage(spark, targets), partition_columns)
+
+
+def table_of_files(
+    spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
+) -> tuple[Destination | None, str]:
+    """Return the sink's table if it takes files that were staged, and why; it is made if it is missing.
+
+    Raises
+    ------
+    ConfigurationError
+        If no writer could append the rows to the table.
+    """
+    try:
+        found = _destination(spark, "the sink", target, schema)
+    except NativeWriterError as error:
+        return None, f"{error.what}: {error.why}"
+    if found.partition_columns:
+        return None, f"the sink is partitioned by {list(found.partition_columns)}"
+    return found, "it takes files as they lie"
 
 
 def _refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructType) -> None:

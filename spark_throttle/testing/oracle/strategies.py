@@ -258,7 +258,7 @@ def arrivals(draw: st.DrawFn, *, malformed: bool = True) -> Arrivals:
 
 
 @st.composite
-def histories(  # noqa: PLR0913 - one argument per property of histories
+def histories(
     draw: st.DrawFn,
     *,
     on_excess: tuple[OnExcess, ...] = tuple(OnExcess),

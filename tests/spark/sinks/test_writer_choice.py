@@ -34,7 +34,9 @@ def targets_of(letters: Path, **options: str) -> Targets:
 
 def test_word_that_names_no_writer_is_refused_with_the_nearest() -> None:
     assert [parse_option(WRITER_OPTION, word, WRITERS) for word in (None, "Native")] == ["auto", "native"]
-    with pytest.raises(ConfigurationError, match=r"'sparks'; did you mean spark\? \(use native, spark or auto\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"'sparks'; did you mean spark\? \(use native, spark, staged or auto\)"
+    ):
         parse_option(WRITER_OPTION, "sparks", WRITERS)
 
 

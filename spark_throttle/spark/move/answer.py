@@ -1,0 +1,148 @@
+"""The decider's answer: of each file of which rows leave or are moved, which rows, in a bit a row.
+
+It is one frame a batch, an Arrow IPC stream of one row a file; its metadata has what is said of the whole batch. The
+driver reads it and has nothing else of a digest, so it acts on what the decider took, with the files of the same
+attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.spark.rows.frames import decode, encode_whole
+
+_BATCH: Final = b"throttle.batch"
+_TYPES: Final = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64(), "bytes | None": pa.binary()}
+
+
+@dataclass(frozen=True, slots=True)
+class FileAnswer:
+    """What becomes of the rows of a file; bits are of its rows by their positions in it, the least first."""
+
+    name: str
+    in_table: bool
+    rows: int
+    number: int
+    staged: int
+    """The batch in which it was staged."""
+
+    is_new: bool
+    """Whether it was staged in this batch."""
+
+    copy: str
+    """The file in the control directory that has its rows before the batch; empty if they lie as they were staged."""
+
+    admitted: int
+    """How many of its rows are admitted."""
+
+    admitted_bits: bytes | None
+    """Which; `None` if all or none of the file's rows are."""
+
+    rest: str
+    """The file of the control directory to which the rows that wait are copied in this batch; empty for none."""
+
+    rest_bits: bytes | None
+
+    pack: str
+    """The file of the control directory in which the rows that wait are packed in this batch; empty for none."""
+
+    pack_bits: bytes | None
+    size_bytes: int = 0
+    """Of a file that is new."""
+
+    stats: str = ""
+
+    @property
+    def is_admitted_whole(self) -> bool:
+        """Whether all of its rows are admitted in this batch, in which it was staged."""
+        return self.is_new and self.admitted == self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFile:
+    """A file whose waiting rows were copied in the batch that the loaded state is of, as that state knows it."""
+
+    name: str
+    in_table: bool
+    copy: str
+    rows: int
+    """All of its rows, as it was staged."""
+
+    waiting: int
+    positions: int
+    """The sum of the positions of the rows that wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of a batch."""
+
+    files: tuple[FileAnswer, ...] = ()
+    loaded: tuple[LoadedFile, ...] = ()
+    over: tuple[tuple[str, bool], ...] = ()
+    """The files that the loaded state calls left over, each with whether it lies in the table."""
+
+    deletable: tuple[str, ...] = ()
+    """The files in the control directory of which rows waited so long ago that no checkpoint needs them."""
+
+    known: tuple[str, ...] | None = None
+    """All files in the control directory that a state may need, in a batch in which orphans are looked for."""
+
+    def pack(self) -> bytes:
+        """Return the answer as a frame."""
+        columns = {each.name: [getattr(file, each.name) for file in self.files] for each in fields(FileAnswer)}
+        arrays = [pa.array(columns[each.name], _TYPES[str(each.type)]) for each in fields(FileAnswer)]
+        told = {
+            "loaded": [asdict(file) for file in self.loaded],
+            "over": self.over,
+            "deletable": self.deletable,
+            "known": self.known,
+        }
+        table = pa.Table.from_arrays(arrays, names=list(columns))
+        return encode_whole(table.replace_schema_metadata({_BATCH: json.dumps(told).encode()}))
+
+    @classmethod
+    def of(cls, frame: bytes) -> Answer:
+        """Return the answer that `pack` packed.
+
+        Examples
+        --------
+        >>> file = FileAnswer("a", True, 3, 0, 7, True, "", 2, bits_of(np.array([0, 2]), 3), "", None, "", None)
+        >>> answer = Answer((file,), over=(("b", False),))
+        >>> Answer.of(answer.pack()) == answer
+        True
+        """
+        table = decode(frame)
+        told: dict[str, Any] = json.loads(table.schema.metadata[_BATCH])
+        return cls(
+            tuple(FileAnswer(**row) for row in table.to_pylist()),
+            tuple(LoadedFile(**each) for each in told["loaded"]),
+            tuple((str(name), bool(in_table)) for name, in_table in told["over"]),
+            tuple(told["deletable"]),
+            None if told["known"] is None else tuple(told["known"]),
+        )
+
+
+def bits_of(positions: Int64s, rows: int) -> bytes:
+    """Return bits of so many rows, set at positions.
+
+    Examples
+    --------
+    >>> mask_of(bits_of(np.array([0, 9]), 10), 10).nonzero()[0].tolist()
+    [0, 9]
+    """
+    mask = np.zeros(rows, dtype=bool)
+    mask[positions] = True
+    return np.packbits(mask, bitorder="little").tobytes()
+
+
+def mask_of(bits: bytes, rows: int) -> Bools:
+    """Return which rows' bits are set."""
+    found: Bools = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little").astype(bool)
+    return found

@@ -1,0 +1,212 @@
+"""Cutting takes rows out of files: those that leave go to a new file of the table, those that wait to one of their own.
+
+A file of which all rows leave is not cut. A cut reads a file once and writes each row once. It runs on the executors
+as `mapInArrow`, a task for each group of files. An attempt that fails leaves files that nobody names, or a file that
+its successor writes over with the same rows. A file must have each row that is asked for, once, or the batch fails.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs
+from pyarrow import parquet as pq
+
+from spark_throttle.core.quota import Bools
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.files.storage import file_system
+from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile, dictionary_columns
+from spark_throttle.spark.move.answer import mask_of
+from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.rows.frames import aligned
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+FILE, ROW = "__throttle_file", "__throttle_row"
+"""Names of the columns of a copied row's place: the name of the file that it was staged in, and its position there."""
+
+CUT_DDL: Final = "file string"
+_ROW_GROUP_ROWS: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfFile:
+    """Rows that are taken out of a file."""
+
+    root: str
+    path: str
+    """Of the file that has them, below the root."""
+
+    name: str
+    """The file that they were staged in."""
+
+    rows: int
+    """How many rows were staged in it."""
+
+    admitted_bits: bytes | None = None
+    """Those that go to the table; `None` for none."""
+
+    rest_bits: bytes | None = None
+    """Those that go to `rest`; `None` for none."""
+
+    rest: str = ""
+    """The file of the control directory for those that wait."""
+
+    has_places: bool = False
+    """Whether the file has the columns of places; else the position of a row is its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A function that cuts files; `mapInArrow` runs it with the numbers of the groups as ids."""
+
+    groups: tuple[tuple[RowsOfFile, ...], ...]
+    """A rest has its rows from one group alone."""
+
+    table: StagingPlace | None
+    """Where rows that leave are written; `None` if nowhere."""
+
+    waiting: StagingPlace
+    batch: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the description of each file of the table that was written."""
+        set_loaded_aside()
+        for batch in batches:
+            for group in batch.column(0).to_pylist():
+                for file in self.cut(self.groups[group]):
+                    yield pa.record_batch({"file": pa.array([json.dumps(asdict(file))], pa.string())})
+
+    def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
+        """Write the rows of a group of files, and return the files of the table."""
+        leaving = None if self.table is None else self.table.writer(self.batch)
+        rests: dict[str, RestWriter] = {}
+        for file in group:
+            if file.rest and file.rest not in rests:
+                rests[file.rest] = RestWriter(self.waiting.root, file.rest, self.waiting.form.footer)
+            _cut(file, leaving, rests.get(file.rest))
+        for rest in rests.values():
+            rest.finish()
+        return [] if leaving is None else leaving.finish()
+
+
+def cut_file(text: str) -> WrittenFile:
+    """Return the file in a row that `Cut` yielded."""
+    fields: dict[str, Any] = json.loads(text)
+    return WrittenFile(**{**fields, "partition_values": ()})
+
+
+class RestWriter:
+    """A writer of waiting rows, with their places, to one file of a name that is known beforehand.
+
+    The file is there when it is whole, and not before: another attempt may have written it already.
+    """
+
+    def __init__(self, root: str, name: str, footer: dict[str, str]) -> None:
+        self._files, folder = file_system(root)
+        self._target = f"{folder.rstrip('/')}/{name}"
+        moves = isinstance(self._files, fs.LocalFileSystem)
+        # On an object store a file is there when its stream is closed.
+        self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
+        self._footer = footer
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:
+        """Add rows of a file, with their positions in it."""
+        names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), pa.array([name]))
+        rows = rows.append_column(FILE, names.cast(pa.string())).append_column(ROW, row)
+        if self._writer is None:
+            if isinstance(self._files, fs.LocalFileSystem):
+                self._files.create_dir(self._path.rpartition("/")[0], recursive=True)
+            self._stream = self._files.open_output_stream(self._path)
+            self._writer = pq.ParquetWriter(
+                self._stream,
+                rows.schema,
+                compression="zstd",
+                use_dictionary=[*dictionary_columns(rows), FILE],
+                store_decimal_as_integer=True,
+                store_schema=False,
+            )
+        self._writer.write_table(aligned_table(rows, self._writer.schema), row_group_size=_ROW_GROUP_ROWS)
+
+    def finish(self) -> None:
+        """Let the file be there."""
+        if self._writer is None:
+            return
+        self._writer.add_key_value_metadata(self._footer)
+        self._writer.close()
+        self._stream.close()
+        if self._path != self._target:
+            self._files.move(self._path, self._target)
+
+
+def aligned_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with the columns of a schema."""
+    return (
+        rows
+        if rows.schema.equals(schema)
+        else pa.Table.from_batches([aligned(batch, schema) for batch in rows.to_batches()], schema)
+    )
+
+
+def _cut(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter | None) -> None:
+    """Write the wanted rows of a file.
+
+    Raises
+    ------
+    DamagedError
+        If the file is gone, or lacks one of them.
+    """
+    files, root = file_system(file.root)
+    what = f"the file {file.path} of {file.root}, which has rows that were staged,"
+    found = 0
+    masks = [None if bits is None else mask_of(bits, file.rows) for bits in (file.admitted_bits, file.rest_bits)]
+    wanted = sum(int(mask.sum()) for mask in masks if mask is not None)
+    try:
+        with files.open_input_file(f"{root.rstrip('/')}/{file.path}") as stream:
+            for rows, position in _pieces(stream, file):
+                for mask, writer in zip(masks, (leaving, rest), strict=True):
+                    if mask is None or writer is None:
+                        continue
+                    is_mine = _taken(mask, position)
+                    taken = rows if is_mine.all() else rows.filter(pa.array(is_mine))
+                    if not taken.num_rows:
+                        continue
+                    found += taken.num_rows
+                    if isinstance(writer, RestWriter):
+                        writer.add(taken, file.name, pa.array(position[is_mine]))
+                    else:
+                        for batch in taken.to_batches():
+                            writer.add(aligned(batch, writer.schema))
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
+    if found != wanted:
+        raise DamagedError(what, f"{wanted} rows of it are asked for, and it has {found} of them", RESTORE_CHECKPOINT)
+
+
+def _pieces(stream: Any, file: RowsOfFile) -> Iterator[tuple[pa.Table, np.ndarray[Any, Any]]]:  # noqa: ANN401 - pyarrow's
+    """Yield the user's columns of a file's rows, and the rows' positions in the file in which they were staged."""
+    first = 0
+    parquet = pq.ParquetFile(stream)
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, use_threads=False)
+        position = np.arange(first, first + rows.num_rows)
+        first += rows.num_rows
+        if file.has_places:
+            is_mine = pc.equal(rows.column(FILE), file.name)
+            rows = rows.filter(is_mine)
+            position = rows.column(ROW).to_numpy()
+            rows = rows.drop_columns([FILE, ROW])
+        yield rows, position
+
+
+def _taken(mask: Bools, position: np.ndarray[Any, Any]) -> Bools:
+    is_there = position < len(mask)
+    found: Bools = is_there & mask[np.where(is_there, position, 0)] if len(mask) else np.zeros(len(position), bool)
+    return found

@@ -1,0 +1,256 @@
+"""The decider: one call a batch decides for the whole job, on digests, and answers for each file which rows leave.
+
+`applyInPandasWithState` calls it for the one key that the query has. Its state is the kernel's, with the places of the
+rows that wait in place of their payload, and the table of the files that have them (`held_files`).
+
+**A batch that is run again** is staged anew, into other files, and maybe dealt into them otherwise. The decider gets
+the same rows and the same old state, and a row's turn depends on the row alone (`order_by`, then its hash). So it
+admits the same rows, and the same rows wait. Then:
+
+- Killed before the state is committed: nothing names what was staged. It is an orphan.
+- Killed after that, before the sink's commit: Spark loads the state of the batch before again and commits over the
+  other. The new state names the new files.
+- Killed after the sink's commit, before Spark's: the table has the first attempt's files, and does not take the
+  batch again (`txn`). The state has the second attempt's. Together they have every row once: the first attempt admitted
+  the same rows as the second. The second's whole files are orphans.
+- Rows that are equal in all that counts may change places: one is admitted in the one attempt, its twin in the other.
+  They are equal, so nothing is lost or doubled.
+- A zombie, an attempt that Spark gave up and that did not notice, may commit its state last. That state names the
+  zombie's files, which the driver has not seen. So nothing is deleted that the driver only knows from an answer: the
+  next answer says what the state named that was really loaded, and the driver copies and deletes by that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupState
+
+from spark_throttle.core.arithmetic.packing import version_of
+from spark_throttle.core.codec import STATE_VERSION, unpack_state
+from spark_throttle.core.quota import Int64s, QueueBounds
+from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.spark.metering.running_task import batch_of_task
+from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
+from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
+from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.references.selection import file_numbers, rows_by_file
+from spark_throttle.spark.rows.frames import FrameKind, decode, encode
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
+from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STATE_SCHEMA: Final = "version int, block binary, files binary"
+
+SWEPT_EVERY: Final = 100
+"""Batches after which orphans are looked for: they come from failures alone."""
+
+_WHAT: Final = "the decider's state"
+_NOTHING: Final = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """A function that decides a batch; called on an executor once per batch, again if the task fails.
+
+    Its output and the new state depend only on the old state, the rows, the files that have them, and the batch time.
+    """
+
+    queue: QueueStorage
+    """Where the places of waiting rows lie that are too many for the state."""
+
+    kept_batches: int
+    """Batches for which a file is kept of which no row waits any more."""
+
+    keeps_order: bool = False
+    """Whether the places of admitted rows are returned in the order in which they leave."""
+
+    room: QueueBounds | None = None
+    """The queue's bounds when the query started; a batch that failed under smaller bounds is run again with these."""
+
+    partition_columns: tuple[str, ...] = ()
+    """Partition columns of the sink."""
+
+    def __call__(
+        self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        """Yield the answer of a batch, the rejected rows' places, and the usage report last."""
+        set_loaded_aside()
+        control, digests = None, list[Digest]()
+        for piece in pieces:
+            for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
+                if kind == FrameKind.CONTROL:
+                    control = bytes(frame)
+                else:
+                    digests.append(digest_of(bytes(frame)))
+        batch = batch_of_task()
+        block, loaded = _stored(state)
+        files = files_of(digests)
+        arrived = loaded.with_arrived(batch, files)
+        number_of = {file.name: loaded.next_number + at for at, file in enumerate(files)}
+        folder = self.queue.folder()
+        outcome = run_batch(
+            block,
+            control,
+            [digest.placed(number_of[digest.file.name]) for digest in digests],
+            now_ms=state.getCurrentProcessingTimeMs(),
+            is_explained=False,
+            room=self.room,
+            partition_columns=self.partition_columns,
+            folder=folder,
+        )
+        folder.delete(outcome.deletable_files)
+        after, answer = self._answer(loaded, arrived, files, outcome, folder)
+        state.update((version_of(outcome.state), outcome.state, after.pack()))
+        yield _row(FrameKind.ANSWER, answer.pack())
+        for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
+            if kind == FrameKind.REJECTED or self.keeps_order:
+                for table in tables:
+                    for frame in encode(table):
+                        yield _row(kind, frame)
+        yield _row(FrameKind.USAGE, outcome.usage)
+
+    def _answer(
+        self,
+        loaded: HeldFiles,
+        arrived: HeldFiles,
+        files: Sequence[StagedFile],
+        outcome: ShardOutcome,
+        folder: QueueFolder,
+    ) -> tuple[HeldFiles, Answer]:
+        """Return the files of which rows wait after the batch, and the answer."""
+        admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
+        goes, refused = rows_by_file(admitted), rows_by_file(rejected)
+        left = arrived.without(goes).without(refused)
+        count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
+        is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.batch) & (count == arrived.rows)
+        after, deletable = left.settled(is_committed, self.kept_batches)
+        leftovers = after.leftovers()
+        packed = frozenset(after.number[leftovers].tolist())
+        pack, waits = "", dict[int, Int64s]()
+        if packed:
+            places = _waiting_places(outcome.state, folder)
+            places = np.sort(places[np.isin(file_numbers(places), after.number[leftovers])])
+            pack = f"{after.batch:012d}-pack-{_digest(after, leftovers, places)}.parquet"
+            waits = rows_by_file(places)
+        answers = []
+        stays = dict(zip(after.number.tolist(), after.copy, strict=True))
+        touched = {*goes, *refused, *packed} | set(arrived.number[arrived.staged == arrived.batch].tolist())
+        for at, number in enumerate(arrived.number.tolist()):
+            if number not in touched:
+                continue
+            is_new = at >= len(loaded)
+            rest = stays.get(number, "") if is_new else ""
+            mine, mine_wait = goes.get(number, _NOTHING), waits.get(number, _NOTHING)
+            messages = int(arrived.rows[at])
+            if rest:
+                mine_wait = _others(messages, mine, refused.get(number, _NOTHING))
+            answers.append(
+                FileAnswer(
+                    arrived.name[at],
+                    bool(arrived.in_table[at]),
+                    messages,
+                    number,
+                    int(arrived.staged[at]),
+                    is_new,
+                    arrived.copy[at],
+                    len(mine),
+                    bits_of(mine, messages) if len(mine) > 0 and not (is_new and len(mine) == messages) else None,
+                    rest,
+                    bits_of(mine_wait, messages) if rest else None,
+                    pack if number in packed else "",
+                    bits_of(mine_wait, messages) if number in packed else None,
+                    files[at - len(loaded)].size_bytes if is_new else 0,
+                    files[at - len(loaded)].stats if is_new else "",
+                )
+            )
+        if len(leftovers):
+            after = after.packed(leftovers, pack)
+        known = tuple(sorted(loaded.known() | after.known())) if after.batch % SWEPT_EVERY == 0 else None
+        return after, Answer(tuple(answers), _last_copied(loaded), loaded.over, deletable, known)
+
+
+def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles]:
+    """Return the kernel's state, and the files of which rows wait."""
+    if not state.exists:
+        return None, HeldFiles()
+    version, block, files = state.get
+    if version > STATE_VERSION:
+        raise UnknownVersionError(_WHAT, int(version), STATE_VERSION)
+    return bytes(block), HeldFiles.of(bytes(files))
+
+
+def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
+    """Return the files of digests, by their names.
+
+    Raises
+    ------
+    DamagedError
+        If a file has other rows than its digests.
+    """
+    rows: dict[StagedFile, int] = {}
+    for digest in digests:
+        rows[digest.file] = rows.get(digest.file, 0) + digest.rows.num_rows
+    for file, messages in rows.items():
+        if file.rows != messages:
+            problem = f"it has {file.rows} rows, and its digest {messages}"
+            raise DamagedError(f"the digest of the staged file {file.name}", problem, "run the batch again")
+    return sorted(rows, key=lambda file: file.name)
+
+
+def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
+    """Return the files whose waiting rows were copied in the batch that the loaded state is of."""
+    found = np.flatnonzero(loaded.staged == loaded.batch).tolist()
+    return tuple(
+        LoadedFile(
+            loaded.name[at],
+            bool(loaded.in_table[at]),
+            loaded.copy[at],
+            int(loaded.rows[at]),
+            int(loaded.waiting[at]),
+            int(loaded.waiting_positions[at]),
+        )
+        for at in found
+        if loaded.copy[at]
+    )
+
+
+def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:
+    """Return the places of all rows that wait."""
+    stored = unpack_state(block, _WHAT)
+    frames = [decode(frame).column(PLACE).to_numpy() for frame in folder.open(stored.frames)]
+    ends = np.cumsum(np.bincount(stored.frame_of_row, minlength=len(frames)))[:-1]
+    rows = np.split(stored.row_in_frame, ends)
+    return np.concatenate([_NOTHING, *(places[at] for places, at in zip(frames, rows, strict=False))])
+
+
+def _others(rows: int, *gone: Int64s) -> Int64s:
+    """Return the positions of the other rows of a file."""
+    stays = np.ones(rows, dtype=bool)
+    for each in gone:
+        stays[each] = False
+    return np.flatnonzero(stays)
+
+
+def _digest(files: HeldFiles, at: Int64s, places: Int64s) -> str:
+    """Return what names the rows of a pack: the same rows of the same files have the same name at every attempt."""
+    named = "\0".join(files.name[each] for each in at.tolist()).encode()
+    return hashlib.sha256(named + places.tobytes()).hexdigest()[:16]
+
+
+def _places(tables: Iterable[pa.Table]) -> Int64s:
+    return np.concatenate([_NOTHING, *(table.column(PLACE).to_numpy() for table in tables)])
+
+
+def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
+    return pd.DataFrame({"kind": [int(kind)], "frame": [frame]})

@@ -1,0 +1,89 @@
+"""A digest is what decides of the rows of one staged file: their namespaces, sizes, order and hashes, in a few bytes.
+
+A frame of a digest is an Arrow IPC stream of the helper columns of consecutive rows. Its schema's metadata names the
+file and the position of the first row, so no place travels. The namespaces are dictionary-encoded, each frame for
+itself. A file counts only once the decider has taken a digest that names it: what a failed attempt at a task has
+written, no digest names.
+
+A row's *place* is one integer, as in `references.extents`: the number that the decider gives the file, times 2^32, plus
+the position of the row in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.spark.references.extents import ROW_BITS
+from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.rows.frames import NAMESPACE, FrameKind, decode, frame_batch, ipc_stream
+
+_FRAME_ROWS: Final = 1 << 17
+_FILE, _FIRST = b"throttle.file", b"throttle.first"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of rows, as the task that wrote it describes it."""
+
+    name: str
+    """Its path below its root. No other attempt at a task, nor any other query, has a file of this name."""
+
+    in_table: bool
+    """Whether its root is the sink's table; else it is the folder of staged files in the control directory."""
+
+    rows: int
+    size_bytes: int
+    stats: str
+    """Statistics of its columns, in the form of a Delta log."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Digest:
+    """What decides of consecutive rows of a file."""
+
+    file: StagedFile
+    first_row: int
+    """The position of the first of them in the file."""
+
+    rows: pa.Table
+    """Their helper columns."""
+
+    def placed(self, number: int) -> pa.Table:
+        """Return the rows with their places, in a file of a number.
+
+        Examples
+        --------
+        >>> file = StagedFile("a.parquet", True, 3, 99, "{}")
+        >>> Digest(file, 1, pa.table({"n": [5, 6]})).placed(2).column("place").to_pylist() == [
+        ...     (2 << 32) + 1,
+        ...     (2 << 32) + 2,
+        ... ]
+        True
+        """
+        first = (number << ROW_BITS) + self.first_row
+        return self.rows.append_column(PLACE, pa.array(np.arange(first, first + self.rows.num_rows)))
+
+
+def digest_frames(file: StagedFile, helpers: pa.Table) -> Iterator[pa.RecordBatch]:
+    """Yield the digest of all rows of a file as rows of `frames.FRAME_SCHEMA`."""
+    told = json.dumps(asdict(file)).encode()
+    at = helpers.column_names.index(NAMESPACE)
+    for first in range(0, helpers.num_rows, _FRAME_ROWS):
+        part = helpers.slice(first, _FRAME_ROWS).combine_chunks()
+        part = part.set_column(at, NAMESPACE, part.column(NAMESPACE).dictionary_encode())
+        part = part.replace_schema_metadata({_FILE: told, _FIRST: str(first).encode()})
+        yield frame_batch(FrameKind.DIGEST, ipc_stream(part))
+
+
+def digest_of(frame: bytes) -> Digest:
+    """Return the digest in a frame that `digest_frames` yielded."""
+    rows = decode(frame)
+    metadata = rows.schema.metadata
+    file = StagedFile(**json.loads(metadata[_FILE]))
+    return Digest(file, int(metadata[_FIRST]), rows.replace_schema_metadata(None))

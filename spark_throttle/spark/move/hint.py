@@ -1,0 +1,62 @@
+"""The hint says of which tenants rows stayed behind in the last batch, so that rows of theirs are staged apart.
+
+It decides nothing. Where it is wrong, or gone, or older than the batch, a file is cut that need not have been. A
+tenant's name stands for all of its namespaces: the tails of names differ from batch to batch, and a file of the table
+is cut by the first row that stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.quota import Bools, Dimension
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.files.storage import Directory
+
+_FILE: Final = "short-tenants.json"
+_MOST_TENANTS: Final = 10_000
+
+
+def short_tenants(reports: Iterable[UsageReport]) -> list[str]:
+    """Return the tenants of which rows waited after a batch, or were rejected in it."""
+    found: set[str] = set()
+    for report in reports:
+        stayed = (report.waiting + report.rejected)[:, Dimension.MESSAGES] > 0
+        found |= set(_tenants(report.names.filter(pa.array(stayed))).to_pylist())
+    return sorted(found)[:_MOST_TENANTS]
+
+
+def write_hint(directory: Directory, tenants: list[str]) -> None:
+    """Write the hint for the next batch."""
+    directory.write(_FILE, json.dumps(tenants).encode())
+
+
+def read_hint(directory: Directory) -> pa.StringArray | None:
+    """Return the tenants of whose rows some will probably stay; `None` if there are none."""
+    content = directory.read(_FILE)
+    tenants = [] if content is None else json.loads(content)
+    return pa.array(tenants, pa.string()) if tenants else None
+
+
+def of_tenants(namespaces: pa.Array, tenants: pa.StringArray) -> Bools:
+    """Return which namespaces are of one of the tenants.
+
+    Examples
+    --------
+    >>> of_tenants(pa.array(["a/x", "ab/x", None, "b"]), pa.array(["a", "b"])).tolist()
+    [True, False, False, True]
+    """
+    coded = namespaces.dictionary_encode()
+    is_one = pc.is_in(_tenants(coded.dictionary), value_set=tenants).take(coded.indices)
+    found: Bools = is_one.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - pyarrow's
+    return found.astype(np.bool_)
+
+
+def _tenants(namespaces: pa.Array) -> pa.Array:
+    return pc.list_element(pc.split_pattern(namespaces.cast(pa.string()), "/", max_splits=1), 0)

@@ -1,0 +1,4 @@
+"""Staged rows on their way out: committed to a Delta table as they lie, or read once by Spark for any other sink.
+
+It may import what `sinks` may, and the rest of `sinks`. Start with `payload`, then `table` and `reader`.
+"""

@@ -1,0 +1,130 @@
+"""The reading of staged rows by Spark: for every sink that takes no files, once, in the JVM, with any type.
+
+A file all of whose rows leave is read as it is. Of another, a broadcast table says by the file's name which rows are
+wanted: a bit, or a code, for each position. A file that has rows of several files (a rest, a pack) has their places as
+columns. A file that was decided on and is read under another name is an error, and so is a copy that lacks a row:
+without this, a join would lose rows in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.files.storage import file_system
+from spark_throttle.spark.move.answer import FileAnswer
+from spark_throttle.spark.move.cutting import FILE, ROW
+from spark_throttle.spark.references.selection import FileRows, as_table
+
+_VALUES: Final = "__throttle_values"
+_NUMBER: Final = "__throttle_number"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReader:
+    """A reader of the rows of one batch."""
+
+    spark: SparkSession
+    schema: StructType
+    """The user's columns in the types in which they are staged."""
+
+    table_root: str
+    staged_root: str
+
+    def nothing(self) -> DataFrame:
+        """Return no rows."""
+        return self.spark.createDataFrame([], self.schema)
+
+    def whole(self, files: Sequence[FileAnswer]) -> DataFrame:
+        """Return all rows of files that lie as they were staged."""
+        return self._strict(self.schema, [self._location(file) for file in files])
+
+    def coded(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], code: str) -> DataFrame:
+        """Return the rows of files that have a code, with it in a column; 0 is none."""
+        return self._looked_up(files, rows, f"get({_VALUES}, int({ROW}))", code).where(f"{code} > 0")
+
+    def admitted(self, files: Sequence[FileAnswer], rows: Sequence[FileRows]) -> DataFrame:
+        """Return the rows of files whose bits are set."""
+        is_set = f"getbit(get({_VALUES}, int(shiftright({ROW}, 6))), int({ROW} & 63)) = 1"
+        return self._looked_up(files, rows, is_set, _NUMBER).where(_NUMBER).drop(_NUMBER)
+
+    def check_copies(self, files: Sequence[FileAnswer], wanted: Mapping[int, Int64s]) -> None:
+        """Refuse the batch if a copy lacks one of the rows that leave, or has it twice.
+
+        Raises
+        ------
+        DamagedError
+            If one does.
+        """
+        for name in dict.fromkeys(file.copy for file in files if file.copy):
+            of_copy = [file for file in files if file.copy == name]
+            places = places_in(self.staged_root, name)
+            for file in of_copy:
+                found = places.get(file.name, np.zeros(0, dtype=np.int64))
+                found = found[np.isin(found, wanted[file.number])]
+                if len(found) != len(wanted[file.number]) or len(np.unique(found)) != len(found):
+                    problem = f"of {len(wanted[file.number])} rows of {file.name} that leave, it has {len(found)}"
+                    raise DamagedError(f"the file of waiting rows {name}", problem, RESTORE_CHECKPOINT)
+
+    def _looked_up(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], value: str, name: str) -> DataFrame:
+        """Return all rows of files with a value of what the lookup finds for them."""
+        by_number = {file.number: file for file in files}
+        table = as_table(rows, [by_number[each.number].name for each in rows]).rename_columns([FILE, _NUMBER, _VALUES])
+        wanted = F.broadcast(self.spark.createDataFrame(table.drop_columns([_NUMBER])))
+        found = []
+        as_staged = [self._location(file) for file in files if not file.copy]
+        if as_staged:
+            place = f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"
+            scan = self._strict(self.schema, as_staged).selectExpr("*", *place)
+            problem = "rows of this file were decided on, and Spark reads it by another name: "
+            strict = f"if(isnull({_VALUES}), raise_error(concat('{problem}', {FILE})), {value})"
+            found.append(scan.join(wanted, FILE, "left").withColumn(name, F.expr(strict)))
+        copies = sorted({f"{self.staged_root}/{file.copy}" for file in files if file.copy})
+        if copies:
+            schema = StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
+            found.append(self._strict(schema, copies).join(wanted, FILE).withColumn(name, F.expr(value)))
+        return reduce(DataFrame.unionByName, found).drop(FILE, ROW, _VALUES)
+
+    def _location(self, file: FileAnswer) -> str:
+        return f"{self.table_root if file.in_table else self.staged_root}/{file.name}"
+
+    def _strict(self, schema: StructType, locations: Sequence[str]) -> DataFrame:
+        reader = self.spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        return reader.schema(schema).parquet(*locations)
+
+
+def places_in(root: str, name: str) -> dict[str, Int64s]:
+    """Return the positions of the rows of a copy, by the file in which they were staged.
+
+    Raises
+    ------
+    DamagedError
+        If it is gone, or cannot be read.
+    """
+    files, path = file_system(root)
+    try:
+        found = ds.dataset([f"{path.rstrip('/')}/{name}"], filesystem=files, format="parquet")
+        table = found.to_table(columns=[FILE, ROW], use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        what = f"the file of waiting rows {name}"
+        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
+    coded = table.column(FILE).combine_chunks().dictionary_encode()
+    code, row = coded.indices.to_numpy(), table.column(ROW).to_numpy()
+    return {each: row[code == at] for at, each in enumerate(coded.dictionary.to_pylist())}
+
+
+def codes_of(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    """Return codes in the type that Spark indexes with."""
+    return codes.astype(np.int32)

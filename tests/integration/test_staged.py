@@ -1,0 +1,224 @@
+"""Rows that are staged in files and decided on by one decider: what reaches the sink, and what is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import SparkRuntimeException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
+from pyspark.sql.types import StructType
+
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.move.answer import FileAnswer, bits_of
+from spark_throttle.spark.offline.drain import drain
+from spark_throttle.spark.references.selection import admitted_rows
+from spark_throttle.spark.sinks.staged.reader import StagedReader
+from spark_throttle.spark.start import executor_sight
+from spark_throttle.spark.state_reader import read_queued
+from tests.integration.streams import Lake, finish, policies, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_throttle.spark import ThrottledStreamWriter
+
+
+def staged(lake: Lake, limits: Any, **settings: Any) -> ThrottledStreamWriter:
+    """Return a staging writer of the lake's events that ends when all is drained."""
+    return lake.writer(lake.throttle(limits, **settings)).option("throttle.writer", "staged")
+
+
+def table_ids(lake: Lake, name: str = "out") -> list[int]:
+    return sorted(DeltaTable(lake.path(name)).to_pyarrow_table(columns=["id"]).column("id").to_pylist())
+
+
+def data_files(lake: Lake, name: str = "out") -> set[str]:
+    return {str(path.relative_to(lake.root / name)) for path in (lake.root / name).rglob("*.parquet")}
+
+
+def committed_files(lake: Lake, name: str = "out") -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(lake.path(name)).file_uris()}
+
+
+def test_files_of_which_all_rows_leave_are_the_tables_own(lake: Lake) -> None:
+    for batch in range(3):
+        lake.offer([(batch * 10 + n, f"t/{n}", 5) for n in range(4)])
+    finish(staged(lake, {}).format("delta").start(lake.path("out")))
+    assert table_ids(lake) == [n * 10 + m for n in range(3) for m in range(4)]
+    assert data_files(lake) >= committed_files(lake)
+    assert len(committed_files(lake)) == 3
+
+
+SHUT = policies(tenants={"slow": publish(messages_per_second=0)})
+HALF = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
+SLOWLY = policies(tenants={"slow": publish(messages_per_second=4, burst_seconds=1)})
+
+
+def rows(first: int, *names: str | None) -> list[tuple[int, str | None, int | None]]:
+    return [(first + at, name, 5) for at, name in enumerate(names)]
+
+
+def waiting_files(lake: Lake) -> list[str]:
+    folder = lake.control / "staged"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_rows_wait_outside_the_table_and_leave_once_in_order(lake: Lake) -> None:
+    for batch in range(3):
+        lake.offer(rows(batch * 100, *(["slow/a", "fast/b", "slow/c"] * 3)))
+    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
+    assert table_ids(lake) == [batch * 100 + n for batch in range(3) for n in (1, 4, 7)]
+    assert [name for name in waiting_files(lake) if "-rest-" in name], "the first batch had no hint"
+    assert [name for name in waiting_files(lake) if "-rest-" not in name], "later ones had"
+    query = finish(staged(lake, SLOWLY).format("delta").start(lake.path("out")))
+    assert table_ids(lake) == [batch * 100 + n for batch in range(3) for n in range(9)]
+    assert len(query.recentProgress) > 1, "nothing waited"
+
+
+def test_cut_files_do_not_stay_in_the_table(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
+    lake.offer(rows(10, "fast/b"))
+    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
+    left = data_files(lake) - committed_files(lake)
+    assert [name for name in left if "-c000" not in name] == [], "only Spark's own file, which has no row"
+    assert table_ids(lake) == [1, 10]
+
+
+@pytest.mark.parametrize("limits", [SHUT, SLOWLY])
+def test_batch_that_is_run_again_stages_anew_and_writes_each_row_once(lake: Lake, limits: Any) -> None:
+    for batch in range(3):
+        lake.offer(rows(batch * 100, *(["slow/a", "fast/b", "slow/c"] * 3)))
+    finish(staged(lake, limits).format("delta").start(lake.path("out")))
+    before, last = table_ids(lake), lake.last_batch()
+    lake.crash_in(last)
+    finish(staged(lake, limits).format("delta").start(lake.path("out")))
+    assert table_ids(lake) == before
+    finish(staged(lake, {}).format("delta").start(lake.path("out")))
+    assert table_ids(lake) == [batch * 100 + n for batch in range(3) for n in range(9)]
+
+
+def test_rejected_rows_go_to_dead_letters_with_the_reason(lake: Lake) -> None:
+    lake.offer(rows(0, "bad/a", "fast/b", None, "bad/c"))
+    finish(staged(lake, HALF).format("delta").usage(lake.path("usage")).start(lake.path("out")))
+    assert table_ids(lake) == [1]
+    assert lake.rejected_ids == [0, 2, 3]
+    assert lake.reasons == {"quota", "namespace_missing"}
+    assert [row["admitted_messages"] for row in lake.usage("namespace", "fast/b")] == [1]
+
+
+@pytest.mark.parametrize("sink", ["parquet", "noop", "json"])
+def test_other_sinks_get_the_rows_through_spark(lake: Lake, sink: str) -> None:
+    for batch in range(2):
+        lake.offer(rows(batch * 10, "slow/a", "fast/b", "bad/x"))
+    limits = policies(tenants={**SHUT["tenants"], **HALF["tenants"]})
+    finish(staged(lake, limits).format(sink).start(lake.path("out")))
+    finish(staged(lake, HALF).format(sink).usage(lake.path("usage")).start(lake.path("out")))
+    assert lake.rejected_ids == [2, 12]
+    if sink != "noop":
+        found = lake.spark.read.schema("id long").format(sink).load(lake.path("out"))
+        assert sorted(row["id"] for row in found.collect()) == [0, 1, 10, 11]
+    assert sum(row["admitted_messages"] for row in lake.usage("namespace", "slow/a")) == 2
+
+
+def test_function_gets_each_namespace_in_order(lake: Lake) -> None:
+    lake.offer([(n, f"slow/{n % 3}", 5) for n in reversed(range(30))])
+    finish(staged(lake, SHUT).foreachBatch(lake.keep).start())
+    lake.offer([(n, f"slow/{n % 3}", 5) for n in range(30, 60)])
+    finish(staged(lake, {}).foreachBatch(lake.keep).start())
+    for namespace in range(3):
+        found = [row[0] for row in lake.admitted if row[1] == f"slow/{namespace}"]
+        assert found == sorted(found)
+    assert lake.admitted_ids == list(range(60))
+
+
+def test_partitioned_table_gets_the_rows_through_spark(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b", "fast/c", "fast/\0"))
+    for limits in (SHUT, {}):
+        finish(staged(lake, limits).format("delta").partitionBy("ns").start(lake.path("out")))
+    assert table_ids(lake) == [0, 1, 2]
+    assert (lake.rejected_ids, lake.reasons) == ([3], {"partition_unwritable"})
+    assert DeltaTable(lake.path("out")).metadata().partition_columns == ["ns"]
+
+
+def test_waiting_rows_can_be_read_and_drained(lake: Lake) -> None:
+    for batch in range(2):
+        lake.offer(rows(batch * 10, "slow/a", "fast/b", "slow/a", "slow/c", "slow/c"))
+    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
+    queued = read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema)
+    assert queued.columns[:3] == ["id", "ns", "size"]
+    waits = [0, 2, 3, 4, 10, 12, 13, 14]
+    assert sorted(row["id"] for row in queued.collect()) == waits
+    assert {tuple(row) for row in queued.select("ns", "namespace").collect()} == {(n, n) for n in ("slow/a", "slow/c")}
+    drain(lake.spark, lake.checkpoint, lake.path("drained"))
+    assert table_ids(lake, "drained") == waits
+
+
+def test_waiting_rows_get_new_columns_and_lose_none(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    finish(staged(lake, SHUT).format("delta").option("mergeSchema", "true").start(lake.path("out")))
+    start = {"checkpointLocation": lake.checkpoint, "throttle.writer": "staged", "mergeSchema": "true"}
+
+    def run(events: DataFrame) -> None:
+        writer = lake.throttle({}).write_stream(events).format("delta").options(**start).trigger(availableNow=True)
+        finish(writer.start(lake.path("out")))
+
+    with pytest.raises(ConfigurationError, match=r"1 rows wait in files with columns .*: 'size' \(bigint\)"):
+        run(lake.events().withColumn("size", F.expr("int(size)")))
+    run(lake.events().withColumn("x", F.lit(7)))
+    found = lake.spark.read.format("delta").load(lake.path("out")).select("id", "x").collect()
+    assert sorted(map(tuple, found)) == [(0, None), (1, None)]
+
+
+def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor_sight, "control_problem", lambda *_, **__: "on a: denied")
+    lake.offer(rows(0, "fast/a"))
+    with pytest.raises(ConfigurationError, match=r"executors cannot write to .*throttle \(on a: denied\)"):
+        staged(lake, {}).format("delta").start(lake.path("out"))
+
+
+def test_table_that_takes_no_foreign_files_gets_the_rows_through_spark(lake: Lake) -> None:
+    path = lake.path("out")
+    lake.spark.sql(f"create table delta.`{path}` (id long, ns string, size long) using delta")
+    lake.spark.sql(f"alter table delta.`{path}` add constraint small check (size < 100)")
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    for limits in (SHUT, {}):
+        finish(staged(lake, limits).format("delta").start(path))
+    assert table_ids(lake) == [0, 1]
+    lake.offer([(2, "fast/b", 100)])
+    with pytest.raises(StreamingQueryException, match="small"):
+        finish(staged(lake, {}).format("delta").start(path))
+
+
+def test_table_of_the_catalog_takes_files_as_they_lie(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", "fast/b"))
+    for limits in (SHUT, {}):
+        finish(staged(lake, limits).toTable("staged_in_the_catalog"))
+    try:
+        assert sorted(row["id"] for row in lake.spark.table("staged_in_the_catalog").collect()) == [0, 1]
+    finally:
+        lake.spark.sql("drop table staged_in_the_catalog")
+
+
+def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: Lake) -> None:
+    path = lake.path("a.parquet")
+    lake.spark.range(3).coalesce(1).write.parquet(path)
+    (name,) = (each.name for each in Path(path).glob("*.parquet"))
+    file = FileAnswer(name, True, 3, 0, 0, True, "", 1, bits_of(np.array([1]), 3), "", None, "", None)
+    reader = StagedReader(lake.spark, StructType().add("id", "long"), path, lake.path("staged"))
+    bits = admitted_rows(np.array([1]))
+    assert [row["id"] for row in reader.admitted([file], bits).collect()] == [1]
+    Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())
+    with pytest.raises(SparkRuntimeException, match=r"reads it by another name: other\.parquet"):
+        lookup(reader, file, "other.parquet").collect()
+
+
+def lookup(reader: StagedReader, file: FileAnswer, read: str) -> DataFrame:
+    """Return the rows of a file that is read where another one lies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StagedReader, "_location", lambda self, _: f"{self.table_root}/{read}")
+        return reader.admitted([file], admitted_rows(np.array([1])))

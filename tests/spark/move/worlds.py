@@ -1,0 +1,207 @@
+"""A staged job without a JVM: stager, decider, cutting and the commit to a Delta table, killed and run again anywhere.
+
+What Spark does is played by hand: tasks that get rows however they are dealt, a store of states by version in which the
+last writer wins, and a driver. All else is the product's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructField, StructType
+
+from spark_throttle.checkpoint.batch_mark import BatchMark
+from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.spark.delta.file_stats import IndexedColumns
+from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.move import decider, stager
+from spark_throttle.spark.move.decider import Decider
+from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
+from spark_throttle.spark.rows.pack_frames import HelperColumns
+from spark_throttle.spark.rows.row_digests import row_digests
+from spark_throttle.spark.shard.queue_folder import QueueStorage
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from tests.spark.shard.played import PLENTY, START_MS, control_block
+
+Event = tuple[str, int]
+"""A namespace and a number; several rows may be the same in both."""
+
+SCHEMA: Final = StructType([StructField("ns", StringType()), StructField("n", LongType())])
+_STATE: Final = StructType(
+    [StructField("version", IntegerType()), StructField("block", BinaryType()), StructField("files", BinaryType())]
+)
+State = tuple[int, bytes, bytes]
+
+STAGED_ALL, DECIDED, COPIED, COMMITTED, CLEANED = STOPS = ("staged", "decided", "copied", "committed", "cleaned")
+"""Where an attempt at a batch may be killed: after each of these."""
+
+
+class _Spark:
+    """Runs the tasks of a driver's job one after the other."""
+
+    def range(self, first: int, end: int, *_: int) -> _Spark:
+        self._ids = pa.RecordBatch.from_pydict({"id": list(range(first, end))})
+        return self
+
+    def mapInArrow(self, function: Callable[..., Iterator[pa.RecordBatch]], _: str) -> _Spark:  # noqa: N802 - Spark's
+        self._function = function
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [row for batch in self._function([self._ids]) for row in batch.to_pylist()]
+
+
+@dataclass
+class _Frames:
+    """What the decider returned, as the driver gets it."""
+
+    rows: list[dict[str, Any]]
+    sparkSession: _Spark = field(default_factory=_Spark)  # noqa: N815 - Spark's
+
+    def select(self, *_: str) -> _Frames:
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.rows
+
+
+@dataclass
+class StagedJob:
+    """A staged job, with its table and its control directory below a root."""
+
+    root: Path
+    policy: CompiledPolicy
+    patch: pytest.MonkeyPatch
+    kept_batches: int = 100
+    states: dict[int, State] = field(default_factory=dict)
+    """By the batch that loads it."""
+
+    arrivals: dict[int, list[Event]] = field(default_factory=dict)
+    _payload: StagedPayload = field(init=False)
+
+    def __post_init__(self) -> None:
+        empty = pa.table({"ns": pa.array([], pa.string()), "n": pa.array([], pa.int64())})
+        write_deltalake(str(self.table), empty)
+        self.restart()
+
+    @property
+    def table(self) -> Path:
+        return self.root / "out"
+
+    @property
+    def control(self) -> Path:
+        return self.root / "control"
+
+    def restart(self) -> None:
+        """Forget what the driver knows."""
+        form = FileForm(pa.schema([("ns", pa.string()), ("n", pa.int64())]), {}, (), "zstd", IndexedColumns(first=0))
+        self._waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
+        self._destination = Destination(str(self.table), is_table=True, schema_json=SCHEMA.json())
+        self._payload = StagedPayload(
+            str(self.control),
+            SCHEMA,
+            SCHEMA,
+            None,  # type: ignore[arg-type]  # by namespace only sinks are sorted that are none here
+            self._waiting,
+            self.kept_batches,
+            2,
+            self._destination,
+        )
+
+    def stage(self, batch: int, deal: Sequence[Sequence[Event]]) -> list[pd.DataFrame]:
+        """Run a stager for each task's rows, and return what reaches the decider, with the control row."""
+        self.patch.setattr(stager, "batch_of_task", lambda: batch)
+        place = StagingPlace(str(self.table), self._destination.form(), in_table=True)
+        derived = HelperColumns({NAMESPACE: "ns"})
+        stage = Stager(("ns", "n", SIZE, TIE), derived, place, self._waiting, str(self.control))
+        pieces = [pd.DataFrame({"kind": [int(FrameKind.CONTROL)], "frame": [self._control_row(batch)]})]
+        for events in deal:
+            rows = pa.table({"ns": [ns for ns, _ in events], "n": pa.array([n for _, n in events], pa.int64())})
+            ties = pa.array(row_digests(rows).view("int64"))
+            rows = rows.append_column(SIZE, pa.array([1] * len(events), pa.int64())).append_column(TIE, ties)
+            numbered = rows.rename_columns([f"c{at}" for at in range(4)]).to_batches(max_chunksize=5)
+            pieces += [found.select(["kind", "frame"]).to_pandas() for found in stage(numbered)]
+        return pieces
+
+    def decide(self, batch: int, pieces: list[pd.DataFrame]) -> tuple[_Frames, State]:
+        """Decide a batch on the state that it loads, and return what the driver gets, and the state."""
+        self.patch.setattr(decider, "batch_of_task", lambda: batch)
+        found = self.states.get(batch)
+        value = Row() if found is None else Row(version=found[0], block=found[1], files=found[2])
+        state = GroupState(
+            value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
+            False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
+        )  # fmt: skip
+        decide = Decider(QueueStorage(str(self.control), self.kept_batches), self.kept_batches)
+        frames = list(decide((0,), iter(pieces), state))
+        out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
+        version, block, files = state.get
+        return _Frames(out), (int(version), bytes(block), bytes(files))
+
+    def attempt(self, batch: int, deal: Sequence[Sequence[Event]], stop: str | None = None) -> bool:
+        """Run a batch up to a stop; return whether it came to its end."""
+        pieces = self.stage(batch, deal)
+        if stop == STAGED_ALL:
+            return False
+        frames, self.states[batch + 1] = self.decide(batch, pieces)
+        if stop == DECIDED:
+            return False
+        rows = self._payload.take(frames, batch)  # type: ignore[arg-type]
+        if stop == COPIED:
+            return False
+        rows.append(Target("delta"), BatchMark("query", batch, self.identity(rows)))
+        if stop == COMMITTED:
+            return False
+        rows.confirm()
+        return stop is None
+
+    def zombie(self, batch: int, deal: Sequence[Sequence[Event]]) -> None:
+        """Let an attempt that nobody waits for commit its state last."""
+        _, self.states[batch + 1] = self.decide(batch, self.stage(batch, deal))
+
+    @staticmethod
+    def identity(rows: StagedRows) -> str:
+        """Return what tells the batch from another one of its number: the same at every attempt."""
+        reports = [unpack_usage(block, "a report") for block in rows.usage]
+        return str([(each.epoch, each.admitted.sum(), each.rejected.sum()) for each in reports])
+
+    @property
+    def committed(self) -> Counter[Event]:
+        """The rows of the table."""
+        found = DeltaTable(self.table).to_pyarrow_table()
+        return Counter(zip(found.column("ns").to_pylist(), found.column("n").to_pylist(), strict=True))
+
+    def held(self, batch: int) -> HeldFiles:
+        """Return the files that the state names that a batch loads."""
+        return HeldFiles.of(self.states[batch][2])
+
+    def staged_files(self) -> set[str]:
+        """Return the names of the files in the control directory."""
+        return {path.name for path in (self.control / STAGED).glob("*")}
+
+    def _control_row(self, batch: int) -> bytes:
+        tokens = [(PLENTY, PLENTY)] * len(self.policy.shared)
+        return control_block(self.policy if batch == 0 else None, tokens, epoch=batch + 1)
+
+
+def dealt(events: Sequence[Event], tasks: int, dice: random.Random) -> list[list[Event]]:
+    """Return rows dealt to tasks anyhow."""
+    deal: list[list[Event]] = [[] for _ in range(tasks)]
+    for event in events:
+        dice.choice(deal).append(event)
+    return [rows for rows in deal if rows]
