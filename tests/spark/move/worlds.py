@@ -196,7 +196,8 @@ class StagedJob:
 
     def _control_row(self, batch: int) -> bytes:
         tokens = [(PLENTY, PLENTY)] * len(self.policy.shared)
-        return control_block(self.policy if batch == 0 else None, tokens, epoch=batch + 1)
+        now_ms = START_MS + batch * 1_000
+        return control_block(self.policy if batch == 0 else None, tokens, epoch=batch + 1, now_ms=now_ms)
 
 
 def dealt(events: Sequence[Event], tasks: int, dice: random.Random) -> list[list[Event]]:
