@@ -13,15 +13,12 @@ class Gap:
     ahead: Fraction = Fraction(0)
     most: Fraction = Fraction(0)
     least: Fraction = Fraction(0)
-    slack: Fraction = Fraction(0)
-    """What they may be apart for batches whose tokens were divided before it was known who wants some."""
 
     batches: int = 0
 
-    def add(self, difference: Fraction, *, excused: Fraction) -> Fraction:
-        """Add a batch's difference, of which a part is excused, and return the widest over any window."""
+    def add(self, difference: Fraction) -> Fraction:
+        """Add a batch's difference, and return the widest over any window."""
         self.ahead += difference
         self.most, self.least = max(self.most, self.ahead), min(self.least, self.ahead)
-        self.slack += min(abs(difference), excused)
         self.batches += 1
-        return self.most - self.least - self.slack
+        return self.most - self.least

@@ -55,9 +55,7 @@ class _Pair:
         if weights != self.weights:
             factor = bounds[1] / bounds[0]
             gap = self.gap
-            gap.ahead, gap.most, gap.least, gap.slack = (
-                factor * value for value in (gap.ahead, gap.most, gap.least, gap.slack)
-            )
+            gap.ahead, gap.most, gap.least = (factor * value for value in (gap.ahead, gap.most, gap.least))
             self.weights = weights
 
 
@@ -104,7 +102,7 @@ class Fairness(Law):
             difference = Fraction(served[one][dimension], weights[0]) - Fraction(served[other][dimension], weights[1])
             if one in came or other in came:
                 continue
-            apart = pair.gap.add(difference, excused=Fraction(0))
+            apart = pair.gap.add(difference)
             bound = bounds[1] * (1 + pair.changes)
             if apart > bound:
                 yield (

@@ -83,7 +83,7 @@ class Pace(Law):
             weights = found[0].weight, found[1].weight
             times = [_time_of(total, limits) / weight for total, weight in zip(pair.served, weights, strict=True)]
             difference = times[0] - times[1] - pair.gap.ahead
-            apart = pair.gap.add(difference, excused=Fraction(0))
+            apart = pair.gap.add(difference)
             bound = self._bound(names, weights, limits)
             bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 2)
             if apart > bound:

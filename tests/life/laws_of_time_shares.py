@@ -125,7 +125,7 @@ class TimeShares(Law):
             message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
             given_ns = served[one] * message_ns[0], served[other] * message_ns[1]
             pair.given_ns = pair.given_ns[0] + given_ns[0], pair.given_ns[1] + given_ns[1]
-            apart_ns = pair.gap.add(given_ns[0] - given_ns[1], excused=Fraction(0))
+            apart_ns = pair.gap.add(given_ns[0] - given_ns[1])
             bound_ns = sum(message_ns) + max(pair.given_ns) / _PARTS
             if apart_ns > bound_ns:
                 yield (

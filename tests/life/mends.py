@@ -208,7 +208,10 @@ MENDS: Final = (
         (
             (
                 "control/reports.py",
-                "            bring_back(self._directory, from_batch=epoch.settled_batch if settles else newest_batch(self._directory))\n",
+                (
+                    "            bring_back(self._directory, "
+                    "from_batch=epoch.settled_batch if settles else newest_batch(self._directory))\n"
+                ),
                 "",
             ),
         ),
