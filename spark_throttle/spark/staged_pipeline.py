@@ -32,7 +32,7 @@ from spark_throttle.spark.columns.payload_columns import (
 )
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
-from spark_throttle.spark.move.decider import STATE_SCHEMA, Decider
+from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
@@ -86,7 +86,7 @@ class StagedPipeline(Pipeline):
         )  # fmt: skip
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
         kept_batches = batches_retained(spark) + SLACK_EPOCHS
-        decide = Decider(
+        decide = DigestDecider(
             QueueStorage(control_path, kept_batches, INLINE_BYTES),
             kept_batches,
             self.keeps_order,

@@ -92,7 +92,7 @@ def _compared(
             Fraction(int(flows.admitted[at, n, dimension]), contract.weight)
             for n, contract in zip(pair, contracts, strict=True)
         ]
-        apart = between.add(service[0] - service[1], excused=Fraction(0)) / LARGEST[dimension]
+        apart = between.add(service[0] - service[1]) / LARGEST[dimension]
         if worst is None or apart > worst.messages:
             worst = Apart(names, batches[at].number, apart, bound)
     if worst is not None:

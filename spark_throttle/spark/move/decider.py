@@ -60,7 +60,7 @@ _NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Decider:
+class DigestDecider:
     """A function that decides a batch; called on an executor once per batch, again if the task fails.
 
     Its output and the new state depend only on the old state, the rows, the files that have them, and the batch time.

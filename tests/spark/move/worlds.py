@@ -26,7 +26,7 @@ from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move import decider, stager
-from spark_throttle.spark.move.decider import Decider
+from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
@@ -147,7 +147,7 @@ class StagedJob:
             value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
             False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
         )  # fmt: skip
-        decide = Decider(QueueStorage(str(self.control), self.kept_batches), self.kept_batches)
+        decide = DigestDecider(QueueStorage(str(self.control), self.kept_batches), self.kept_batches)
         frames = list(decide((0,), iter(pieces), state))
         out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
         version, block, files = state.get
