@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,26 +11,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.lending.grants import Buckets, Lending
 
+from spark_throttle.core import codec
 from spark_throttle.core.arithmetic.packing import pack, unpack
-from spark_throttle.core.codec import (
-    STATE_VERSION,
-    Epoch,
-    ShardGrant,
-    StoredShard,
-    pack_shard,
-    pack_usage,
-    unpack_epoch,
-    unpack_grant,
-    unpack_shard,
-    unpack_usage,
-)
+from spark_throttle.core.codec import STATE_VERSION, Epoch, StoredState
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.policy_codec import pack_policy, unpack_policy
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.state import DeciderState, Deferral, Flows, Grants, Queue
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, Queue
 from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -39,22 +28,13 @@ from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DamagedError, StoredFormatError, UnknownVersionError
 from spark_throttle.testing.oracle.strategies import policies
-from tests.conformance.stored import blocks
+from tests.core.reports import usage_of_two
 
-STORED = Path(blocks.__file__).parent
 EDGES = [n + d for n in (0, 2**7, 2**8, 2**15, 2**16, 2**31, 2**32, 2**53, 2**63 - 2) for d in (-1, 0, 1)]
 
 int64 = st.one_of(st.sampled_from([*EDGES, *(-n for n in EDGES), -(2**63)]), st.integers(-(2**63), 2**63 - 1))
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-paying = st.one_of(st.none(), st.builds(PayingTime, int64, int64))
-
-UNPACK: Mapping[str, Callable[[bytes, str], Any]] = {
-    "shard": unpack_shard,
-    "usage": unpack_usage,
-    "epoch": unpack_epoch,
-    "grant": unpack_grant,
-}
-FILES = sorted(STORED.glob("*.bin"))
+paying = st.builds(PayingTime, int64, int64)
 
 
 def plain(value: Any) -> Any:
@@ -68,9 +48,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def round_trip(kind: str, value: Any) -> None:
-    found = UNPACK[kind](blocks.PACK[kind](value), "it")
+def came_back(pack_it: Callable[[Any], bytes], unpack_it: Callable[[bytes, str], Any], value: Any) -> None:
+    block = pack_it(value)
+    found = unpack_it(block, "it")
     assert plain(found) == plain(value)
+    assert pack_it(found) == block
 
 
 def arrays(data: st.DataObject, *shape: int) -> np.ndarray:
@@ -86,8 +68,8 @@ def message_limits(data: st.DataObject, scopes: int) -> MessageLimits | None:
     if data.draw(st.booleans()):
         return None
     n = data.draw(st.integers(0, 3))
-    own = MessageBuckets(*(arrays(data, n) for _ in range(3)))
-    return MessageLimits(arrays(data, scopes), arrays(data, scopes), arrays(data, scopes) > 0, strings(data, n), own)
+    shared, own = (MessageBuckets(*(arrays(data, size) for _ in range(3))) for size in (scopes, n))
+    return MessageLimits(shared, arrays(data, scopes) > 0, strings(data, n), own)
 
 
 def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArray) -> TimeLedger:
@@ -112,88 +94,69 @@ def ledger(data: st.DataObject, as_of_ms: int, scopes: int, names: pa.StringArra
 
 @pytest.mark.slow
 @given(st.data())
-def test_shard_comes_back_as_it_was(data: st.DataObject) -> None:
-    n, rows, scopes = (data.draw(st.integers(0, 4)) for _ in range(3))
+def test_state_comes_back_as_it_was(data: st.DataObject) -> None:
+    n, rows, scopes = data.draw(st.integers(0, 4)), data.draw(st.integers(0, 4)), data.draw(st.integers(1, 4))
     flows = Flows(strings(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n, 2))
-    flow, size_bytes, arrival_ms, release_ms = (arrays(data, rows) for _ in range(4))
-    is_deferred = data.draw(st.sampled_from([None, arrays(data, rows) > 0]))
-    queue = Queue(flow, size_bytes, arrival_ms, release_ms, is_deferred)
-    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]) if scopes else st.none())
-    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
-    grants = Grants(
-        data.draw(int64), arrays(data, scopes, 2), arrays(data, scopes, 2), data.draw(int64), share, bound, deferral,
-        message_limits(data, scopes),
-    )  # fmt: skip
+    queue = Queue(*(arrays(data, rows) for _ in range(4)))
+    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
+    shared = SharedBuckets(arrays(data, scopes, 2), data.draw(int64), share, message_limits(data, scopes))
     frames = data.draw(st.lists(st.binary(max_size=30), min_size=rows and 1, max_size=3))
     frame_of_row = np.sort(arrays(data, rows) % max(len(frames), 1))
-    state = DeciderState(data.draw(int64), flows, queue, grants)
-    stored = StoredShard(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
-    round_trip("shard", stored)
+    state = DeciderState(data.draw(int64), flows, queue, shared, data.draw(int64))
+    stored = StoredState(state, data.draw(st.binary()), frames, frame_of_row, arrays(data, rows), data.draw(paying))
+    came_back(codec.pack_state, codec.unpack_state, stored)
 
 
 @pytest.mark.slow
 @given(policies(may_fail=True))
 def test_policy_comes_back_as_it_was(policy: CompiledPolicy) -> None:
-    assert plain(unpack_policy(pack_policy(policy), "it")) == plain(policy)
+    came_back(pack_policy, unpack_policy, policy)
 
 
 @pytest.mark.slow
 @given(st.data())
 def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
-    n = data.draw(st.integers(0, 5))
+    n, scopes = data.draw(st.integers(0, 5)), data.draw(st.integers(1, 4))
     report = UsageReport(
-        data.draw(int64), data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
+        data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
         arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
-        arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), data.draw(int64), data.draw(int64),
-        *data.draw(st.sampled_from([
-            (None, None), (arrays(data, n), data.draw(int64)), (arrays(data, n), data.draw(int64), arrays(data, n, 2)),
-            (arrays(data, n), data.draw(int64), arrays(data, n, 2), tuple(arrays(data, 11).tolist()), arrays(data, n),
-             data.draw(st.none() | st.integers(0, 2**62))),
-        ])),
+        arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), arrays(data, scopes, 2),
+        *(data.draw(int64) for _ in range(3)), data.draw(st.none() | int64), tuple(arrays(data, 11).tolist()),
+        data.draw(st.none() | st.integers(0, 2**62)),
     )  # fmt: skip
-    round_trip("usage", report)
+    came_back(codec.pack_usage, codec.unpack_usage, report)
 
 
 @pytest.mark.slow
 @given(st.data())
 def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
-    shards, scopes = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
-    lent, headroom, advance, credit = (arrays(data, shards, scopes, 2) for _ in range(4))
-    buckets = Buckets(arrays(data, scopes, 2), data.draw(int64))
+    scopes, as_of_ms = data.draw(st.integers(1, 4)), data.draw(int64)
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    reading = data.draw(st.one_of(st.none(), st.builds(ClockReading, int64, int64, int64, names)))
-    bound = data.draw(st.sampled_from([None, arrays(data, shards, scopes, 2)]))
-    if reading is None and bound is None:  # what a release wrote that kept no account of shards
-        advance, credit = np.zeros_like(lent), np.zeros_like(lent)
-    room_micro, flow_micro = arrays(data, shards, scopes, 2), arrays(data, shards, scopes, 2)
-    deferral = data.draw(st.sampled_from([None, Deferral(room_micro, flow_micro)]))
-    lending = Lending(lent, headroom, advance, credit, bound, deferral)
-    owed = data.draw(st.sampled_from([None, arrays(data, scopes)]))
-    limits = message_limits(data, scopes)
-    time = None if limits is None else EpochTime(ledger(data, buckets.as_of_ms, scopes, limits.names), limits)
-    epoch = Epoch(data.draw(int64), data.draw(names), buckets, lending, data.draw(int64), share, reading, owed, time)
-    round_trip("epoch", epoch)
+    until = data.draw(st.sampled_from([None, arrays(data, scopes)]))
+    reading = ClockReading(*(data.draw(int64) for _ in range(3)), data.draw(names))
+    limits, time = message_limits(data, scopes), None
+    if limits is not None:
+        owned = ledger(data, as_of_ms, scopes, strings(data, data.draw(st.integers(0, 3))))
+        limits = dataclasses.replace(limits, names=owned.names, own=owned_buckets(data, len(owned.names)))
+        time = EpochTime(owned, limits, data.draw(st.sampled_from([None, arrays(data, scopes)])))
+    epoch = Epoch(data.draw(int64), data.draw(names), as_of_ms, reading, data.draw(int64), share, until, time)
+    came_back(codec.pack_epoch, codec.unpack_epoch, epoch)
+
+
+def owned_buckets(data: st.DataObject, n: int) -> MessageBuckets:
+    return MessageBuckets(*(arrays(data, n) for _ in range(3)))
 
 
 @pytest.mark.slow
 @given(st.data())
-def test_grant_comes_back_as_it_was(data: st.DataObject) -> None:
+def test_control_row_comes_back_as_it_was(data: st.DataObject) -> None:
     scopes = data.draw(st.integers(1, 4))
-    policy = data.draw(st.one_of(st.none(), st.binary(min_size=1)))
-    share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    lent, headroom = arrays(data, scopes, 2), arrays(data, scopes, 2)
-    bound = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
-    deferral = data.draw(st.sampled_from([None, Deferral(arrays(data, scopes, 2), arrays(data, scopes, 2))]))
+    pairs = [data.draw(st.sampled_from([None, arrays(data, scopes, 2)])) for _ in range(2)]
+    until = data.draw(st.sampled_from([None, arrays(data, scopes)]))
+    policy = data.draw(st.none() | st.binary(min_size=1))
     time = message_limits(data, scopes)
-    grant = ShardGrant(data.draw(int64), policy, lent, headroom, share, data.draw(paying), bound, deferral, time)
-    round_trip("grant", grant)
-
-
-@pytest.mark.parametrize("kind", UNPACK)
-def test_equal_things_make_equal_bytes(kind: str) -> None:
-    content = blocks.CONTENT[f"{kind}_v1"]
-    assert blocks.PACK[kind](content()) == blocks.PACK[kind](UNPACK[kind](blocks.PACK[kind](content()), "it"))
+    row = ControlRow(data.draw(int64), policy, data.draw(paying), pairs[0], until, time, pairs[1])
+    came_back(codec.pack_control_row, codec.unpack_control_row, row)
 
 
 @pytest.mark.parametrize(
@@ -213,91 +176,24 @@ def test_whole_numbers_take_as_few_bytes_as_they_need(values: list[int], bytes_e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", blocks.BLOCKS)
-def test_block_that_is_cut_anywhere_is_damaged(name: str) -> None:
-    block, kind = blocks.BLOCKS[name](), name.partition("_")[0]
-    for length in range(len(block)):
-        with pytest.raises(DamagedError, match="the stored thing is damaged"):
-            UNPACK[kind](block[:length], "the stored thing")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", blocks.BLOCKS)
-def test_no_altered_byte_is_believed(name: str) -> None:
-    block, kind = blocks.BLOCKS[name](), name.partition("_")[0]
+def test_block_that_is_cut_anywhere_or_altered_in_a_bit_is_refused() -> None:
+    block = codec.pack_usage(usage_of_two())
     for at in range(len(block)):
+        with pytest.raises(DamagedError, match="the report is damaged"):
+            codec.unpack_usage(block[:at], "the report")
         altered = bytearray(block)
         altered[at] ^= 1 << (at % 8)
         with pytest.raises(StoredFormatError):
-            UNPACK[kind](bytes(altered), "the stored thing")
+            codec.unpack_usage(bytes(altered), "the report")
 
 
-def test_block_of_another_kind_is_damaged() -> None:
-    with pytest.raises(DamagedError, match=r"the policy revision is damaged: .*; restore it"):
-        unpack_policy(pack_usage(blocks.usage()), "the policy revision")
-
-
-def test_foreign_bytes_are_damaged() -> None:
-    for foreign in (b"", b"PAR1", b"\x00" * 4_000):
-        with pytest.raises(DamagedError):
-            unpack_shard(foreign, "the state of shard 3")
+@pytest.mark.parametrize("foreign", [b"", b"PAR1", b"\x00" * 4_000, codec.pack_usage(usage_of_two())])
+def test_foreign_bytes_are_damaged(foreign: bytes) -> None:
+    with pytest.raises(DamagedError, match="the decider's state is damaged"):
+        codec.unpack_state(foreign, "the decider's state")
 
 
 def test_block_of_a_newer_version_names_both_versions_and_the_remedy() -> None:
-    with pytest.raises(
-        UnknownVersionError, match=r"the state of shard 3 has format version 10 .* up to 9: run the"
-    ) as e:
-        unpack_shard(pack("stat", 10, {"what": "nobody knows"}), "the state of shard 3")
-    assert (e.value.found, e.value.known) == (10, STATE_VERSION)
-
-
-# What was stored once
-
-
-def test_every_kind_has_a_stored_block_of_every_version() -> None:
-    assert {path.stem for path in FILES} == blocks.CONTENT.keys()
-
-
-@pytest.mark.parametrize(
-    ("stored", "version"),
-    [
-        (blocks.shard(), 1),
-        (blocks.shard(blocks.SHARE), 2),
-        (blocks.shard(None, blocks.PAYING), 3),
-        (blocks.shard(None, blocks.PAYING, blocks.AHEAD_MILLI), 4),
-        (blocks.shard(lead_vt=blocks.LEAD), 5),
-        (blocks.shard(files=blocks.FILES), 7),
-        (blocks.shard(time=blocks.TIME), 8),
-        (blocks.shard(time=blocks.PRICED), 9),
-    ],
-)
-def test_shard_is_stored_in_the_least_version_that_has_what_it_holds(stored: StoredShard, version: int) -> None:
-    assert pack_shard(stored)[len(b"sthrstat")] == version
-
-
-@pytest.mark.parametrize("kind", ["epoch", "grant"])
-def test_job_that_shares_nothing_stores_what_the_first_release_stored(kind: str) -> None:
-    assert blocks.PACK[kind](blocks.CONTENT[f"{kind}_v1"]()) == (STORED / f"{kind}_v1.bin").read_bytes()
-
-
-def fields_of(value: object) -> Iterator[tuple[str, bool]]:
-    """Yield the fields of a dataclass and of those in it, and whether each has a value."""
-    if dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            found = getattr(value, each.name)
-            yield f"{type(value).__name__}.{each.name}", found is not None
-            yield from fields_of(found)
-
-
-@pytest.mark.parametrize("kind", UNPACK)
-def test_every_field_has_a_value_in_some_stored_block(kind: str) -> None:
-    """A field that no version stores fails here."""
-    contents = [content() for name, content in blocks.CONTENT.items() if name.startswith(f"{kind}_")]
-    fields = [field for content in contents for field in fields_of(content)]
-    assert {name for name, _ in fields} - {name for name, has_value in fields if has_value} == set()
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_stored_block_stays_readable(path: Path) -> None:
-    kind = path.stem.partition("_")[0]
-    assert plain(UNPACK[kind](path.read_bytes(), path.name)) == plain(blocks.CONTENT[path.stem]())
+    with pytest.raises(UnknownVersionError, match=r"the decider's state has format version 2 .* up to 1: run the") as e:
+        codec.unpack_state(pack("stat", 2, {"what": "nobody knows"}), "the decider's state")
+    assert (e.value.found, e.value.known) == (2, STATE_VERSION)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.lending.grants import Buckets
 
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
@@ -20,6 +19,7 @@ from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MAX_SIZE_BYTES,
     MICRO,
+    MIN_BALANCE_MICRO,
     CompiledPolicy,
     Dimension,
     Limits,
@@ -28,6 +28,7 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.testing.oracle import reference_bucket
 from spark_throttle.testing.oracle.decider import Decider, Engine
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
@@ -377,11 +378,11 @@ def test_namespace_owes_a_burst_at_most_once_it_enforces(engine: Engine, change:
 def test_shared_scope_owes_a_burst_at_most_once_it_enforces(level: str, change: tuple[OnExcess, OnExcess]) -> None:
     before, after = (observed(on_excess, level) for on_excess in change)
     scope = 0 if level == "job" else 1
-    buckets = Buckets.full(before, now_ms=0)
+    buckets = SharedBuckets.full(before, now_ms=0)
+    used = np.zeros_like(buckets.balance_micro)
+    used[scope, MESSAGES] = 50
     for second in range(30):
-        used = np.zeros_like(buckets.balance_micro)
-        used[scope, MESSAGES] = 50
-        buckets = buckets.settle(used, before, at_ms=1_000 * second)
+        buckets = buckets.refilled(before, now_ms=1_000 * second).debited(used, before, MIN_BALANCE_MICRO)
     owed = -int(carried_shared(buckets.balance_micro, before, after)[scope, MESSAGES])
     assert owed == (10 * MICRO if change[0] == OnExcess.OBSERVE else (50 * 30 - 10 * 30) * MICRO)
 

@@ -27,7 +27,7 @@ from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
-from tests.conformance.stored import blocks
+from tests.core.reports import usage_of_two
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_damaged_manifest_is_refused_and_not_replaced(directory: Directory, cont
 
 
 def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
-    block = pack_usage(blocks.usage())
+    block = pack_usage(usage_of_two())
     write_reports(directory, 10, [block, block])
     write_reports(directory, 9, [block])
     write_reports(directory, 11, [block], part="00001")
@@ -199,9 +199,9 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
 
 def test_reports_that_were_put_away_come_back_in_one_file_a_batch(directory: Directory) -> None:
     for part in ("00000", "00001"):
-        write_reports(directory, 7, [pack_usage(blocks.usage())], part=part)
+        write_reports(directory, 7, [pack_usage(usage_of_two())], part=part)
     for batch in (6, 8, 9):
-        write_reports(directory, batch, [pack_usage(blocks.usage())])
+        write_reports(directory, batch, [pack_usage(usage_of_two())])
     directory.write("feedback/000000000005.all", pack("fdbk", 1, {"reports": []}))  # of an older release
     found = read_reports(directory, after_batch=-1)
     put_away(directory, before_batch=9)
@@ -216,9 +216,9 @@ def test_reports_that_were_put_away_come_back_in_one_file_a_batch(directory: Dir
 
 def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory: Directory) -> None:
     """A crash between the two steps of putting away leaves both; so may a release that knows one folder alone."""
-    write_reports(directory, 7, [pack_usage(blocks.usage())])
+    write_reports(directory, 7, [pack_usage(usage_of_two())])
     put_away(directory, before_batch=8)
-    write_reports(directory, 7, [pack_usage(blocks.usage())], part="00000")
+    write_reports(directory, 7, [pack_usage(usage_of_two())], part="00000")
     bring_back(directory, from_batch=0)
     assert len(read_reports(directory, after_batch=-1)[7]) == 1
     assert directory.names("settled") == []
@@ -228,7 +228,7 @@ def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory
 def test_kill_between_the_files_of_a_batch_that_is_put_away_loses_no_report(
     directory: Directory, begins_again: str
 ) -> None:
-    reports = [pack_usage(replace(blocks.usage(), now_ms=now_ms)) for now_ms in range(3)]
+    reports = [pack_usage(replace(usage_of_two(), now_ms=now_ms)) for now_ms in range(3)]
     for part, report in enumerate(reports):
         write_reports(directory, 7, [report], part=f"{part:05d}")
     put_away(directory, before_batch=8)
@@ -241,7 +241,7 @@ def test_kill_between_the_files_of_a_batch_that_is_put_away_loses_no_report(
 
 
 def test_reports_of_a_later_run_of_a_batch_replace_those_that_were_put_away(directory: Directory) -> None:
-    first, second = (pack_usage(replace(blocks.usage(), now_ms=now_ms)) for now_ms in (5, 6))
+    first, second = (pack_usage(replace(usage_of_two(), now_ms=now_ms)) for now_ms in (5, 6))
     write_reports(directory, 7, [first, first])
     put_away(directory, before_batch=8)
     write_reports(directory, 7, [second])
@@ -254,11 +254,11 @@ def test_reports_that_an_older_release_put_away_are_read(directory: Directory) -
     directory.write("settled/000000000003", (Path(__file__).parent / "put_away_v1.bin").read_bytes())
     bring_back(directory, from_batch=3)
     (report,) = read_reports(directory, after_batch=-1)[3]
-    assert pack_usage(report) == pack_usage(blocks.usage())
+    assert pack_usage(report) == pack_usage(usage_of_two())
 
 
 def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory) -> None:
-    write_reports(directory, 3, [pack_usage(blocks.usage())])
+    write_reports(directory, 3, [pack_usage(usage_of_two())])
     put_away(directory, before_batch=4)
     path = Path(directory.path("settled/000000000003"))
     path.write_bytes(path.read_bytes()[:-1])
@@ -268,7 +268,7 @@ def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory
 
 def test_newest_reports_that_were_put_away_are_kept(directory: Directory) -> None:
     for batch in range(3, 13):
-        write_reports(directory, batch, [pack_usage(blocks.usage())])
+        write_reports(directory, batch, [pack_usage(usage_of_two())])
     put_away(directory, before_batch=12)
     forget_put_away(directory, but_newest=4)
     assert directory.names("settled") == [f"{batch:012d}" for batch in (8, 9, 10, 11)]
@@ -280,7 +280,7 @@ def test_newest_reports_that_were_put_away_are_kept(directory: Directory) -> Non
 def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) -> None:
     """Batches 5 and 6 of the log are others than those that reported under these numbers; 8 is not in the log."""
     for batch in range(3, 9):
-        write_reports(directory, batch, [pack_usage(replace(blocks.usage(), now_ms=batch * 1_000))], part="00002")
+        write_reports(directory, batch, [pack_usage(replace(usage_of_two(), now_ms=batch * 1_000))], part="00002")
     put_away(directory, before_batch=6)
     asked = []
 
@@ -303,7 +303,7 @@ def test_directory_without_reports_has_none(directory: Directory) -> None:
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[: len(b) // 2] + b"?" + b[len(b) // 2 + 1 :]])
 def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
-    write_reports(directory, 3, [pack_usage(blocks.usage())])
+    write_reports(directory, 3, [pack_usage(usage_of_two())])
     path = Path(directory.path("feedback/000000000003.all"))
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.all"):

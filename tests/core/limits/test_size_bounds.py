@@ -15,8 +15,8 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.decider import Decider, Engine
+from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 NS = "acme/x"
@@ -94,7 +94,7 @@ def test_rejected_row_is_charged_nowhere_and_claims_nothing(engine: Engine) -> N
     decisions = decider.batch(0, rows, {"gold": (0, 1_000)})
     assert [decision.verdict for decision in decisions] == [Verdict.REJECT, Verdict.ADMIT, Verdict.ADMIT]
     assert decider.plan.state.flows[NS].balance_micro[Dimension.BYTES] == 600 * MICRO
-    assert decider.state.grants.balance_micro[1, Dimension.BYTES] == 200 * MICRO
+    assert decider.state.shared.balance_micro[1, Dimension.BYTES] == 200 * MICRO
     assert decider.plan.usage[NS].demand == (1, 400)
 
 

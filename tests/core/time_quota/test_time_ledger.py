@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.lending.grants import Buckets
 
 from spark_throttle.core.limits.message_limits import MessageBuckets, is_stricter, stricter
 from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, CompiledPolicy, OnExcess, TimeQuotas
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
-from spark_throttle.core.time_quota.time_in_force import PolicyInForce
+from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger, time_by_scope
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
@@ -34,8 +34,8 @@ def report(**messages: int) -> UsageReport:
     pairs = np.array([[count, 100 * count] for count in messages.values()], dtype=np.int64).reshape(-1, 2)
     none = np.zeros(len(names), dtype=np.int64)
     return UsageReport(
-        0, 1, "r1", 0, pa.array(names, pa.string()), none - 1, none - 1, none + 1, pairs, pairs, pairs * 0, pairs * 0,
-        pairs * 0, none, none, NEVER_MS,
+        1, "r1", 0, pa.array(names, pa.string()), none - 1, none - 1, none + 1, pairs, pairs, pairs * 0, pairs * 0,
+        pairs * 0, none, none, np.zeros((1, 2), dtype=np.int64), NEVER_MS, NEVER_MS,
     )  # fmt: skip
 
 
@@ -350,18 +350,18 @@ def test_stricter_of_two_buckets_never_holds_more_than_either(
         assert both.balance_micro[0] == min(int(each.balance_micro[0]) for each in limited)
 
 
-def test_shared_scope_is_lent_what_both_its_limits_let_through() -> None:
+def test_shared_scope_lets_through_what_both_its_limits_let_through() -> None:
     both = limit(messages_per_second=10, request_percentage=50, burst_seconds=2)
     policy = make_policy(tenants={"acme": Tenant(both), "blue": Tenant(both)})
     ledger = TimeLedger.opened(policy, now_ms=0)
     used = charges(acme_x=900, blue_x=90), [report(acme_x=9, blue_x=9)]
     ledger = ledger.settled(*used, policy, at_ms=0)
-    buckets = Buckets.full(policy, now_ms=0).debit(np.array([[0, 0], [9, 900], [9, 900]]), policy)
-    timed = PolicyInForce.of(policy, buckets, ledger)
-    assert timed.limits is not None
-    assert timed.limits.is_by_time.tolist() == [False, True, False]
-    assert timed.buckets.balance_micro[1:, 0].tolist() == [MICRO, 11 * MICRO]  # 100 ms left at 100 ms; 20 - 9
-    assert timed.policy.shared.rate_micro_per_ms[1:, 0].tolist() == [5_000, 10_000]
+    buckets = SharedBuckets.full(policy, now_ms=0).debited(np.array([[0, 0], [9, 900], [9, 900]]), policy, -(10**18))
+    limits = limits_in_force(policy, buckets.balance_micro, ledger, None)
+    assert limits.is_by_time(buckets.balance_micro, policy).tolist() == [False, True, False]
+    in_force, balance_micro = dataclasses.replace(buckets, time=limits).in_force(policy)
+    assert balance_micro[1:, 0].tolist() == [MICRO, 11 * MICRO]  # 100 ms left at 100 ms; 20 - 9
+    assert in_force.shared.rate_micro_per_ms[1:, 0].tolist() == [5_000, 10_000]
     assert buckets.balance_micro[1:, 0].tolist() == [11 * MICRO, 11 * MICRO]
 
 
@@ -395,8 +395,9 @@ def test_time_of_a_shared_scope_is_told_at_the_price_of_what_its_namespaces_want
             report(**wanted), demand=np.array([[each, 0] for each in wanted.values()]),
             tenant=np.full(len(wanted), -1), group=np.full(len(wanted), -1),
         )  # fmt: skip
-        timed = PolicyInForce.of(policy, Buckets.full(policy, now_ms=9_000), ledger, [claimed])
-        return int(timed.buckets.balance_micro[0, 0]) // MICRO
+        buckets = SharedBuckets.full(policy, now_ms=9_000)
+        limits = limits_in_force(policy, buckets.balance_micro, ledger, claimed)
+        return int(dataclasses.replace(buckets, time=limits).in_force(policy)[1][0, 0]) // MICRO
 
     assert messages(acme_x=1_000, acme_y=100_000) == pytest.approx(505, abs=1)
     assert messages(acme_x=1_000, acme_y=100) == pytest.approx(109, abs=1)  # 100 ms are wanted, the rest are dear

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.shares.allocation import MOST_STRETCH, PLENTY, Filling, divide_whole, water_fill
+from spark_throttle.core.shares.allocation import MOST_STRETCH, PLENTY, Filling, water_fill
 
 UNIT = Fraction(1, 2**30)
 """What levels are counted in."""
@@ -216,51 +216,3 @@ def test_level_is_the_highest_that_gives_out_no_more_than_there_is(claimants_eac
 def test_no_claimants_is_no_error() -> None:
     nothing = np.zeros(0, dtype=np.int64)
     assert water_fill(nothing.reshape(0, 2), nothing, nothing, np.array([[5, 5]])).shape == (0, 2)
-
-
-# Whole units
-
-claims_in_thousandths = st.lists(st.integers(0, 20_000), min_size=1, max_size=9)
-
-
-@pytest.mark.slow
-@given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
-def test_divided_units_sum_to_the_total(claims: list[int], spare: int, turn: int) -> None:
-    total = -(-sum(claims) // 1000) + spare
-    got = divide_whole(total, np.array(claims), turn=turn)
-    assert got.sum() == total
-    assert (got >= np.array(claims) // 1000).all()
-
-
-@pytest.mark.slow
-@given(claims_in_thousandths, st.integers(0, 50), st.integers(0, 10**9))
-def test_a_claim_that_is_larger_by_a_unit_never_gets_less(claims: list[int], spare: int, turn: int) -> None:
-    got = divide_whole(-(-sum(claims) // 1000) + spare, np.array(claims), turn=turn)
-    for one, mine in zip(claims, got, strict=True):
-        for other, theirs in zip(claims, got, strict=True):
-            # What nobody claimed is dealt one by one, so two shards' parts of it differ by one.
-            assert one < other + 1000 or mine + 1 >= theirs
-
-
-@pytest.mark.slow
-@given(claims_in_thousandths.filter(any))
-def test_claims_of_part_of_a_unit_are_met_over_turns_when_what_is_lacking_is_claimed_again(claims: list[int]) -> None:
-    total = -(-sum(claims) // 1000)
-    due = np.array([*claims, 1000 * total - sum(claims)])  # so that nothing is dealt equally
-    lacking = np.zeros_like(due)
-    for turn in range(50):
-        got = divide_whole(total, np.maximum(due + lacking, 0), turn=turn) if (due + lacking >= 0).all() else None
-        if got is None:
-            return
-        lacking += due - 1000 * got
-        assert np.abs(lacking).max() <= 1000
-
-
-def test_turn_rotates_who_is_first_among_equals() -> None:
-    got = [divide_whole(1, np.zeros(3, dtype=np.int64), turn=turn).tolist() for turn in range(4)]
-    assert got == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]
-
-
-def test_total_without_claims_is_divided_equally() -> None:
-    assert divide_whole(8, np.zeros(3, dtype=np.int64), turn=1).tolist() == [2, 3, 3]
-    assert divide_whole(0, np.zeros(3, dtype=np.int64), turn=1).tolist() == [0, 0, 0]

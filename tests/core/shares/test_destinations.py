@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.lending.shares import under_share
 
 from spark_throttle.core.quota import MICRO, CompiledPolicy
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.shares.destinations import WHOLE, DestinationRates, Told, rates_after
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument

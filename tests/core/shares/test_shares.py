@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.lending.grants import Buckets
-from spark_throttle.core.lending.shares import is_unleased, refill_share, under_share
 
 from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.quota import MICRO, UNLIMITED
-from spark_throttle.core.state import rates_of_shares
+from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_no_time, rates_of_shares, under_share
 from spark_throttle.testing.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
@@ -26,10 +24,10 @@ def shares(gold: int) -> np.ndarray:
     return out
 
 
-def held(micro: int) -> Buckets:
+def held(micro: int, share: int) -> SharedBuckets:
     balance = np.zeros((3, 2), dtype=np.int64)
     balance[GOLD, 0] = micro
-    return Buckets(balance, 0)
+    return SharedBuckets(balance, 0, shares(share))
 
 
 @pytest.mark.parametrize(("share", "rate"), [(-1, 0), (0, 0), (1, 1), (RATE, RATE), (RATE + 1, RATE)])
@@ -58,7 +56,7 @@ def test_whole_share_is_the_policy_itself_and_what_has_no_limit_keeps_none() -> 
 @pytest.mark.slow
 @given(st.integers(-BURST, BURST), st.integers(0, RATE), st.integers(0, 10**6))
 def test_no_bucket_gains_by_a_change_of_shares_but_what_its_share_earns(balance: int, share: int, ms: int) -> None:
-    after = int(refill_share(held(balance), POLICY, shares(share), now_ms=ms).balance_micro[GOLD, 0])
+    after = int(held(balance, share).refilled(POLICY, now_ms=ms).balance_micro[GOLD, 0])
     assert after <= max(balance + share * ms, -1)
     assert after <= max(int(under_share(POLICY, shares(share)).shared.burst_micro[GOLD, 0]), -1)
 
@@ -76,18 +74,18 @@ def test_share_of_time_is_a_part_of_the_rate_and_the_same_part_of_the_window() -
     assert under_share(TIMED, TIMED.shared.rate_micro_per_ms).shared.time is TIMED.shared.time
 
 
-def test_scope_without_a_share_of_time_is_unleased_and_one_whose_quota_is_0_is_not() -> None:
+def test_scope_without_a_share_of_time_is_told_from_one_whose_quota_is_0() -> None:
     none = np.zeros(3, dtype=np.int64)
-    assert is_unleased(TIMED.shared.rate_micro_per_ms, none, TIMED).tolist() == [False, True, False]
-    assert is_unleased(TIMED.shared.rate_micro_per_ms, np.array([-1, 1, -1]), TIMED).tolist() == [False] * 3
+    assert has_no_time(none, TIMED).tolist() == [False, True, False]
+    assert has_no_time(np.array([-1, 1, -1]), TIMED).tolist() == [False] * 3
     shut = make_policy(groups={"gold": limit(request_percentage=0), "free": limit()})
-    assert is_unleased(shut.shared.rate_micro_per_ms, none, shut).tolist() == [False] * 3
-    assert is_unleased(shares(0), none, POLICY).tolist() == [False, True, False]
+    assert has_no_time(none, shut).tolist() == [False] * 3
+    assert has_no_share(shares(0), POLICY)[:, 0].tolist() == [False, True, False]
 
 
 def test_share_of_nothing_admits_nothing_and_keeps_a_debt() -> None:
     for before, after in ((5 * MICRO, -1), (-5 * MICRO, -5 * MICRO)):
-        assert refill_share(held(before), POLICY, shares(0), now_ms=10**6).balance_micro[GOLD, 0] == after
+        assert held(before, 0).refilled(POLICY, now_ms=10**6).balance_micro[GOLD, 0] == after
 
 
 @pytest.mark.slow
