@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, UNLIMITED, CompiledPolicy
 from spark_throttle.testing.oracle.decider import Decider
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
@@ -39,6 +39,9 @@ MESSAGE_RATES = st.sampled_from((1_000, 7_000, 30_000))
 BYTE_RATES = st.sampled_from((300_000, 1_000_000, 2**30 + 1))
 WEIGHTS = st.lists(st.sampled_from((1, 1, 2, 3, 7)), min_size=len(NAMES), max_size=len(NAMES))
 GROUP_WEIGHTS = st.sampled_from((1, 5))
+LARGEST_MICRO = MAX_BURST_TOKENS * MICRO
+"""A burst that no tokens of a batch exceed."""
+
 BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4_000)), min_size=1, max_size=5)
 """Tokens that each batch begins with: messages and bytes."""
 
@@ -51,7 +54,7 @@ def service_by_batch(
 ) -> list[list[Fraction]]:
     """Return, after each batch, the dominant virtual time that every flow was served, all being backlogged."""
     policy = make_policy(
-        groups={"gold": Limit(rates, (MICRO, MICRO), weight=group_weight)},
+        groups={"gold": Limit(rates, (LARGEST_MICRO, LARGEST_MICRO), weight=group_weight)},
         namespaces={
             name: Namespace(limit(weight=weight), group="gold") for name, weight in zip(NAMES, weights, strict=True)
         },
@@ -175,11 +178,11 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
     batches: list[int],
 ) -> None:
     """The job's limit on bytes, or a tenant's over two groups, is short for ever; no group is, whatever it limits."""
-    limited = Limit((UNLIMITED, 50_000), (0, MICRO))
+    limited = Limit((UNLIMITED, 50_000), (0, LARGEST_MICRO))
     groups = {
         name: Limit(
             (UNLIMITED if limits_of == "bytes" else 90_000, UNLIMITED if limits_of == "messages" else rate),
-            (0 if limits_of == "bytes" else MICRO, 0 if limits_of == "messages" else MICRO),
+            (0 if limits_of == "bytes" else LARGEST_MICRO, 0 if limits_of == "messages" else LARGEST_MICRO),
             weight=weight,
         )
         for name, limits_of, rate, weight in zip("ab", limits, group_rates, group_weights, strict=True)
@@ -214,7 +217,7 @@ def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: in
     """A flow that joins takes turns from then on, as if the others had not been served before."""
     rates = (rate, UNLIMITED)
     policy = make_policy(
-        groups={"gold": Limit(rates, (MICRO, 0))},
+        groups={"gold": Limit(rates, (LARGEST_MICRO, 0))},
         namespaces={name: Namespace(limit(weight=w), group="gold") for name, w in zip(NAMES, weights, strict=True)},
     )
     first, joins = NAMES[:2]
@@ -222,6 +225,7 @@ def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: in
     decider.batch(0, [(first, 1)] * 64, {"gold": (alone, 0)})
     decider.batch(1, [(joins, 1)] * 64, {"gold": (shared, 0)})
     served = decider.admitted()
+    assert sum(served.values()) == shared + 1
     service = [dominant([served[name], 0], rates, weight) for name, weight in zip(NAMES[:2], weights[:2], strict=True)]
     largest = [dominant([1, 0], rates, weight) for weight in weights[:2]]
     assert abs(service[0] - service[1]) <= sum(largest) + 4

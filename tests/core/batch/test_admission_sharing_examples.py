@@ -100,7 +100,7 @@ def test_dominant_dimension_is_what_is_shared(engine: Engine) -> None:
 
 
 def test_clock_of_the_resource_that_a_flow_did_not_use_is_remembered_for_two_seconds(engine: Engine) -> None:
-    quota = limit(messages_per_second=10, bytes_per_second=10_000)
+    quota = limit(messages_per_second=10, bytes_per_second=10_000, burst_seconds=100)
     decider = Decider(engine, make_policy(groups={"gold": quota}, default=Namespace(group="gold")))
     small, large = [("a", 1)] * 100, [("b", 10_000)] * 10
     later = [("a", 10_000)] * 9 + [("b", 10_000)] * 9
