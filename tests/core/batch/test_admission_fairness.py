@@ -203,7 +203,7 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
         ((UNLIMITED, 50_000), weight * group_weights["ab".index(group)])
         for group, weight in zip(of_group, weights, strict=True)
     ]
-    plenty = dict.fromkeys(("", "acme", "a", "b"), (10**9, 10**9))
+    plenty = dict.fromkeys(("", "acme", "a", "b"), (1e9, 1e9))
     scope = "" if short == "job" else "acme"
     history = service_under(policy, rows, tags, [plenty | {scope: (0, n)} for n in batches])
     largest = [dominant([0, max(own)], *of) for own, of in zip(sizes, tags, strict=True)]

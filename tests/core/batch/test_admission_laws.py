@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from itertools import combinations_with_replacement, pairwise
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -88,23 +89,26 @@ def l1_usage_accounts_for_every_row(batches: list[PlayedBatch]) -> None:
                 assert usage.admitted[i][d] + usage.rejected[i][d] + usage.waiting[i][d] == found
 
 
+Key: TypeAlias = str | tuple[int, int]
+"""A namespace, or a shared scope since a step that gave it tokens."""
+
+
 def l2_no_scope_passes_its_limit(batches: list[PlayedBatch]) -> None:
     """Admitted between any two batch times: at most the burst, the refill, and one message.
 
     Tokens that a step gives to the shared scopes begin their times anew.
     """
-    admitted: dict[str | tuple[int, int], list[tuple[int, list[DecidedRow]]]] = defaultdict(list)
-    limits_of: dict[str | tuple[int, int], ScopeLimits] = {}
+    admitted: dict[Key, list[tuple[int, list[DecidedRow]]]] = defaultdict(list)
+    limits_of: dict[Key, ScopeLimits] = {}
     given = 0
     for batch in batches:
         given += batch.step.shared_micro is not None
-        of_batch: dict[str | tuple[int, int], list[DecidedRow]] = defaultdict(list)
+        of_batch: dict[Key, list[DecidedRow]] = defaultdict(list)
         for row in batch.rows:
             if row.is_admitted:
                 rules = rules_of(batch.step.policy, row.namespace)
-                for key, limits in (
-                    (row.namespace, rules.limits), *(((given, scope.index), scope) for scope in rules.shared)
-                ):  # fmt: skip
+                scopes: dict[Key, ScopeLimits] = {(given, scope.index): scope for scope in rules.shared}
+                for key, limits in ({row.namespace: rules.limits} | scopes).items():
                     limits_of[key] = limits
                     of_batch[key].append(row)
         for key, rows in of_batch.items():
