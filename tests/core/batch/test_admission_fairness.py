@@ -20,9 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Verdict
-from spark_throttle.core.state import DeciderState
+from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, UNLIMITED, CompiledPolicy
+from spark_throttle.testing.oracle.decider import Decider
 from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
 from spark_throttle.testing.oracle.worlds import (
@@ -30,8 +29,6 @@ from spark_throttle.testing.oracle.worlds import (
     Namespace,
     Tenant,
     limit,
-    make_arrivals,
-    make_grants,
     make_policy,
 )
 
@@ -42,8 +39,11 @@ MESSAGE_RATES = st.sampled_from((1_000, 7_000, 30_000))
 BYTE_RATES = st.sampled_from((300_000, 1_000_000, 2**30 + 1))
 WEIGHTS = st.lists(st.sampled_from((1, 1, 2, 3, 7)), min_size=len(NAMES), max_size=len(NAMES))
 GROUP_WEIGHTS = st.sampled_from((1, 5))
+LARGEST_MICRO = MAX_BURST_TOKENS * MICRO
+"""A burst that no tokens of a batch exceed."""
+
 BATCHES = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4_000)), min_size=1, max_size=5)
-"""Tokens granted to each batch: messages and bytes."""
+"""Tokens that each batch begins with: messages and bytes."""
 
 Sizes = list[list[int]]
 """The sizes of each flow's messages, which repeat."""
@@ -54,53 +54,41 @@ def service_by_batch(
 ) -> list[list[Fraction]]:
     """Return, after each batch, the dominant virtual time that every flow was served, all being backlogged."""
     policy = make_policy(
-        groups={"gold": Limit(rates, (MICRO, MICRO), weight=group_weight)},
+        groups={"gold": Limit(rates, (LARGEST_MICRO, LARGEST_MICRO), weight=group_weight)},
         namespaces={
             name: Namespace(limit(weight=weight), group="gold") for name, weight in zip(NAMES, weights, strict=True)
         },
     )
-    # A batch can admit one message more than it grants, and bytes are admitted in messages of at least 100.
+    # A batch can admit one message more than there are tokens, and bytes are admitted in messages of at least 100.
     backlog = sum(messages + in_bytes // 100 + 2 for messages, in_bytes in batches)
     rows = [
         (name, sizes_of[i % len(sizes_of)]) for i in range(backlog) for name, sizes_of in zip(NAMES, sizes, strict=True)
     ]
     tags = [(rates, weight) for weight in weights]
-    epochs = [[(0, 0), (messages * MICRO, in_bytes * MICRO)] for messages, in_bytes in batches]
-    return service_under(policy, rows, tags, epochs)
+    return service_under(policy, rows, tags, [{"gold": tokens} for tokens in batches])
 
 
 def service_under(
     policy: CompiledPolicy,
     rows: list[tuple[str, int]],
     tags: list[tuple[tuple[int, int], int]],
-    epochs: list[list[tuple[int, int]]],
+    batches: list[dict[str, tuple[float, float]]],
 ) -> list[list[Fraction]]:
     """Return, after each batch, the virtual time that every flow was served, by the rates and weights of `tags`.
 
-    All `rows` come with the first batch, and no flow may run out of them; `epochs` has the balances of all scopes.
+    All `rows` come with the first batch, and no flow may run out of them; `batches` has the tokens of shared scopes.
     """
-    arrivals = make_arrivals(rows)
     served = {name: [0, 0] for name in NAMES}
-    state = DeciderState.initial(len(policy.shared))
+    decider = Decider("kernel", policy)
     history = [[Fraction(0)] * len(NAMES)]
-    for epoch, balances in enumerate(epochs, start=1):
-        grants = make_grants(balances, [(0, 0)] * len(balances), epoch=epoch, as_of_ms=epoch)
-        waiting = waiting_rows(state) + (rows if epoch == 1 else [])
-        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
-        plan = plan_admission(state, arrivals, policy, now_ms=epoch, shards=1)
-        for (name, size_bytes), verdict in zip(waiting, plan.decisions.verdict, strict=True):
-            if verdict == Verdict.ADMIT:
-                served[name][0] += 1
-                served[name][1] += size_bytes
-        state, arrivals = plan.state, make_arrivals([])
-        assert {name for name, _ in waiting_rows(state)} == set(NAMES), "every flow must stay backlogged"
+    for at_ms, tokens in enumerate(batches):
+        decider.batch(at_ms, [] if at_ms else rows, tokens)
+        for name, usage in decider.plan.usage.items():
+            for d in DIMENSIONS:
+                served[name][d] += usage.admitted[d]
+        assert {row.namespace for row in decider.plan.state.queue} == set(NAMES), "every flow must stay backlogged"
         history.append([dominant(served[name], *of) for name, of in zip(NAMES, tags, strict=True)])
     return history
-
-
-def waiting_rows(state: DeciderState) -> list[tuple[str, int]]:
-    names = state.flows.names.to_pylist()
-    return [(names[flow], size) for flow, size in zip(state.queue.flow, state.queue.size_bytes.tolist(), strict=True)]
 
 
 def dominant(tokens: list[int], rates: tuple[int, int], weight: int) -> Fraction:
@@ -190,11 +178,11 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
     batches: list[int],
 ) -> None:
     """The job's limit on bytes, or a tenant's over two groups, is short for ever; no group is, whatever it limits."""
-    limited = Limit((UNLIMITED, 50_000), (0, MICRO))
+    limited = Limit((UNLIMITED, 50_000), (0, LARGEST_MICRO))
     groups = {
         name: Limit(
             (UNLIMITED if limits_of == "bytes" else 90_000, UNLIMITED if limits_of == "messages" else rate),
-            (0 if limits_of == "bytes" else MICRO, 0 if limits_of == "messages" else MICRO),
+            (0 if limits_of == "bytes" else LARGEST_MICRO, 0 if limits_of == "messages" else LARGEST_MICRO),
             weight=weight,
         )
         for name, limits_of, rate, weight in zip("ab", limits, group_rates, group_weights, strict=True)
@@ -215,9 +203,9 @@ def test_l3_namespaces_of_groups_that_share_a_short_scope_are_served_by_weight_a
         ((UNLIMITED, 50_000), weight * group_weights["ab".index(group)])
         for group, weight in zip(of_group, weights, strict=True)
     ]
-    plenty = (10**9 * MICRO, 10**9 * MICRO)
-    epochs = [[(0, n * MICRO) if short == "job" else plenty, (0, n * MICRO), plenty, plenty] for n in batches]
-    history = service_under(policy, rows, tags, epochs)
+    plenty = dict.fromkeys(("", "acme", "a", "b"), (1e9, 1e9))
+    scope = "" if short == "job" else "acme"
+    history = service_under(policy, rows, tags, [plenty | {scope: (0, n)} for n in batches])
     largest = [dominant([0, max(own)], *of) for own, of in zip(sizes, tags, strict=True)]
     assert_fair(history, largest, group_weight=max(group_weights))
 
@@ -229,22 +217,15 @@ def test_l3_who_was_idle_gets_no_credit(rate: int, weights: list[int], alone: in
     """A flow that joins takes turns from then on, as if the others had not been served before."""
     rates = (rate, UNLIMITED)
     policy = make_policy(
-        groups={"gold": Limit(rates, (MICRO, 0))},
+        groups={"gold": Limit(rates, (LARGEST_MICRO, 0))},
         namespaces={name: Namespace(limit(weight=w), group="gold") for name, w in zip(NAMES, weights, strict=True)},
     )
     first, joins = NAMES[:2]
-    state = DeciderState.initial(2)
-    served = {first: 0, joins: 0}
-    for epoch, (messages, new) in enumerate(((alone, first), (shared, joins)), start=1):
-        grants = make_grants([(0, 0), (messages * MICRO, 0)], [(0, 0)] * 2, epoch=epoch, as_of_ms=epoch)
-        rows = [(new, 1)] * 64
-        waiting = waiting_rows(state) + rows
-        state = DeciderState(state.advanced_to_ms, state.flows, state.queue, grants)
-        plan = plan_admission(state, make_arrivals(rows), policy, now_ms=epoch, shards=1)
-        served = dict.fromkeys(served, 0)
-        for (name, _), verdict in zip(waiting, plan.decisions.verdict, strict=True):
-            served[name] += verdict == Verdict.ADMIT
-        state = plan.state
-    service = [dominant([served[name], 0], rates, weight) for name, weight in zip(served, weights[:2], strict=True)]
+    decider = Decider("kernel", policy)
+    decider.batch(0, [(first, 1)] * 64, {"gold": (alone, 0)})
+    decider.batch(1, [(joins, 1)] * 64, {"gold": (shared, 0)})
+    served = decider.admitted()
+    assert sum(served.values()) == shared + 1
+    service = [dominant([served[name], 0], rates, weight) for name, weight in zip(NAMES[:2], weights[:2], strict=True)]
     largest = [dominant([1, 0], rates, weight) for weight in weights[:2]]
     assert abs(service[0] - service[1]) <= sum(largest) + 4

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +21,14 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.batch.reasons import TIME
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Dimension, Level, OnExcess, Verdict
-from spark_throttle.core.state import DeciderState, Flows, Queue
+from spark_throttle.core.codec import StoredState, pack_state
+from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
+from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, rules_of
-from spark_throttle.testing.oracle.reference_state import in_force
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, rules_of
+from spark_throttle.testing.oracle.reference_state import ScopeMemory
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import make_arrivals
 
@@ -87,47 +89,39 @@ def l1_usage_accounts_for_every_row(batches: list[PlayedBatch]) -> None:
                 assert usage.admitted[i][d] + usage.rejected[i][d] + usage.waiting[i][d] == found
 
 
-def l2_namespace_never_passes_its_limit(batches: list[PlayedBatch]) -> None:
-    """Admitted between any two batch times: at most the burst, the refill, and one message."""
-    admitted: dict[str, list[tuple[int, list[DecidedRow]]]] = defaultdict(list)
-    for batch in batches:
-        for name, rows in by_flow([row for row in batch.rows if row.is_admitted]).items():
-            admitted[name].append((batch.step.now_ms, rows))
-    policy = batches[0].step.policy
-    for name, served in admitted.items():
-        limits = rules_of(policy, name).limits
-        for d in limits.limited_dimensions:
-            for first in range(len(served)):
-                for last in range(first, len(served)):
-                    elapsed_ms = served[last][0] - served[first][0]
-                    tokens = [row.tokens[d] for _, rows in served[first : last + 1] for row in rows]
-                    room_micro = limits.burst_micro[d] + limits.rate_micro_per_ms[d] * elapsed_ms
-                    assert limits.rate_micro_per_ms[d] > 0
-                    assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
+Key: TypeAlias = str | tuple[int, int]
+"""A namespace, or a shared scope since a step that gave it tokens."""
 
 
-def l2_shard_never_passes_its_grant(batches: list[PlayedBatch]) -> None:
-    """Admitted of a shared scope in one epoch: at most the grant, its growth, and one message."""
-    policy = batches[0].step.policy
-    spent: dict[tuple[int, int], list[int]] = {}
-    granted_by = batches[0].step.grants
+def l2_no_scope_passes_its_limit(batches: list[PlayedBatch]) -> None:
+    """Admitted between any two batch times: at most the burst, the refill, and one message.
+
+    Tokens that a step gives to the shared scopes begin their times anew.
+    """
+    admitted: dict[Key, list[tuple[int, list[DecidedRow]]]] = defaultdict(list)
+    limits_of: dict[Key, ScopeLimits] = {}
+    given = 0
     for batch in batches:
-        if batch.step.grants is not None:
-            granted_by, spent = batch.step.grants, {}
-        assert granted_by is not None
+        given += batch.step.shared_micro is not None
+        of_batch: dict[Key, list[DecidedRow]] = defaultdict(list)
         for row in batch.rows:
-            if not row.is_admitted:
-                continue
-            for scope in rules_of(policy, row.namespace).shared:
-                for d in scope.limited_dimensions:
-                    spent.setdefault((scope.index, d), []).append(row.tokens[d])
-        elapsed_ms = max(0, batch.step.now_ms - granted_by.as_of_ms)
-        for at, tokens in spent.items():
-            part = int(policy.shared.rate_micro_per_ms[at]) // batch.history.shards
-            growth_micro = min(part * elapsed_ms, int(granted_by.headroom_micro[at]))
-            room_micro = int(granted_by.balance_micro[at]) + growth_micro
-            assert room_micro >= 0
-            assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
+            if row.is_admitted:
+                rules = rules_of(batch.step.policy, row.namespace)
+                scopes: dict[Key, ScopeLimits] = {(given, scope.index): scope for scope in rules.shared}
+                for key, limits in ({row.namespace: rules.limits} | scopes).items():
+                    limits_of[key] = limits
+                    of_batch[key].append(row)
+        for key, rows in of_batch.items():
+            admitted[key].append((batch.step.now_ms, rows))
+    for key, served in admitted.items():
+        limits = limits_of[key]
+        for d in limits.limited_dimensions:
+            assert limits.rate_micro_per_ms[d] > 0
+            for first, last in combinations_with_replacement(range(len(served)), 2):
+                elapsed_ms = served[last][0] - served[first][0]
+                tokens = [row.tokens[d] for _, rows in served[first : last + 1] for row in rows]
+                room_micro = limits.burst_micro[d] + limits.rate_micro_per_ms[d] * elapsed_ms
+                assert sum(tokens) * MICRO <= room_micro + max(tokens) * MICRO
 
 
 @law
@@ -142,16 +136,14 @@ def test_every_law_holds_in_any_history(history: History, random: Random) -> Non
     l8_balances_fall_by_exactly_what_is_admitted(batches)
     what_is_remembered_is_worth_remembering(batches)
     l6_a_plan_is_a_function_of_its_arguments(batches)
-    flow_reports_a_time_to_leave_only_if_it_waits(batches)
+    l4_a_row_is_due_later_and_only_if_it_waits(batches)
     the_order_of_the_tables_decides_nothing(batches, random)
 
 
 @law
 @given(histories(on_excess=ENFORCED, monotone=True, one_policy=True))
-def test_l2_no_limit_and_no_grant_is_passed(history: History) -> None:
-    batches = list(history.play())
-    l2_namespace_never_passes_its_limit(batches)
-    l2_shard_never_passes_its_grant(batches)
+def test_l2_no_limit_is_passed(history: History) -> None:
+    l2_no_scope_passes_its_limit(list(history.play()))
 
 
 @law
@@ -159,23 +151,28 @@ def test_l2_no_limit_and_no_grant_is_passed(history: History) -> None:
 def test_l2_debt_is_at_most_one_message(history: History) -> None:
     for batch in history.play():
         largest = [max((row.tokens[d] for row in batch.rows if row.is_admitted), default=0) for d in DIMENSIONS]
-        flows = batch.plan.state.flows
-        before = dict(zip(batch.before.flows.names.to_pylist(), batch.before.flows.balance_micro.tolist(), strict=True))
-        for name, balance_micro in zip(flows.names.to_pylist(), flows.balance_micro.tolist(), strict=True):
-            for d in DIMENSIONS:
-                assert balance_micro[d] >= min(before.get(name, (0, 0))[d], -1, -largest[d] * MICRO)
+        owed_micro = np.minimum(-1, -np.array(largest) * MICRO)
+        flows, shared = batch.plan.state.flows, batch.plan.state.shared
+        assert (shared.balance_micro >= np.minimum(batch.before.shared.balance_micro, owed_micro)).all()
+        before = dict(zip(batch.before.flows.names.to_pylist(), batch.before.flows.balance_micro, strict=True))
+        for name, balance_micro in zip(flows.names.to_pylist(), flows.balance_micro, strict=True):
+            assert (balance_micro >= np.minimum(before.get(name, 0), owed_micro)).all()
+
+
+def owes(scope: ScopeMemory, limits: ScopeLimits) -> bool:
+    """Return whether any bucket of a shared scope is overdrawn: of messages, of bytes or of time."""
+    is_overdrawn = any(scope.balance_micro[d] < 0 for d in limits.limited_dimensions)
+    return is_overdrawn or (scope.time is not None and scope.time[2] < 0)
 
 
 def l4_a_shared_scope_that_holds_rows_is_used_up(batches: list[PlayedBatch]) -> None:
     for batch in batches:
-        grants = batch.plan.state.grants
-        rate_micro_per_ms = in_force(batch.step.policy, grants.time).shared.rate_micro_per_ms
+        shared = as_reference(batch.plan, batch.step.policy).state.shared
         for row in batch.rows:
             decision = row.decision
             if decision.level > Level.NAMESPACE and decision.reason == "quota":
-                dimension = Dimension.MESSAGES if decision.dimension == TIME else decision.dimension
-                assert rate_micro_per_ms[decision.scope, dimension] != UNLIMITED
-                assert grants.balance_micro[decision.scope, dimension] < 0
+                scopes = {scope.index: scope for scope in rules_of(batch.step.policy, row.namespace).shared}
+                assert owes(shared[decision.scope], scopes[decision.scope])
                 assert decision.throttle_time_ms > 0
 
 
@@ -185,21 +182,15 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
     """A row waits only while a scope of its is overdrawn, or a row of its flow is held by Pegasus' rules."""
     for batch in history.play():
         after = as_reference(batch.plan, batch.step.policy).state
-        time = batch.plan.state.grants.time
+        time = batch.plan.state.shared.time
         no_time = set() if time is None else set(time.names.filter(pa.array(time.own.balance_micro < 0)).to_pylist())
         for name, rows in by_flow(batch.rows).items():
             waiting = [row for row in rows if row.decision.verdict == Verdict.DELAY]
-            rules = rules_of(in_force(batch.step.policy, time), name)
-            if (
-                not waiting
-                or name in no_time
-                or rules.limits.is_shut_by_time
-                or any(row.decision.reason == "throttling" for row in waiting)
-            ):
-                continue
-            balances = [(rules.limits, after.flows[name].balance_micro)]
-            balances += [(scope, after.grants[scope.index].balance_micro) for scope in rules.shared]
-            assert any(balance[d] < 0 for limits, balance in balances for d in limits.limited_dimensions)
+            if waiting and name not in no_time and all(row.decision.reason != "throttling" for row in waiting):
+                rules = rules_of(batch.step.policy, name)
+                balance_micro = after.flows[name].balance_micro
+                is_overdrawn = any(balance_micro[d] < 0 for d in rules.limits.limited_dimensions)
+                assert is_overdrawn or any(owes(after.shared[scope.index], scope) for scope in rules.shared)
 
 
 def l5_admitted_rows_of_a_flow_come_first(batches: list[PlayedBatch]) -> None:
@@ -222,9 +213,9 @@ def assert_debited(after_micro: int, before_micro: int, debit_micro: int, burst_
 
 def l8_balances_fall_by_exactly_what_is_admitted(batches: list[PlayedBatch]) -> None:
     for batch in batches:
-        policy, now_ms = in_force(batch.step.policy, batch.before.grants.time), batch.step.now_ms
+        policy, now_ms = batch.step.policy, batch.step.now_ms
         admitted = [row for row in batch.rows if row.is_admitted]
-        grown = batch.before.grants.grown(policy, now_ms=now_ms, shards=batch.history.shards)
+        grown = batch.before.shared.refilled(policy, now_ms=now_ms)
         after = batch.plan.state
         flows = dict(zip(after.flows.names.to_pylist(), after.flows.balance_micro.tolist(), strict=True))
         remembered = batch.before.flows
@@ -238,7 +229,7 @@ def l8_balances_fall_by_exactly_what_is_admitted(batches: list[PlayedBatch]) -> 
                 if policy.shared.rate_micro_per_ms[index, d] != UNLIMITED:
                     debit = sum(row.tokens[d] for row in scope_rows[index]) * MICRO
                     assert_debited(
-                        int(after.grants.balance_micro[index, d]),
+                        int(after.shared.balance_micro[index, d]),
                         int(grown.balance_micro[index, d]),
                         debit,
                         int(policy.shared.burst_micro[index, d]),
@@ -278,24 +269,16 @@ def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
 def l6_a_plan_is_a_function_of_its_arguments(batches: list[PlayedBatch]) -> None:
     for batch in batches:
         before = state_bytes(batch.before)
-        again = plan_admission(
-            batch.before,
-            batch.step.arrivals,
-            batch.step.policy,
-            now_ms=batch.step.now_ms,
-            shards=batch.history.shards,
-            shard=batch.history.shard,
-        )
+        again = plan_admission(batch.before, batch.step.arrivals, batch.step.policy, now_ms=batch.step.now_ms)
         assert state_bytes(batch.before) == before, "the plan changed the state that it was given"
         assert state_bytes(again.state) == state_bytes(batch.plan.state)
         assert as_reference(again, batch.step.policy) == as_reference(batch.plan, batch.step.policy)
 
 
-def state_bytes(state: DeciderState) -> list[object]:
+def state_bytes(state: DeciderState) -> bytes:
     """Return all of `state`, byte for byte."""
-    tables = (state.flows, state.queue, state.grants)
-    columns = [getattr(table, name) for table in tables for name in table.__slots__]
-    return [column.tobytes() if isinstance(column, np.ndarray) else str(column) for column in columns]
+    nothing = np.zeros(0, dtype=np.int64)
+    return pack_state(StoredState(state, b"", [], nothing, nothing, PayingTime(0, 0)))
 
 
 def the_order_of_the_tables_decides_nothing(batches: list[PlayedBatch], random: Random) -> None:
@@ -309,14 +292,12 @@ def the_order_of_the_tables_decides_nothing(batches: list[PlayedBatch], random: 
             taken(batch.step.arrivals, arrival_order),
             batch.step.policy,
             now_ms=batch.step.now_ms,
-            shards=batch.history.shards,
-            shard=batch.history.shard,
         )
         ours, theirs = as_reference(plan, batch.step.policy), as_reference(batch.plan, batch.step.policy)
         rows = queue_order + [len(queue_order) + i for i in arrival_order]
         assert ours.decisions == [theirs.decisions[i] for i in rows]
         assert ours.state.flows == theirs.state.flows
-        assert ours.state.grants == theirs.state.grants
+        assert ours.state.shared == theirs.state.shared
         assert ours.usage == theirs.usage
 
 
@@ -340,70 +321,31 @@ def taken(arrivals: Arrivals, order: list[int]) -> Arrivals:
 
 
 def reordered(state: DeciderState, flow_order: list[int], queue_order: list[int]) -> DeciderState:
-    flows, queue = state.flows, state.queue
-    new_position = np.argsort(np.array(flow_order, dtype=np.int64))
-    index = np.array(flow_order, dtype=np.int64)
-    rows = np.array(queue_order, dtype=np.int64)
-    return DeciderState(
-        state.advanced_to_ms,
-        Flows(
-            flows.names.take(pa.array(flow_order, pa.int64())),
-            flows.balance_micro[index],
-            flows.lead_vt[index],
-            flows.window_second[index],
-            flows.window_units[index],
-        ),
-        Queue(
-            new_position[queue.flow[rows]],
-            queue.size_bytes[rows],
-            queue.arrival_ms[rows],
-            queue.release_ms[rows],
-            None if queue.is_deferred is None else queue.is_deferred[rows],
-        ),
-        state.grants,
-    )
+    queue = state.queue
+    flow_at, rows = (np.array(order, dtype=np.int64) for order in (flow_order, queue_order))
+    columns = np.argsort(flow_at)[queue.flow], queue.size_bytes, queue.arrival_ms, queue.release_ms
+    return replace(state, flows=state.flows.take(flow_at), queue=Queue(*(column[rows] for column in columns)))
+
+
+def l4_a_row_is_due_later_and_only_if_it_waits(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
+        usage = batch.plan.usage
+        assert batch.step.now_ms < usage.due_with_quotas_ms <= usage.due_ms <= NEVER_MS
+        assert len(batch.plan.state.queue) or usage.due_with_quotas_ms == NEVER_MS
 
 
 @law
-@given(histories(monotone=True, one_policy=True), st.integers(0, 10_000_000))
-def test_l4_nothing_expires_or_leaves_before_the_times_that_are_reported(history: History, early_ms: int) -> None:
-    *_, last = history.play()
-    state, step, usage = last.plan.state, last.step, last.plan.usage
-    assume(len(state.queue))
-    assert usage.expires_ms > step.now_ms
-    at_ms = min(step.now_ms + early_ms, usage.expires_ms - 1)
-    plan = plan_admission(state, make_arrivals([]), step.policy, now_ms=at_ms, shards=history.shards)
-    assert (plan.decisions.verdict != Verdict.REJECT).all()
-    leaving = state.queue.flow[plan.decisions.verdict == Verdict.ADMIT]
-    names = state.flows.names.to_pylist()
-    assert all(reported_leaves_ms(last)[names[flow]] <= at_ms for flow in leaving.tolist())
-
-
-@law
-@given(histories(monotone=True, one_policy=True, on_excess=ENFORCED), st.data())
-def test_l4_first_row_leaves_at_the_time_that_is_reported_where_no_shared_scope_holds_it(
-    history: History, data: st.DataObject
+@given(histories(monotone=True, one_policy=True), st.integers(0, 10_000_000), st.booleans())
+def test_l4_first_row_leaves_or_expires_at_the_time_that_is_reported_and_not_sooner(
+    history: History, early_ms: int, has_quotas: bool
 ) -> None:
     *_, last = history.play()
-    state, shared = last.plan.state, last.step.policy.shared
-    leaves_ms = {name: at_ms for name, at_ms in reported_leaves_ms(last).items() if at_ms < NEVER_MS}
-    assume(leaves_ms)
-    name = data.draw(st.sampled_from(sorted(leaves_ms)))
-    at_ms = max(leaves_ms[name], last.step.now_ms)
-    assume(at_ms < last.plan.usage.expires_ms)
-    free = replace(last.step.policy, shared=replace(shared, on_excess=np.full_like(shared.on_excess, OnExcess.OBSERVE)))
-    plan = plan_admission(state, make_arrivals([]), free, now_ms=at_ms, shards=history.shards)
-    of_flow = plan.decisions.verdict[state.queue.flow == state.flows.names.to_pylist().index(name)]
-    assert of_flow[0] == Verdict.ADMIT
-
-
-def flow_reports_a_time_to_leave_only_if_it_waits(batches: list[PlayedBatch]) -> None:
-    for batch in batches:
-        waits = dict(zip(batch.plan.usage.names.to_pylist(), batch.plan.usage.waiting[:, 0].tolist(), strict=True))
-        assert all(at_ms == NEVER_MS for name, at_ms in reported_leaves_ms(batch).items() if not waits[name])
-
-
-def reported_leaves_ms(batch: PlayedBatch) -> dict[str, int]:
-    usage = batch.plan.usage
-    assert usage.leaves_ms is not None
-    return dict(zip(usage.names.to_pylist(), usage.leaves_ms.tolist(), strict=True))
+    state, policy, usage, now_ms = last.plan.state, last.step.policy, last.plan.usage, last.step.now_ms
+    due_ms, share = usage.due_ms, state.shared.share_micro_per_ms
+    if has_quotas and share is not None:
+        due_ms, share = usage.due_with_quotas_ms, np.where(share == 0, policy.shared.rate_micro_per_ms, share)
+        state = replace(state, shared=replace(state.shared, share_micro_per_ms=share))
+    assume(len(state.queue))
+    for at_ms in {min(now_ms + early_ms, due_ms - 1), due_ms} - {NEVER_MS}:
+        plan = plan_admission(state, make_arrivals([]), policy, now_ms=at_ms)
+        assert (plan.decisions.verdict != Verdict.DELAY).any() == (at_ms == due_ms)

@@ -13,20 +13,21 @@ from hypothesis import strategies as st
 from spark_throttle.core.batch import arrivals, flow_plan
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.codec import StoredShard, pack_shard, pack_usage
+from spark_throttle.core.codec import StoredState, pack_state, pack_usage
 from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.history import History
 from spark_throttle.testing.oracle.strategies import histories
-from spark_throttle.testing.oracle.worlds import Namespace, granted, limit, make_arrivals, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy, with_tokens
 
 
 def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
     """Return all of a plan, byte for byte."""
     rows = np.arange(len(plan.state.queue))
-    block = pack_shard(StoredShard(plan.state, b"", [b""][: len(rows)], rows * 0, rows))
+    block = pack_state(StoredState(plan.state, b"", [b""][: len(rows)], rows * 0, rows, PayingTime(0, 0)))
     d = plan.decisions
     columns = (d.verdict, d.reason, d.level, d.dimension, d.scope, d.throttle_time_ms)
     return block, pack_usage(plan.usage), [column.tolist() for column in columns]
@@ -39,7 +40,7 @@ def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> No
     state, policy = history.initial_state(), history.steps[0].policy
     for step in history.steps:
         state, policy = step.before(state, policy), step.policy
-        arguments: dict[str, Any] = {"now_ms": step.now_ms, "shards": history.shards, "shard": history.shard}
+        arguments: dict[str, Any] = {"now_ms": step.now_ms}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(flow_plan, "_outcome_if_all_fits", lambda *_, **__: None)
             try:
@@ -60,12 +61,12 @@ def test_rows_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch, o
     monkeypatch.setattr(Layout, "of", refuse)
     quota = limit(messages_per_second=3, bytes_per_second=30, on_excess=on_excess)
     policy = make_policy(job=quota, default=Namespace(quota))
-    state = granted(DeciderState.initial(1), policy, {"": (2, 20)}, now_ms=1_000)
+    state = with_tokens(DeciderState.initial(policy, now_ms=1_000), policy, {"": (2, 20)})
     rows = [("a", 10), ("b", 5), ("a", 5)]
-    plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=1)
+    plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000)
     assert plan.usage.admitted.tolist() == [[2, 15], [1, 5]]
     with pytest.raises(AssertionError):
-        plan_admission(state, make_arrivals([*rows, ("a", 1)]), policy, now_ms=1_000, shards=1)
+        plan_admission(state, make_arrivals([*rows, ("a", 1)]), policy, now_ms=1_000)
 
 
 @pytest.mark.parametrize("spoilt", [(None, 1), ("", 1), ("x" * 1_025, 1), ("a", None), ("a", -1), ("a", 2**36 + 1)])

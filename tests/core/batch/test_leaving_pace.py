@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.leaving_pace import FREE_MICRO_PER_MS
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Window, granted, limit, make_arrivals, make_policy
+from spark_throttle.testing.oracle.worlds import (
+    Limit,
+    Namespace,
+    Window,
+    limit,
+    make_arrivals,
+    make_policy,
+    with_tokens,
+)
 
 MICRO_PER_MS = 1_000
 """The pace of one message per second."""
 
 
-def planned(policy: CompiledPolicy, rows: Sequence[tuple[str, int]], *, shards: int = 1) -> AdmissionPlan:
-    """Return the plan of a first batch in which no shared scope has any tokens."""
-    state = granted(DeciderState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
-    return plan_admission(state, make_arrivals(rows), policy, now_ms=1_000, shards=shards)
+def planned(
+    policy: CompiledPolicy,
+    rows: Sequence[tuple[str, int]],
+    *,
+    share_micro_per_ms: Int64s | None = None,
+    tokens: dict[str, tuple[float, float]] | None = None,
+) -> AdmissionPlan:
+    """Return the plan of a first batch in which shared scopes have `tokens`, or none."""
+    state = DeciderState.initial(policy, share_micro_per_ms, now_ms=1_000)
+    return plan_admission(with_tokens(state, policy, tokens or {}), make_arrivals(rows), policy, now_ms=1_000)
 
 
 def per_second(plan: AdmissionPlan) -> dict[str, float]:
@@ -42,12 +55,16 @@ def test_namespace_leaves_at_its_own_rate() -> None:
     assert per_second(plan) == {"a/fast": 50, "a/slow": 2, "a/shut": 0}
 
 
-@pytest.mark.parametrize(("shards", "group"), [(1, 8), (4, 2)])
-def test_namespaces_of_a_group_divide_its_rate_by_weight(shards: int, group: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "together"), [(None, 8), (2_000, 2), (0, 8)], ids=["no other job", "share", "unleased"]
+)
+def test_namespaces_of_a_group_divide_its_rate_by_weight(share: int | None, together: int) -> None:
+    """A job that has no share yet divides the quota itself."""
     light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
     policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
-    plan = planned(policy, [("a/x", 1), ("a/y", 1)] * 5, shards=shards)
-    assert per_second(plan) == {"a/x": group / 4, "a/y": group * 3 / 4}
+    shares = None if share is None else np.array([[UNLIMITED, UNLIMITED], [share, UNLIMITED]])
+    plan = planned(policy, [("a/x", 1), ("a/y", 1)] * 5, share_micro_per_ms=shares)
+    assert per_second(plan) == {"a/x": together / 4, "a/y": together * 3 / 4}
 
 
 @pytest.mark.parametrize(("group", "namespaces"), [(0, 2), (1, 2_000)])
@@ -59,26 +76,13 @@ def test_namespaces_of_a_group_that_lets_hardly_anything_pass_wait_for_it_togeth
     assert per_second(plan) == {f"a/{number}": 0.001 for number in range(namespaces)}
 
 
-def test_namespaces_of_a_job_that_has_no_share_yet_divide_the_quota_itself() -> None:
-    light, heavy = Namespace(Limit(), "gold"), Namespace(limit(weight=3), "gold")
-    policy = make_policy(groups={"gold": limit(messages_per_second=8)}, namespaces={"a/x": light, "a/y": heavy})
-    state = granted(DeciderState.initial(len(policy.shared)), policy, {"": (0, 0)}, now_ms=1_000)
-    share_micro_per_ms = np.where(policy.shared.is_limited, 0, policy.shared.rate_micro_per_ms)
-    state = replace(state, grants=replace(state.grants, share_micro_per_ms=share_micro_per_ms))
-    plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
-    assert per_second(plan) == {"a/x": 2, "a/y": 6}
-
-
 def test_namespaces_that_the_job_stopped_divide_its_rate_by_their_weights_times_their_groups() -> None:
     policy = make_policy(
         job=limit(messages_per_second=10),
         groups={"gold": limit(messages_per_second=1_000, weight=4), "iron": limit(messages_per_second=1_000)},
         namespaces={"a/x": Namespace(Limit(), "gold"), "a/y": Namespace(Limit(), "iron")},
     )
-    state = granted(
-        DeciderState.initial(len(policy.shared)), policy, {"gold": (100, 100), "iron": (100, 100)}, now_ms=1_000
-    )
-    plan = plan_admission(state, make_arrivals([("a/x", 1), ("a/y", 1)] * 5), policy, now_ms=1_000, shards=1)
+    plan = planned(policy, [("a/x", 1), ("a/y", 1)] * 5, tokens={"gold": (100, 100), "iron": (100, 100)})
     assert per_second(plan) == {"a/x": 8, "a/y": 2}
 
 
@@ -108,7 +112,7 @@ def test_rows_that_only_a_release_time_holds_leave_before_all_others() -> None:
 def test_pace_is_that_of_the_namespaces_of_which_rows_joined() -> None:
     policy = make_policy(default=Namespace(limit(messages_per_second=1)))
     first = planned(policy, [("a/x", 1)] * 4)
-    second = plan_admission(first.state, make_arrivals([("a/y", 1)] * 4), policy, now_ms=1_001, shards=1)
+    second = plan_admission(first.state, make_arrivals([("a/y", 1)] * 4), policy, now_ms=1_001)
     assert per_second(first) == {"a/x": 1}
     assert per_second(second) == {"a/x": 0, "a/y": 1}
 

@@ -28,9 +28,7 @@ Row = tuple[int, int]
 """Flow and size."""
 
 
-def ask(
-    old: list[Row], new: list[Row], messages: int, size_bytes: int, *, shards: int = 1, **bounds: Overflow
-) -> list[int]:
+def ask(old: list[Row], new: list[Row], messages: int, size_bytes: int, **bounds: Overflow) -> list[int]:
     """Return which rows find no room, counted from the first new one: those that waited already are negative."""
     rows = [*old, *new]
     candidates = Candidates(
@@ -43,7 +41,7 @@ def ask(
     )
     limits = QueueBounds(messages, size_bytes, None, bounds.get("on_overflow", Overflow.REJECT))
     waiting = WaitingRows(candidates.take(np.arange(len(rows))))
-    found = overflowing(waiting, candidates, NAMES, limits, now_ms=NOW_MS, shards=shards, shard=2)
+    found = overflowing(waiting, candidates, NAMES, limits, now_ms=NOW_MS)
     assert found.tolist() == sorted(found.tolist())
     return [at - len(old) for at in found.tolist()]
 
@@ -168,11 +166,6 @@ def test_namespace_of_large_rows_takes_its_part_of_the_bytes() -> None:
     assert ask([], new, 100, 1_000) == [2, 3]
 
 
-def test_bounds_are_divided_among_the_shards_and_are_at_least_one() -> None:
-    assert ask([], [(0, 1)] * 4, 9, 10**6, shards=4) == [2, 3]
-    assert ask([], [(0, 1)] * 2, 1, 10**6, shards=4) == [1]
-
-
 def test_who_filled_the_queue_first_makes_room_for_the_others() -> None:
     assert ask([(0, 1)] * 6, [(1, 1)], 6, 10**6) == [-1]
     assert ask([(0, 1)] * 6, [(1, 1)] * 6, 6, 10**6) == [-3, -2, -1, 3, 4, 5]
@@ -202,7 +195,7 @@ def test_rows_that_are_queued_are_cut_to_a_bound_that_shrank() -> None:
 
 
 def test_queue_that_may_not_overflow_says_what_it_would_hold() -> None:
-    with pytest.raises(QueueOverflowError, match="shard 2 would hold 3 delayed messages, over its bound of 2"):
+    with pytest.raises(QueueOverflowError, match="the queue would hold 3 delayed messages, over its bound of 2"):
         ask([(0, 1)] * 2, [(1, 1)], 2, 10**6, on_overflow=Overflow.FAIL)
 
 

@@ -1,4 +1,4 @@
-"""What a shard's report says of the rows that it rejected, and of the row that has waited longest."""
+"""What a report says of the rows that it rejected, and of the row that has waited longest."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ POLICY = make_policy(
 
 def test_rejected_rows_are_counted_by_reason_whatever_rejected_them() -> None:
     rows = [("acme/strict", 1)] * 4 + [("acme/shut", 1)] * 7 + [("", 1), ("acme/strict", -1)]
-    plan = plan_admission(DeciderState.initial(len(POLICY.shared)), make_arrivals(rows), POLICY, now_ms=1_000, shards=1)
+    plan = plan_admission(DeciderState.initial(POLICY), make_arrivals(rows), POLICY, now_ms=1_000)
     found = plan.usage.rejected_by_reason
-    assert found is not None
     counts = {reason: found[reason] for reason in Reason if found[reason]}
     # A burst of one, and one message on credit (KIP-599); five of seven rows fit into the queue.
     assert counts == {
@@ -31,9 +30,9 @@ def test_rejected_rows_are_counted_by_reason_whatever_rejected_them() -> None:
 
 
 def test_age_of_the_oldest_waiting_row_grows_until_it_expires() -> None:
-    state, ages = DeciderState.initial(len(POLICY.shared)), []
+    state, ages = DeciderState.initial(POLICY), []
     for now_ms, count in ((1_000, 2), (4_000, 1), (11_000, 0), (11_001, 0), (14_001, 0)):
-        plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms, shards=1)
+        plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms)
         state = plan.state
         ages.append(plan.usage.oldest_waiting_ms)
     assert ages == [0, 3_000, 10_000, 7_001, None]

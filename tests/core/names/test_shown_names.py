@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.names.sharding import shard_of
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
@@ -42,14 +39,6 @@ def test_names_that_differ_are_never_shown_alike(names: list[bytes]) -> None:
     found.validate(full=True)
     assert len(set(found.to_pylist())) == len(names) + 1
     assert shown(names_of([*names, None]).slice(1)).equals(found.slice(1))
-
-
-@pytest.mark.slow
-@given(st.lists(st.none() | NAMES, min_size=1), st.integers(1, 4_096), st.booleans())
-def test_shard_is_that_of_the_names_bytes(names: list[bytes | None], shards: int, is_chunked: bool) -> None:
-    column = names_of([b"before", *names]).slice(1)
-    expected = [zlib.crc32(name or b"") % shards for name in names]
-    assert shard_of(pa.chunked_array([column]) if is_chunked else column, shards).tolist() == expected
 
 
 def test_name_that_is_no_text_has_the_limits_of_its_tenant_its_glob_or_the_defaults() -> None:
