@@ -21,9 +21,9 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline, staged_pipeline
 from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.move import decider as staged_decider
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
-from spark_throttle.spark.move.decider import Decider
 from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
@@ -124,7 +124,7 @@ def install(root: Path, admitted: str, rejected: str) -> None:
         module.Decider = StoppableDecider  # type: ignore[attr-defined]
     pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
     staged_pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
-    staged_pipeline.Decider = StoppableDecider  # type: ignore[attr-defined]
+    staged_pipeline.Decider = StoppableStagedDecider  # type: ignore[attr-defined]
     staged_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
 
@@ -287,7 +287,7 @@ class StoppableStager(Stager):
             stop_at(ROWS_PACKED)
 
 
-class StoppableDecider(Decider):
+class StoppableStagedDecider(staged_decider.Decider):
     """Can stop in a file of places, and after its first frame."""
 
     def __call__(
@@ -296,7 +296,7 @@ class StoppableDecider(Decider):
         _make_files_stoppable()
         for frames in super().__call__(key, pieces, state):
             yield frames
-            stop_at(SHARD_DECIDED)
+            stop_at(DECIDED)
 
 
 class StoppableCut(Cut):
