@@ -1,4 +1,4 @@
-"""Progress in Spark's form counts the user's rows, from the reports of the shards."""
+"""Progress in Spark's form counts the user's rows, from the reports of the decider."""
 
 from __future__ import annotations
 

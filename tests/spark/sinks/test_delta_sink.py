@@ -70,11 +70,11 @@ class Sink:
     def run(self, number: int, admitted: Sequence[int], rejected: Sequence[int] = ()) -> list[TaskOutput]:
         """Write a batch of two tasks, and return what they say."""
         found = []
-        for shard in (0, 1):
+        for task in (0, 1):
             frames = [
-                *((FrameKind.ADMITTED, frame) for frame in frames_of(admitted[shard::2])),
-                *((FrameKind.REJECTED, frame) for frame in frames_of(rejected[shard::2])),
-                (FrameKind.USAGE, pack_usage(report({f"acme/{shard}": (number, 1, 0, 0)}))),
+                *((FrameKind.ADMITTED, frame) for frame in frames_of(admitted[task::2])),
+                *((FrameKind.REJECTED, frame) for frame in frames_of(rejected[task::2])),
+                (FrameKind.USAGE, pack_usage(report({f"acme/{task}": (number, 1, 0, 0)}))),
             ]
             found.append(self.task(frames))
         return found
