@@ -121,8 +121,8 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
         arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), arrays(data, scopes, 2),
-        *(data.draw(int64) for _ in range(3)), data.draw(st.none() | int64), tuple(arrays(data, 11).tolist()),
-        data.draw(st.none() | st.integers(0, 2**62)),
+        data.draw(int64), data.draw(int64), data.draw(int64), data.draw(st.none() | int64),
+        tuple(arrays(data, 11).tolist()), data.draw(st.none() | st.integers(0, 2**62)),
     )  # fmt: skip
     came_back(codec.pack_usage, codec.unpack_usage, report)
 
@@ -133,7 +133,7 @@ def test_epoch_comes_back_as_it_was(data: st.DataObject) -> None:
     scopes, as_of_ms = data.draw(st.integers(1, 4)), data.draw(int64)
     share = data.draw(st.sampled_from([None, arrays(data, scopes, 2)]))
     until = data.draw(st.sampled_from([None, arrays(data, scopes)]))
-    reading = ClockReading(*(data.draw(int64) for _ in range(3)), data.draw(names))
+    reading = ClockReading(data.draw(int64), data.draw(int64), data.draw(int64), data.draw(names))
     limits, time = message_limits(data, scopes), None
     if limits is not None:
         owned = ledger(data, as_of_ms, scopes, strings(data, data.draw(st.integers(0, 3))))

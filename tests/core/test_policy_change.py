@@ -192,7 +192,7 @@ def test_flows_that_move_to_a_faster_group_are_served_with_its_own(engine: Engin
 
 def test_weight_that_is_cut_keeps_a_lead_of_a_message(engine: Engine) -> None:
     def policy(weight: int) -> CompiledPolicy:
-        group = {"g": limit(messages_per_second=0.01)}
+        group = {"g": limit(messages_per_second=0.01, burst_seconds=10_000)}
         return make_policy(
             groups=group, namespaces={"a/x": Namespace(limit(weight=weight), "g")}, default=Namespace(group="g")
         )
@@ -226,7 +226,7 @@ def test_domain_whose_limit_goes_and_returns_forgets_who_was_ahead(engine: Engin
 @pytest.mark.parametrize("is_remembered", [False, True])
 def test_namespace_starts_full_in_each_dimension_that_gets_its_first_limit(engine: Engine, is_remembered: bool) -> None:
     """Remembered or not: a namespace that waits for its group, and one that has nothing to remember."""
-    groups = {"g": limit(messages_per_second=1)}
+    groups = {"g": limit(messages_per_second=1, burst_seconds=10_000)}
     unlimited = make_policy(groups=groups, namespaces={"a/x": Namespace(group="g")})
     decider = Decider(engine, unlimited)
     decider.batch(0, [("a/x", 1)] * (2 if is_remembered else 1), {"g": (0, 0)})

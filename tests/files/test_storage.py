@@ -250,13 +250,6 @@ def test_reports_of_a_later_run_of_a_batch_replace_those_that_were_put_away(dire
     assert [pack_usage(report) for report in read_reports(directory, after_batch=-1)[7]] == [second]
 
 
-def test_reports_that_an_older_release_put_away_are_read(directory: Directory) -> None:
-    directory.write("settled/000000000003", (Path(__file__).parent / "put_away_v1.bin").read_bytes())
-    bring_back(directory, from_batch=3)
-    (report,) = read_reports(directory, after_batch=-1)[3]
-    assert pack_usage(report) == pack_usage(usage_of_two())
-
-
 def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory) -> None:
     write_reports(directory, 3, [pack_usage(usage_of_two())])
     put_away(directory, before_batch=4)

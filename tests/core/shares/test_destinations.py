@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.quota import MICRO, CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.shares.destinations import WHOLE, DestinationRates, Told, rates_after
 from spark_throttle.policy.compile import compile_policy
@@ -105,16 +105,9 @@ def test_tasks_of_a_batch_are_told_the_latest_time() -> None:
     assert Told.together(parts).closed_until_ms == 9
 
 
-def test_unsent_rows_take_the_room_of_others() -> None:
-    rates = after(after(None), refused(WHOLE, unsent=150))
-    balance = np.array([[0, 0], [200 * MICRO, 7]])
-    assert rates.room_left(balance, policy()).tolist() == [[0, 0], [50 * MICRO, 7]]
-
-
 def test_nothing_is_admitted_while_unsent_calls_ask_whether_the_destination_is_back() -> None:
     rates = after(after(None), refused(WHOLE, accepted=0, unsent=1), elapsed_ms=9_000)
     assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9]
-    assert rates.room_left(np.array([[0, 0], [200 * MICRO, 7]]), policy())[1].tolist() == [0, 7]
 
 
 def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
