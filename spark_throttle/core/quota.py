@@ -264,9 +264,6 @@ class CompiledPolicy:
     destinations: Destinations | None = None
     """`None` if no resource group stands for a destination; the decider has none, for the rates in force reach it."""
 
-    group_is_by_namespace: Bools | None = None
-    """Shape (G,): whether all namespaces of a group compete alike, and not first its tenants; `None` if none is so."""
-
     @property
     def has_time(self) -> bool:
         """Whether any scope has a quota on processing time."""

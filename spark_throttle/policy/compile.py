@@ -103,9 +103,6 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
-        group_is_by_namespace=np.array(
-            [group.fair_between == "namespaces" for group in document.resource_groups.values()], dtype=np.bool_
-        ),
         destinations=_destinations(document, direction, 1 + len(tenants)),
     )
 

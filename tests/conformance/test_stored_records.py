@@ -85,7 +85,6 @@ POLICY: Final = replace(
         revision="0123456789abcdef",
     ),
     destinations=Destinations(np.array([3]), np.array([5_000]), np.array([2_500]), np.array([1])),
-    group_is_by_namespace=np.array([True]),
 )
 ROWS: Final = StoredRows(
     np.array([5, 2**62]), np.array([[1, 2], [3, 2**32 - 1]], np.uint32), np.array([[0, 255], [1, 2]], np.uint8),
