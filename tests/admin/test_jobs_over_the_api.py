@@ -79,7 +79,7 @@ def test_processing_time_is_shown_by_scope_and_names_what_holds_a_namespace(worl
         ("tenant", "acme"), ("job", "job"), ("tenant", "rival"),
     ]  # fmt: skip
     acme = time["scopes"][0]
-    assert (acme["request_percentage"], acme["used_percentage"], acme["throttle_ms"]) == (50, 180, 500)
+    assert (acme["request_percentage"], acme["used_percentage"], acme["throttle_ms"]) == (50, 180, 1_900)
     page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
     (held,) = {tuple(row["held_by"].values()) for row in page["namespaces"] if row["namespace"] == "acme/a"}
     assert held == ("tenant", "acme", "processing time", 3.6)

@@ -264,9 +264,9 @@ def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_proces
     assert value_of(text, "exempt_time_seconds_total", **of_job) == 0.09
     assert value_of(text, "unattributed_time_seconds_total", **of_job) == 0.012
     assert value_of(text, "request_percentage", **acme) == 50
-    # 500 ms less 700 ms, paid 500, less 700, paid 500, less 700: the debt is never more than the window's 500 ms.
-    assert value_of(text, "balance_time_seconds", **acme) == -0.375
-    assert value_of(text, "throttle_time_seconds", **acme) == 0.75
+    # 500 ms less 700 ms, paid 500, less 700, paid 500, less 700, paid 125.
+    assert value_of(text, "balance_time_seconds", **acme) == -0.475
+    assert value_of(text, "throttle_time_seconds", **acme) == 0.95
     assert value_of(text, "near_limit", **acme) == 1
     assert value_of(text, "request_percentage", job="ingest", level="resource_group", scope="gold") is None
 

@@ -191,9 +191,9 @@ def test_status_shows_processing_time_beside_its_quota_where_there_is_one(job: M
     job.batch({"acme/a": 4}, seconds=0.4)
     table = run("--level", "tenant").stdout
     assert "core time: exempt 0 %, of no namespace 1.25 %" in table
-    assert re.search(r"tenant +acme +50 % of a core .* 300 % +600 ms", table), table
+    assert re.search(r"tenant +acme +50 % of a core .* 300 % +1\.0 s", table), table
     (acme,) = [scope for scope in answer()["scopes"] if (scope["level"], scope["scope"]) == ("tenant", "acme")]
-    assert (acme["time"]["used_ns"], acme["time"]["throttle_ms"]) == (1_200_000_000, 600)
+    assert (acme["time"]["used_ns"], acme["time"]["throttle_ms"]) == (1_200_000_000, 1_000)
     assert answer()["time"]["unattributed_ns"] == 5_000_000
 
 

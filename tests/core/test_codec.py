@@ -121,7 +121,7 @@ def test_usage_comes_back_as_it_was(data: st.DataObject) -> None:
         data.draw(int64), data.draw(names), data.draw(int64), strings(data, n),
         arrays(data, n), arrays(data, n), arrays(data, n), arrays(data, n, 2), arrays(data, n, 2), arrays(data, n, 2),
         arrays(data, n, 2), arrays(data, n, 2), arrays(data, n), arrays(data, n), arrays(data, scopes, 2),
-        data.draw(int64), data.draw(int64), data.draw(int64), data.draw(st.none() | int64),
+        data.draw(int64), data.draw(int64), data.draw(int64), data.draw(int64),
         tuple(arrays(data, 11).tolist()), data.draw(st.none() | st.integers(0, 2**62)),
     )  # fmt: skip
     came_back(codec.pack_usage, codec.unpack_usage, report)
