@@ -1,0 +1,300 @@
+"""Which rows of a batch go, if several scopes on their way run short, and the leads that the batch leaves.
+
+Scopes are nodes of the fair tree that have tokens of their own. They are served from the narrowest to the widest: what
+a tenant's tokens let pass, in the tenant's fair order, is what its group may choose from, and so on to the job (`turns`
+for each). A scope that does not run short orders nothing. A tenant with nodes in several groups divides its tokens
+between them as if it were their parent. What one node could not use is given to the others in another round: after the
+batch no flow has an eligible row left all of whose scopes have a balance that is not negative.
+
+Afterwards every node is told what its children were really served, and its fluid ideal is served the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import ranges
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.turns import Contest, serve
+from spark_throttle.core.fair.water import covered
+from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.quota import Bools, Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """What the nodes of a tree remember from one batch to the next."""
+
+    leads: tuple[Int64s, ...]
+    """The leads of leaves, of tenants in groups, and of the job's children."""
+
+    tenant_leads: Int64s
+    """The leads of tenants' nodes among the nodes of the same tenant."""
+
+    held: tuple[Int64s, ...]
+    """Shape (leaves,) each, 0 or 1: whether the tenant's node holds the first row that no other holds; and whether the
+    child of the job does."""
+
+    @classmethod
+    def new(cls, tree: Tree) -> Standing:
+        """Return the standing of a tree that never ran short."""
+        sizes = [len(level) for level in tree.levels]
+        zeros = [np.zeros(n, dtype=np.int64) for n in [*sizes, sizes[1], sizes[0], sizes[0]]]
+        return cls(tuple(zeros[:3]), zeros[3], tuple(zeros[4:]))
+
+    @property
+    def above(self) -> tuple[Int64s, Int64s, Int64s]:
+        """How many first rows of each leaf the nodes of each level count as sent by their children."""
+        tenant, child = self.held
+        return tenant + child, child, np.zeros_like(child)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scopes:
+    """The scopes that are nodes of the tree; -1 stands for none."""
+
+    tenant: Int64s
+    """The scope of each tenant's node: one for all nodes of a tenant."""
+
+    child: Int64s
+    """The scope of each child of the job."""
+
+    job: Int64s
+    """Shape (1,)."""
+
+    room: Int64s
+    """Shape (resources, scopes): the most tokens that may go before a row, -1 where none may; large if unlimited."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a batch serves."""
+
+    count: Int64s
+    """The number of rows of each leaf that go."""
+
+    standing: Standing
+    room: Int64s
+    """The room left, by scope; negative where the scope is spent."""
+
+    rounds: int
+
+
+@dataclass(slots=True, eq=False)
+class _Round:
+    """One filling: how many rows of each leaf the scopes of each height let pass."""
+
+    passing: list[Int64s]
+    """After leaves' own limits, tenants, children of the job, and the job."""
+
+    held: tuple[Int64s, Int64s]
+
+
+def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> Outcome:
+    """Return which of the first `eligible` rows of each leaf go."""
+    done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
+    until = eligible
+    while True:
+        left = rows.behind(done) if rounds else rows
+        filled = _fill(tree, now, left, until - done, replace(scopes, room=np.maximum(room, -1)), tie)
+        count = filled.passing[3]
+        now = _advanced(tree, now, left, count, filled.held)
+        reached = [done + each for each in filled.passing]
+        passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
+        room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
+        done, rounds = done + count, rounds + 1
+        until = np.where(is_open_to(tree, scopes, room), eligible, done)
+        if not (done < until).any():
+            break
+    return Outcome(done, _settled(tree, standing, now, rows, passing, done, scopes), room, rounds)
+
+
+def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
+    """Return whether all scopes of each leaf have room."""
+    is_open = np.append((room >= 0).all(axis=0), True)
+    tenant = tree.levels[0].parent
+    child = tree.levels[1].parent[tenant]
+    return is_open[scopes.tenant][tenant] & is_open[scopes.child][child] & is_open[scopes.job[0]]
+
+
+def _used(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
+    used = np.zeros((len(tokens), scopes.room.shape[1] + 1), dtype=np.int64)
+    for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):
+        for to, taken in zip(used, tree.sums(tokens, height), strict=True):
+            np.add.at(to, scope, taken)
+    return used[:, :-1]
+
+
+def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
+    tenant_held, child_held = standing.held
+    passing = [eligible]
+    everything = standing.above[0]
+    lead0, lead1, lead2 = standing.leads
+    zero = np.zeros_like(eligible)
+    held_before = rows.work(zero, everything)
+    # Tenants: no row is held.
+    until, _ = _pass(
+        tree.upper(1), [lead0 - held_before], rows, eligible, [], tie, scopes.tenant, scopes.room, standing.tenant_leads
+    )
+    passing.append(until)
+    # Children of the job: what they hold themselves is not held.
+    lead_view = lead0 - held_before + rows.work(zero, tenant_held)
+    until, held = _pass(
+        tree.upper(2), [lead_view, lead1 - tree.sums(rows.work(zero, child_held), 1)], rows, until, [tenant_held], tie,
+        scopes.child, scopes.room,
+    )  # fmt: skip
+    passing.append(until)
+    by_child = held[0] if held else zero
+    until, held = _pass(
+        tree, [lead0, lead1, lead2], rows, until, [tenant_held, child_held], tie, scopes.job, scopes.room
+    )
+    passing.append(until)
+    if not held:
+        return _Round(passing, (by_child, zero))
+    # A node all of whose rows the job took holds the row that its group refused.
+    by_tenant, by_job = held
+    holds = tree.sums(by_tenant + by_job, 1) > 0
+    by_tenant = np.where(holds[tree.levels[0].parent], by_tenant, by_child)
+    return _Round(passing, (by_tenant, by_job))
+
+
+def _pass(
+    tree: Tree,
+    leads: list[Int64s],
+    rows: Rows,
+    until: Int64s,
+    held: list[Int64s],
+    tie: Int64s,
+    scope: Int64s,
+    room: Int64s,
+    tenant_leads: Int64s | None = None,
+) -> tuple[Int64s, list[Int64s]]:
+    """Return how many rows of each leaf the scopes of one height let pass, and what nodes below them hold."""
+    of_top = np.concatenate([room, np.full((len(room), 1), 1 << 62)], axis=1)[:, scope]
+    wanted = tree.sums(rows.tokens(np.zeros_like(until), until), tree_height := len(tree.levels))
+    if tenant_leads is not None and is_spanning(scope):
+        return _pass_spanning(tree, leads, rows, until, tie, scope, room, tenant_leads)
+    is_shut = (of_top < 0).any(axis=0)
+    is_short = ((wanted > of_top + 1).any(axis=0) | is_shut) & (wanted[0] > 0)
+    if not is_short.any():
+        return until, []
+    part, at = tree.below(is_short) if not is_short.all() else (tree, [np.arange(len(level)) for level in tree.levels])
+    leaf = at[0]
+    kept = [_holders(part, height + 1, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(held)]
+    turns = serve(
+        Contest(part, [lead[to] for lead, to in zip(leads, at, strict=True)], rows.take(leaf), until[leaf], kept, tie[leaf],
+                of_top[:, is_short])
+    )  # fmt: skip
+    out = until.copy()
+    out[leaf] = turns.count
+    after = []
+    for flags in turns.held:
+        of_leaf = np.zeros_like(until)
+        of_leaf[leaf[flags[flags >= 0]]] = 1
+        after.append(of_leaf)
+    return out, after
+
+
+def _pass_spanning(
+    tree: Tree,
+    leads: list[Int64s],
+    rows: Rows,
+    until: Int64s,
+    tie: Int64s,
+    scope: Int64s,
+    room: Int64s,
+    tenant_leads: Int64s,
+) -> tuple[Int64s, list[Int64s]]:
+    """Return the same for tenants with nodes in several groups."""
+    upper, leaf = spanning(tree.levels[0], scope)
+    leads = [leads[0][leaf], tenant_leads[upper.order]]
+    held = [np.zeros(len(leaf), dtype=np.int64)]
+    passed, _ = _pass(upper.tree, leads, rows.take(leaf), until[leaf], held, tie[leaf], upper.scope, room)
+    out = until.copy()
+    out[leaf] = passed
+    return out, []
+
+
+def is_spanning(scope: Int64s) -> bool:
+    """Return whether any scope has several nodes."""
+    limited = scope[scope >= 0]
+    return len(limited) > 1 and int(np.bincount(limited).max()) > 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spanning:
+    tree: Tree
+    order: Int64s
+    scope: Int64s
+
+
+def spanning(leaves: Level, scope: Int64s) -> tuple[_Spanning, Int64s]:
+    """Return the tree of tenants, their nodes and leaves, and the leaves' positions."""
+    order = np.argsort(scope, kind="stable")
+    order = order[scope[order] >= 0]
+    tops, top = np.unique(scope[order], return_inverse=True)
+    counts = leaves.bounds[order + 1] - leaves.bounds[order]
+    at = ranges(leaves.bounds[order], counts)
+    below = Level.of(np.repeat(np.arange(len(order)), counts), len(order), leaves.weight[at])
+    nodes = Level.of(top, len(tops), np.ones(len(order), dtype=np.int64))
+    return _Spanning(Tree((below, nodes)), order, tops), at
+
+
+def _holders(tree: Tree, height: int, flags: Int64s) -> Int64s:
+    """Return the leaf whose row each node of a level holds."""
+    node = tree.levels[0].parent
+    for level in tree.levels[1:height]:
+        node = level.parent[node]
+    out = np.full(len(tree.levels[height]), -1, dtype=np.int64)
+    at = np.flatnonzero(flags)
+    out[node[at]] = at
+    return out
+
+
+def _advanced(tree: Tree, now: Standing, rows: Rows, count: Int64s, held: tuple[Int64s, Int64s]) -> Standing:
+    """Return the standing with what was served, before the fluid is."""
+    after = replace(now, held=held)
+    leads = [
+        lead + tree.sums(_served(rows, before, count + then), height)
+        for height, (lead, before, then) in enumerate(zip(now.leads, now.above, after.above, strict=True))
+    ]
+    sent = tree.sums(rows.work(np.zeros_like(count), count), 1)
+    return Standing(tuple(leads), now.tenant_leads + sent, held)
+
+
+def _served(rows: Rows, before: Int64s, after: Int64s) -> Int64s:
+    zero = np.zeros_like(before)
+    return rows.work(zero, after) - rows.work(zero, before)
+
+
+def _settled(
+    tree: Tree,
+    standing: Standing,
+    now: Standing,
+    rows: Rows,
+    passing: list[Int64s],
+    count: Int64s,
+    scopes: Scopes,
+) -> Standing:
+    """Return the standing after the fluid of every node is served what its children were."""
+    leads, zero = [], np.zeros_like(count)
+    for height, level in enumerate(tree.levels):
+        before, after = standing.above[height], count + now.above[height]
+        asked = tree.sums(_served(rows, before, np.maximum(passing[height], after)), height)
+        leads.append(_after_fluid(level, standing.leads[height], now.leads[height], asked))
+    tenant_leads = np.zeros_like(standing.tenant_leads)
+    if is_spanning(scopes.tenant):
+        over, _ = spanning(tree.levels[0], scopes.tenant)
+        asked = tree.sums(rows.work(zero, np.maximum(passing[0], count)), 1)[over.order]
+        before, sent = standing.tenant_leads[over.order], now.tenant_leads[over.order]
+        tenant_leads[over.order] = _after_fluid(over.tree.levels[1], before, sent, asked)
+    return Standing(tuple(leads), tenant_leads, now.held)
+
+
+def _after_fluid(level: Level, lead: Int64s, served_lead: Int64s, asked: Int64s) -> Int64s:
+    want = np.maximum(asked + lead, 0)
+    got = covered(want, level.weight, level.parent, level.bounds, level.totals(served_lead))
+    after = served_lead - got
+    return np.where((served_lead - lead >= asked) & (after < 0), 0, after)

@@ -1,0 +1,310 @@
+"""Whose rows go when a scope runs short: hierarchical worst-case-fair weighted fair queueing, a batch at a time.
+
+Every node serves its children by WF2Q (Bennett and Zhang 1996), and the tree is H-WF2Q: a node's virtual time is the
+fluid level (`water`) of what it was served itself. A child with lead L and weight w begins its next row at the tag L / w,
+in the virtual time of the parent, and finishes it when its work is done. In one batch:
+
+1. The fluid fills the node's amount into its children's demands, leads included, up to a level v.
+2. Rows that finish up to v go: a child's budget is what the fluid gives it less its lead.
+3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The first
+   that does not fit is the node's own crossing row, about which its parent decides; the node holds it until it goes.
+4. The top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599).
+
+Theorem. A child that stays backlogged is behind its share of what its node was served by less than its own largest row
+and the largest of its siblings' rows; the share is the fluid's, and neither number nor history of others counts.
+
+Proof. Call b the batch after which V is the level V_b and the decisions were made at the level v_b. Let p be the last
+unserved row of a child that finishes at F_p <= V, and m the last row served that finishes after p. (If there is none, all
+that was served finishes by V, so the fluid served all of it, and p as well: more than was given out.) Let m go in batch b.
+Then p began after v_b, or else it would have gone before m; and so did every row that was served after m, for the same
+reason: it finishes no later than p. A child's next row was the same at b as later, because what a node has chosen it
+holds. So from v_b on the fluid served all rows served after b, and p, and p's unserved predecessors that began after v_b:
+all of its unserved ones. Rows and fluid were given the same after b. So the rows of p's child that should have gone are
+at most what b gave out beyond the amount for which v_b was computed: a part of one row. Of the next row, which finishes
+after V, the fluid has served less than all of it.
+
+Hierarchy: the fluid ideal of the tree serves a node its share of what its parent serves, so a leaf is behind by at most
+the sum of these bounds over the levels above it. A child is ahead by less than one own row, and one sibling's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.water import covered
+from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.quota import Bools, Int64s
+
+_LATE = 1 << 60
+"""Added to the keys of crossing rows that have not begun."""
+
+_KEY_BITS = 10
+"""The binary places of a crossing row's key: the virtual time by which it finishes beyond the level."""
+
+_LOOKS = 60
+"""The most steps of the search for an amount; each halves what is in question if it does no better."""
+
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contest:
+    """The leaves below the tops that run short, as they enter a batch."""
+
+    tree: Tree
+    leads: list[Int64s]
+    """The leads of the nodes of each level."""
+
+    rows: Rows
+    until: Int64s
+    """The number of eligible rows of each leaf."""
+
+    held: list[Int64s]
+    """For each level of inner nodes, the leaf whose row a node holds, -1 for none; the lowest level first."""
+
+    tie: Int64s
+    """The order of leaves that are otherwise equal."""
+
+    room: Int64s
+    """Shape (resources, tops): the most tokens that may go before a row, -1 if none may."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """What a batch serves."""
+
+    count: Int64s
+    """The number of rows of each leaf that go."""
+
+    held: list[Int64s]
+    """As `Contest.held`, after the batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crossing:
+    """The crossing row of every node of a level."""
+
+    leaf: Int64s
+    """The leaf whose row it is, -1 where the node has no row left."""
+
+    work: Int64s
+    has_begun: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """The crossing rows of the children of one level's nodes."""
+
+    crossing: _Crossing
+    granted: Int64s
+    """The children whose rows go."""
+
+    chosen: Int64s
+    """The children whose row is their parent's crossing row."""
+
+    node: Int64s
+    """Those parents."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What one amount serves."""
+
+    count: Int64s
+    steps: list[_Step]
+    served: Int64s
+    """The work that each top gives out."""
+
+    used: Int64s
+    """Shape (resources, tops): the tokens that it takes."""
+
+    fits: Bools
+    """Whether the tokens suffice for the rows that finish up to the level."""
+
+    ends: Bools
+    """Whether the tokens end with the rows that are served, or the rows do."""
+
+    largest: Int64s
+    """The largest crossing row of each top."""
+
+
+class _Search:
+    """The search for the amounts at which the tokens of all tops end."""
+
+    def __init__(self, contest: Contest) -> None:
+        self.contest = contest
+        tree, rows = contest.tree, contest.rows
+        levels = tree.levels
+        self.height = len(levels)
+        leaves = np.arange(tree.leaves)
+        self.held_rank: list[Int64s] = []
+        self.held_work: list[Int64s] = []
+        first = np.zeros(tree.leaves, dtype=np.int64)
+        for held in reversed(contest.held):  # the higher level holds the earlier row
+            leaf = held[held >= 0]
+            rank, work = np.zeros_like(held), np.zeros_like(held)
+            rank[held >= 0] = first[leaf]
+            part = rows.take(leaf)
+            work[held >= 0] = part.work(first[leaf], first[leaf] + 1)
+            self.held_rank.insert(0, rank)
+            self.held_work.insert(0, work)
+            first[leaf] += 1
+        self.first, self.leaves = first, leaves
+        asked = rows.work(first, contest.until)
+        self.asked = [asked]
+        for level, held_work in zip(levels[:-1], self.held_work, strict=True):
+            self.asked.append(level.totals(self.asked[-1]) + held_work)
+        self.want = [np.maximum(a + lead, 0) for a, lead in zip(self.asked, contest.leads, strict=True)]
+        self.lead_sums = [level.totals(lead) for level, lead in zip(levels, contest.leads, strict=True)]
+        self.all_work = levels[-1].totals(self.asked[-1])
+
+    def look(self, amount: Int64s) -> _Look:
+        """Serve an amount of work at each top."""
+        contest, levels, height = self.contest, self.contest.tree.levels, self.height
+        rows, first, until = contest.rows, self.first, contest.until
+        nothing = np.zeros(0, dtype=np.int64)
+        got, own, goes = [nothing] * height, [nothing] * height, [nothing > 0] * height
+        given, budget = amount, nothing
+        for k in range(height - 1, -1, -1):
+            level, lead = levels[k], contest.leads[k]
+            got[k] = covered(self.want[k], level.weight, level.parent, level.bounds, given + self.lead_sums[k])
+            budget = np.minimum(np.maximum(got[k] - lead, 0), self.asked[k])
+            is_empty = given <= 0  # who is given nothing serves nothing, not even what is late
+            if is_empty.any():
+                budget = np.where(is_empty[level.parent], 0, budget)
+            if k:
+                goes[k] = budget >= self.held_work[k - 1]
+                given = own[k] = np.where(goes[k], budget - self.held_work[k - 1], 0)
+        count = rows.within(first, until, budget)
+        at = first + count
+        served = rows.work(first, at)
+        crossing = _Crossing(
+            np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
+            contest.leads[0] + served <= got[0],
+        )  # fmt: skip
+        steps = []
+        for k in range(1, height):
+            below, held, held_work = levels[k - 1], contest.held[k - 1], self.held_work[k - 1]
+            order = self._order(k - 1, crossing, served, got[k - 1])
+            # A node that could not send the row that it holds sends nothing else.
+            left = np.where(goes[k], own[k] - below.totals(served), -1)
+            parent = below.parent[order]
+            is_granted = _running(crossing.work[order], parent) <= left[parent]
+            granted = order[is_granted]
+            count[crossing.leaf[granted]] += 1
+            served[granted] += crossing.work[granted]
+            is_next = np.diff(np.where(is_granted, -1, parent), prepend=-1) != 0
+            is_next &= ~is_granted & goes[k][parent]
+            chosen, node = order[is_next], parent[is_next]
+            sent = goes[k] & (held >= 0)
+            count[held[sent]] += 1
+            leaf, work = np.where(goes[k], -1, held), np.where(goes[k], 0, held_work)
+            leaf[node], work[node] = crossing.leaf[chosen], crossing.work[chosen]
+            steps.append(_Step(crossing, granted, chosen, node))
+            served = below.totals(served) + np.where(sent, held_work, 0)
+            crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
+        return self._top(count, crossing, served, got[-1], steps)
+
+    def _order(self, k: int, crossing: _Crossing, served: Int64s, got: Int64s) -> Int64s:
+        """Return the nodes that have a crossing row, by parent, and the one whose row finishes first at the head."""
+        level = self.contest.tree.levels[k]
+        at = np.flatnonzero(crossing.leaf >= 0)
+        beyond = (self.contest.leads[k] + served - got)[at]
+        key = ((beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
+        key = np.where(crossing.has_begun[at], key, _LATE + (beyond << _KEY_BITS) // level.weight[at])
+        tie = self.contest.tie[crossing.leaf[at]]
+        return at[np.lexsort((tie, key, level.parent[at]))]
+
+    def _top(self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step]) -> _Look:
+        """Give what tokens are left to the crossing rows of the tops' children."""
+        contest, tree = self.contest, self.contest.tree
+        level, tops, room = tree.levels[-1], tree.tops, contest.room
+        used = tree.sums(contest.rows.tokens(np.zeros_like(count), count), self.height)
+        fits = (used <= room + 1).all(axis=0)
+        order = self._order(self.height - 1, crossing, served, got)
+        leaf, top = crossing.leaf[order], level.parent[order]
+        rank = count[leaf]
+        tokens = contest.rows.take(leaf).tokens(rank, rank + 1)
+        passes = np.ones(len(order), dtype=np.bool_)
+        for taken, of_top, most in zip(tokens, used, room, strict=True):
+            passes &= _running(taken, top) - taken + of_top[top] <= most[top]
+        granted = order[passes]
+        count[crossing.leaf[granted]] += 1
+        served[granted] += crossing.work[granted]
+        used = used + np.stack([sums(top[passes], taken[passes], tops) for taken in tokens])
+        work = level.totals(served)
+        largest = np.zeros(tops, dtype=np.int64)
+        np.maximum.at(largest, top, crossing.work[order])
+        steps.append(_Step(crossing, granted, granted[:0], granted[:0]))
+        ends = (used > room).any(axis=0) | (work >= self.all_work)
+        return _Look(count, steps, work, used, fits, ends, largest)
+
+    def run(self) -> Turns:
+        """Return what is served with the amounts that are found."""
+        contest, tops = self.contest, self.contest.tree.tops
+        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(contest.until), contest.until), self.height)
+        low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
+        guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
+        is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
+        best_error = np.full(tops, _NEVER, dtype=np.int64)
+        for step in range(_LOOKS):
+            look = self.look(guess)
+            is_good = look.fits & look.ends
+            error = np.abs(look.served - guess)
+            is_better = is_open & is_good & (error < best_error)
+            best, best_error = np.where(is_better, guess, best), np.where(is_better, error, best_error)
+            rises = look.fits & (~look.ends | (look.served > guess))
+            low = np.where(is_open & rises, np.maximum(low, guess), low)
+            high = np.where(is_open & ~rises, np.minimum(high, guess), high)
+            is_open &= ~(is_good & (error <= look.largest)) & (high - low > 1)
+            if not is_open.any():
+                break
+            part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
+            told = np.where(is_good, look.served, np.where(look.fits, part, part - look.largest // 2))
+            is_within = (told > low) & (told < high)
+            told = np.where(is_within & (step % 3 < 2), told, low + (high - low) // 2)
+            guess = np.where(is_open, told, np.where(best >= 0, best, low))
+        final = np.where(best >= 0, best, low)
+        if (final != guess).any():
+            look = self.look(final)
+        return Turns(look.count, self._held(look.steps))
+
+    def _held(self, steps: list[_Step]) -> list[Int64s]:
+        """Return the rows that nodes hold after the batch: of two that chose one row, the upper."""
+        out: list[Int64s] = []
+        taken = np.zeros(0, dtype=np.bool_)
+        for k in range(self.height - 1, 0, -1):
+            step, crossing = steps[k], steps[k].crossing
+            is_taken = np.zeros(len(crossing.leaf), dtype=np.bool_)
+            is_taken[step.granted] = True
+            is_taken[step.chosen[taken[step.node]]] = True
+            keeps = crossing.has_begun | (crossing.leaf == self.contest.held[k - 1])
+            out.insert(0, np.where(keeps & ~is_taken, crossing.leaf, -1))
+            taken = is_taken | (out[0] >= 0)
+        return out
+
+
+def serve(contest: Contest) -> Turns:
+    """Return what the batch serves below the tops of `contest`."""
+    return _Search(contest).run()
+
+
+def _running(values: Int64s, key: Int64s) -> Int64s:
+    """Return the running total of each key's values, its own included; keys ascend."""
+    total = np.cumsum(values)
+    is_first = np.diff(key, prepend=-1) > 0
+    before = (total - values)[is_first]
+    return total - before[np.cumsum(is_first) - 1] if len(values) else total
+
+
+def _least_part(room: Int64s, work: Int64s, tokens: Int64s, most: Int64s) -> Int64s:
+    """Return the work for which the scarcest of the tokens suffice, if `tokens` are those of `work`; at most `most`."""
+    part = most
+    for have, need in zip(room, tokens, strict=True):
+        part = np.where(have < need, np.minimum(part, proportional(work, have, need, most_bits=61)), part)
+    return part

@@ -1,0 +1,92 @@
+"""The work of rows: what each counts in the fair order, as one number.
+
+A row's work is the largest, over the resources that its scopes limit, of its part of the resource: a message is one
+`MESSAGE`, and bytes count in the proportion of the rates (`measure_of`). So work is dominant-share service (DRF), charged
+row by row:
+
+- The ideal that follows is progressive filling of work: one flow's work grows as fast as another's of the same weight.
+- A row costs the same whoever sends it, beside whatever other rows. So nobody gains by dealing rows out over namespaces.
+- A flow that mixes rows of many kinds is charged at most R times its dominant share, R being the number of resources:
+  the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
+
+Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
+sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import running_total
+from spark_throttle.core.quota import Int64s
+
+MESSAGE_BITS: Final = 16
+MESSAGE: Final = 1 << MESSAGE_BITS
+"""The work of a message where messages are limited."""
+
+MOST_WORK: Final = 1 << 40
+"""The most work that one row counts: 2**24 messages."""
+
+_SUM_BITS: Final = 60
+"""The bits of the work of a whole batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows of leaves, laid out leaf by leaf, and their work."""
+
+    start: Int64s
+    """The position in the layout at which each leaf's rows begin."""
+
+    work_total: Int64s | None
+    """The running total of work over the layout, longer than it by one; `None` where every row counts `MESSAGE`."""
+
+    bytes_total: Int64s
+    """The running total of bytes."""
+
+    @classmethod
+    def of(cls, start: Int64s, bytes_total: Int64s, work: Int64s | None) -> Rows:
+        """Lay out rows with `work` each, in the sequence of the layout; `None` where every row counts `MESSAGE`."""
+        if work is None:
+            return cls(start, None, bytes_total)
+        most = min(MOST_WORK, (1 << _SUM_BITS) // max(len(work), 1))
+        return cls(start, running_total(np.clip(work, 1, most)), bytes_total)
+
+    def take(self, at: Int64s) -> Rows:
+        """Return the rows of the leaves at `at`."""
+        return Rows(self.start[at], self.work_total, self.bytes_total)
+
+    def behind(self, rows: Int64s) -> Rows:
+        """Return the rows without the first `rows` of each leaf."""
+        return Rows(self.start + rows, self.work_total, self.bytes_total)
+
+    def work(self, first: Int64s, until: Int64s) -> Int64s:
+        """Return the work of each leaf's rows `first` up to `until`; 0 where that is not more."""
+        if self.work_total is None:
+            return np.maximum(until - first, 0) << MESSAGE_BITS
+        begin = self.start + first
+        return self.work_total[np.maximum(self.start + until, begin)] - self.work_total[begin]
+
+    def bytes(self, first: Int64s, until: Int64s) -> Int64s:
+        """Return the bytes of each leaf's rows `first` up to `until`."""
+        return self.bytes_total[self.start + until] - self.bytes_total[self.start + first]
+
+    def tokens(self, first: Int64s, until: Int64s) -> Int64s:
+        """Return the tokens of each leaf's rows `first` up to `until`, shape (resources, leaves)."""
+        return np.stack([until - first, self.bytes(first, until)])
+
+    def within(self, first: Int64s, until: Int64s, budget: Int64s) -> Int64s:
+        """Return how many of each leaf's rows from `first` up to `until` have at most the work of its `budget`."""
+        if self.work_total is None:
+            return np.minimum(budget >> MESSAGE_BITS, until - first)
+        begin = self.start + first
+        goes = np.flatnonzero((budget > 0) & (until > first))
+        found = np.zeros(len(first), dtype=np.int64)
+        if len(goes):
+            at = begin[goes]
+            last = np.searchsorted(self.work_total, self.work_total[at] + budget[goes], side="right") - 1
+            found[goes] = np.minimum(last - at, until[goes] - first[goes])
+        return found
