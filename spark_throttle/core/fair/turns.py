@@ -40,14 +40,14 @@ from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
-_LATE = 1 << 60
-"""Added to the keys of crossing rows that have not begun."""
-
 _KEY_BITS = 10
 """The binary places of a crossing row's key: the virtual time by which it finishes beyond the level."""
 
 _LOOKS = 60
 """The most steps of the search for an amount; each halves what is in question if it does no better."""
+
+_SURE_LOOKS = 8
+"""The first steps of the search, none of which only halves what is in question."""
 
 _NEVER = 1 << 62
 
@@ -190,11 +190,11 @@ class _Search:
         steps = []
         for k in range(1, height):
             below, held, held_work = levels[k - 1], contest.held[k - 1], self.held_work[k - 1]
-            order = self._order(k - 1, crossing, served, got[k - 1])
             # A node that could not send the row that it holds sends nothing else.
             left = np.where(goes[k], own[k] - below.totals(served), -1)
-            parent = below.parent[order]
-            is_granted = _running(crossing.work[order], parent) <= left[parent]
+            order, parent, is_granted = self._served_first(
+                k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], crossing.work
+            )
             granted = order[is_granted]
             count[crossing.leaf[granted]] += 1
             served[granted] += crossing.work[granted]
@@ -210,15 +210,59 @@ class _Search:
             crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
         return self._top(count, crossing, served, got[-1], steps)
 
-    def _order(self, k: int, crossing: _Crossing, served: Int64s, got: Int64s) -> Int64s:
-        """Return the nodes that have a crossing row, by parent, and the one whose row finishes first at the head."""
-        level = self.contest.tree.levels[k]
+    def _served_first(
+        self,
+        k: int,
+        crossing: _Crossing,
+        served: Int64s,
+        got: Int64s,
+        tokens: Int64s,
+        room: Int64s,
+        own: Int64s | int,
+    ) -> tuple[Int64s, Int64s, Bools]:
+        """Return the nodes that have crossing rows in the order of turns, their parents, and whether their rows go.
+
+        Parameters
+        ----------
+        tokens
+            Shape (resources, nodes): what each row takes.
+        room
+            Shape (resources, parents): what there is of it.
+        own
+            The part of a row itself that must fit.
+        """
+        contest, level = self.contest, self.contest.tree.levels[k]
         at = np.flatnonzero(crossing.leaf >= 0)
-        beyond = (self.contest.leads[k] + served - got)[at]
-        key = ((beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
-        key = np.where(crossing.has_begun[at], key, _LATE + (beyond << _KEY_BITS) // level.weight[at])
-        tie = self.contest.tie[crossing.leaf[at]]
-        return at[np.lexsort((tie, key, level.parent[at]))]
+        parent = level.parent[at]
+        is_late = ~crossing.has_begun[at]
+        beyond = (contest.leads[k] + served - got)[at]
+        key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
+        key = _packed(parent, is_late, np.maximum(key, 0), len(level.bounds) - 1)
+        place = np.argsort(key)
+
+        def goes() -> Bools:
+            sent = np.ones(len(at), dtype=np.bool_)
+            of = parent[place]
+            for taken, most in zip(tokens, room, strict=True):
+                taken = taken[at[place]]
+                sent &= _running(taken, of) - (0 if own is crossing.work else taken) <= most[of]
+            return sent
+
+        of, untied = parent[place], np.full(len(level.bounds) - 1, -1, dtype=np.int64)
+        while True:
+            sent = goes()
+            refused = np.flatnonzero(~sent)
+            first = refused[np.diff(of[refused], prepend=-1) > 0]
+            cut = untied.copy()
+            cut[of[first]] = key[place[first]]
+            if (cut == untied).all():
+                return at[place], of, sent
+            # Rows of one key are told apart where some of them go and some do not.
+            run = np.flatnonzero(key[place] == cut[of])
+            tied = place[run]
+            if len(run) > len(first):
+                place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[tied]))]
+            untied = cut
 
     def _top(self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step]) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
@@ -226,13 +270,11 @@ class _Search:
         level, tops, room = tree.levels[-1], tree.tops, contest.room
         used = tree.sums(contest.rows.tokens(np.zeros_like(count), count), self.height)
         fits = (used <= room + 1).all(axis=0)
-        order = self._order(self.height - 1, crossing, served, got)
-        leaf, top = crossing.leaf[order], level.parent[order]
-        rank = count[leaf]
-        tokens = contest.rows.take(leaf).tokens(rank, rank + 1)
-        passes = np.ones(len(order), dtype=np.bool_)
-        for taken, of_top, most in zip(tokens, used, room, strict=True):
-            passes &= _running(taken, top) - taken + of_top[top] <= most[top]
+        row = np.where(crossing.leaf >= 0, crossing.leaf, 0)
+        rank = count[row]
+        tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
+        order, top, passes = self._served_first(self.height - 1, crossing, served, got, tokens, room - used, 0)
+        tokens = tokens[:, order]
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
         served[granted] += crossing.work[granted]
@@ -252,6 +294,7 @@ class _Search:
         guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
         is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         best_error = np.full(tops, _NEVER, dtype=np.int64)
+        last, was_good = (guess, guess), ~is_open
         for step in range(_LOOKS):
             look = self.look(guess)
             is_good = look.fits & look.ends
@@ -266,8 +309,11 @@ class _Search:
                 break
             part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
             told = np.where(is_good, look.served, np.where(look.fits, part, part - look.largest // 2))
+            if step:
+                told = np.where(is_good & was_good, _secant(guess, look.served, *last), told)
+            last, was_good = (guess, look.served), is_good
             is_within = (told > low) & (told < high)
-            told = np.where(is_within & (step % 3 < 2), told, low + (high - low) // 2)
+            told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
             guess = np.where(is_open, told, np.where(best >= 0, best, low))
         final = np.where(best >= 0, best, low)
         if (final != guess).any():
@@ -289,6 +335,13 @@ class _Search:
         return out
 
 
+def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s:
+    """Return one number that orders by parent, then those that are not late first, then by key."""
+    bits = 62 - parents.bit_length()
+    wide = max(int(key.max(initial=0)).bit_length() - bits, 0)
+    return ((parent << 1 | is_late) << bits) | key >> wide
+
+
 def serve(contest: Contest) -> Turns:
     """Return what the batch serves below the tops of `contest`."""
     return _Search(contest).run()
@@ -300,6 +353,14 @@ def _running(values: Int64s, key: Int64s) -> Int64s:
     is_first = np.diff(key, prepend=-1) > 0
     before = (total - values)[is_first]
     return total - before[np.cumsum(is_first) - 1] if len(values) else total
+
+
+def _secant(amount: Int64s, served: Int64s, amount_before: Int64s, served_before: Int64s) -> Int64s:
+    """Return the amount that is served itself, if what is served is linear in it."""
+    error, error_before = served - amount, served_before - amount_before
+    change = error_before - error
+    step = proportional(np.abs(error), np.abs(amount - amount_before), np.abs(change), most_bits=60)
+    return amount + np.sign(error) * np.sign(amount - amount_before) * np.sign(change) * step
 
 
 def _least_part(room: Int64s, work: Int64s, tokens: Int64s, most: Int64s) -> Int64s:

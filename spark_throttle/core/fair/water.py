@@ -4,11 +4,11 @@ Children of one node share what the node is given as vessels of the widths `weig
 all are filled to one level, except those that are full below it. That is the fluid ideal of a batch, because all its
 rows are there when it begins::
 
-    level = the largest v with  sum(min(want, weight * v)) <= amount
+    sum(min(want, weight * level))  =  amount, less what no whole level gives out
 
-The sum is concave in v, so Newton's steps from below approach the level without passing it, and each step leaves at
-least one more vessel full. Equal demands take one step, drawn ones three to six. Nodes lie beside each other: every step
-is taken for all nodes of a level of the tree at once.
+The sum is concave in the level, so Newton's steps from below approach it without passing it, and each step leaves at
+least one more vessel full. Equal demands take one step, drawn ones three to six. Every step is taken for all nodes of a
+level of the tree at once. Levels are whole numbers: less than the sum of the weights of those that are not full stays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def totals(values: Int64s, bounds: Int64s) -> Int64s:
 
 
 def covered(want: Int64s, weight: Int64s, parent: Int64s, bounds: Int64s, amount: Int64s) -> Int64s:
-    """Return what each child gets of the `amount` of its node; at most `weight` less in sum than there is.
+    """Return what each child gets of the `amount` of its node.
 
     Parameters
     ----------

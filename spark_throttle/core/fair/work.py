@@ -53,7 +53,8 @@ class Rows:
         if work is None:
             return cls(start, None, bytes_total)
         most = min(MOST_WORK, (1 << _SUM_BITS) // max(len(work), 1))
-        return cls(start, running_total(np.clip(work, 1, most)), bytes_total)
+        is_within = int(work.min(initial=1)) >= 1 and int(work.max(initial=1)) <= most
+        return cls(start, running_total(work if is_within else np.clip(work, 1, most)), bytes_total)
 
     def take(self, at: Int64s) -> Rows:
         """Return the rows of the leaves at `at`."""
@@ -83,10 +84,11 @@ class Rows:
         if self.work_total is None:
             return np.minimum(budget >> MESSAGE_BITS, until - first)
         begin = self.start + first
-        goes = np.flatnonzero((budget > 0) & (until > first))
-        found = np.zeros(len(first), dtype=np.int64)
-        if len(goes):
-            at = begin[goes]
-            last = np.searchsorted(self.work_total, self.work_total[at] + budget[goes], side="right") - 1
-            found[goes] = np.minimum(last - at, until[goes] - first[goes])
-        return found
+        end = self.start + np.maximum(until, first)
+        last, at = self.work_total[begin] + budget, begin
+        for bit in reversed(range(int((end - begin).max(initial=0)).bit_length())):
+            further = at + (1 << bit)
+            goes = self.work_total[np.minimum(further, end)] <= last
+            goes &= further <= end
+            at = np.where(goes, further, at)
+        return at - begin

@@ -55,6 +55,9 @@ class World:
     standing: dict[Path, tuple[int, ...]] = field(default_factory=dict)
     came: dict[Path, float] = field(default_factory=lambda: defaultdict(float))
     served: dict[Path, float] = field(default_factory=lambda: defaultdict(float))
+    went: dict[Path, int] = field(default_factory=lambda: defaultdict(int))
+    """The work of all rows that went; of a namespace that `served` has forgotten, too."""
+
     born: dict[Path, int] = field(default_factory=dict)
     rounds: int = 0
     batches: int = 0
@@ -91,12 +94,12 @@ class World:
         self.batches += 1
         for bucket in self.buckets.values():
             bucket.refill()
-        paths = sorted(path for path in set(self.queues) | set(self.standing) if self.queues[path] or path in self.standing and len(path) == 3)
-        paths = [p for p in paths if self.queues[p] or any(self.standing.get(p, ()))]
-        inner = {p[:k] for p in self.standing for k in (1, 2) if len(p) >= k and any(self.standing[p])}
-        children = sorted({p[:1] for p in paths} | {p for p in inner if len(p) == 1})
-        tenants = sorted({p[:2] for p in paths} | {p for p in inner if len(p) == 2})
+        known = {path for path, queue in self.queues.items() if queue} | set(self.standing)
+        paths = sorted(path for path in known if len(path) == 3)
+        tenants = sorted({path[:2] for path in known if len(path) >= 2})
+        children = sorted({path[:1] for path in known})
         if not paths:
+            self.standing = {}
             return {}
 
         def index(level: list[Path]) -> dict[Path, int]:
@@ -124,7 +127,8 @@ class World:
         rows = Rows.of(start, np.append(0, np.cumsum(sizes)), None if only_messages else work)
         names = sorted((name for name in self.buckets if not (isinstance(name, tuple) and len(name) == 3)), key=str)
         at = {name: n for n, name in enumerate(names)}
-        room = np.array([[b if min(self.buckets[n].balance) >= 0 else -1 for n in names for b in [self.buckets[n].balance[r]]] for r in (0, 1)], dtype=np.int64).reshape(2, len(names))
+        balances = [self.buckets[n].balance if self.buckets[n].is_open else [-1, -1] for n in names]
+        room = np.array(balances, dtype=np.int64).reshape(len(names), 2).T
         scopes = Scopes(
             np.array([at.get(("tenant", p[1]), -1) for p in tenants], dtype=np.int64),
             np.array([at.get(p, -1) for p in children], dtype=np.int64),
@@ -144,6 +148,7 @@ class World:
             assert 0 <= count <= eligible[n]
             gone[path] = [self.queues[path].popleft() for _ in range(count)]
             self.served[path] += sum(works[n][:count])
+            self.went[path] += sum(works[n][:count])
             for scope in ((), path[:1], ("tenant", path[1]), path):
                 if scope in self.buckets:
                     bucket = self.buckets[scope]
@@ -153,13 +158,14 @@ class World:
         self.check_room(gone, room, names)
         self.check_use(paths, eligible, outcome.count)
         after = outcome.standing
-        self.standing = {p: s for p, s in (
-            *zip(paths, zip(after.leads[0].tolist(), after.held[0].tolist(), after.held[1].tolist())),
-            *zip(tenants, zip(after.leads[1].tolist(), after.tenant_leads.tolist(), [0] * len(tenants))),
-            *zip(children, zip(after.leads[2].tolist(), [0] * len(children), [0] * len(children))),
-        ) if any(s)}
-        stopped = {p[:1] for p in paths if p[:1] in self.buckets and not self.buckets[p[:1]].is_open}
-        stopped |= {p[:2] for p in paths if ("tenant", p[1]) in self.buckets and not self.buckets["tenant", p[1]].is_open}
+        remembered = [
+            *zip(paths, after.leads[0].tolist(), after.held[0].tolist(), after.held[1].tolist(), strict=True),
+            *zip(tenants, after.leads[1].tolist(), after.tenant_leads.tolist(), strict=True),
+            *zip(children, after.leads[2].tolist(), strict=True),
+        ]
+        self.standing = {path: (*told, 0, 0)[:3] for path, *told in remembered if any(told)}
+        scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
+        stopped = {node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open}
         left = {}
         for name, bucket in self.buckets.items():
             if isinstance(name, tuple) and name[:1] == ("tenant",):
@@ -249,26 +255,38 @@ def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:
     return world, r, paths, sizes
 
 
-def lived(seed: int, batches: int = 60) -> tuple[float, float, int]:
-    """Return the worst that a backlogged namespace, and a tenant, was behind, in largest rows; and the most rounds."""
+@dataclass
+class Referee:
+    """The worst that backlogged nodes of one depth were behind their ideal, in work of the largest row."""
+
+    depth: int
+    largest: float
+    since_birth: float = 0.0
+    in_a_window: float = 0.0
+    """Over any window in which the node stays backlogged."""
+
+    least: dict[Path, float] = field(default_factory=dict)
+
+    def watch(self, world: World) -> None:
+        lags = {path: lag / self.largest for path, lag in world.lags(self.depth).items()}
+        self.least = {path: min(self.least.get(path, 0.0), lag) for path, lag in lags.items()}
+        self.since_birth = max([self.since_birth, *lags.values()])
+        self.in_a_window = max([self.in_a_window, *(lag - self.least[path] for path, lag in lags.items())])
+
+
+def lived(seed: int, batches: int) -> list[Referee]:
+    """Return what the referees of namespaces and of tenants saw in a drawn history."""
     world, r, paths, sizes = drawn(seed)
-    largest = max(world.work(size) for size in sizes) / 65536
-    churn = r.choice([0, 0, 0.5, 1.5])
-    rows = 20
-    worst = [0.0, 0.0]
-    rounds = 0
-    lazy = r.choice([0.2, 0.6, 1])
-    for b in range(batches):
+    referees = [Referee(depth, max(world.work(size) for size in sizes) / MESSAGE) for depth in (3, 2)]
+    churn, lazy = r.choice([0, 0, 10, 30, 200 if seed % 16 == 0 else 5]), r.choice([0.2, 0.6, 1])
+    for batch in range(batches):
         for path in paths:
             if r.random() < lazy:
                 world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
-        for i in range(int(churn * rows)):
-            g = r.choice(paths)[0]
-            tenant = r.choice(["t0", f"x{b}-{i}", "newt"])
-            world.offer((g, tenant, f"new{b}-{i}"), [r.choice(sizes)])
+        for n in range(churn):  # names that never come again
+            tenant = r.choice(["t0", f"x{batch}-{n}", "newt"])
+            world.offer((r.choice(paths)[0], tenant, f"new{batch}-{n}"), [r.choice(sizes)])
         world.batch()
-        rounds = max(rounds, world.rounds)
-        for k, depth in enumerate((3, 2)):
-            lags = world.lags(depth)
-            worst[k] = max([worst[k], *(x / largest for x in lags.values())])
-    return worst[0], worst[1], rounds
+        for referee in referees:
+            referee.watch(world)
+    return referees
