@@ -22,6 +22,9 @@ from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
+UNBOUNDED = 1 << 62
+"""The room of a scope without a limit."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standing:
@@ -82,7 +85,7 @@ class Outcome:
     rounds: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Round:
     """One filling: how many rows of each leaf the scopes of each height let pass."""
 
@@ -120,6 +123,7 @@ def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
 
 
 def _used(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
+    """Return the tokens that the leaves' rows take of each scope, shape (resources, scopes)."""
     used = np.zeros((len(tokens), scopes.room.shape[1] + 1), dtype=np.int64)
     for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):
         for to, taken in zip(used, tree.sums(tokens, height), strict=True):
@@ -127,94 +131,81 @@ def _used(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
     return used[:, :-1]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entrants:
+    """The leaves below the scopes of one height, as they enter a batch."""
+
+    tree: Tree
+    leads: list[Int64s]
+    rows: Rows
+    until: Int64s
+    held: list[Int64s]
+    """As `Standing.held`, for the inner levels of the tree."""
+
+    tie: Int64s
+
+    def served(self, scope: Int64s, room: Int64s) -> tuple[Int64s, list[Int64s]]:
+        """Return how many rows of each leaf the scopes of the tops let pass, and what nodes below them hold.
+
+        If no scope runs short, it returns all, and no list of what is held.
+        """
+        tree, until = self.tree, self.until
+        of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
+        wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
+        is_short = (wanted > of_top + 1).any(axis=0) | ((of_top < 0).any(axis=0) & (wanted[0] > 0))
+        if not is_short.any():
+            return until, []
+        part, at = tree.below(is_short)
+        leaf = at[0]
+        held = [_holders(part, height, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(self.held, 1)]
+        leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
+        turns = serve(
+            Contest(part, leads, self.rows.take(leaf), until[leaf], held, self.tie[leaf], of_top[:, is_short])
+        )
+        passing = until.copy()
+        passing[leaf] = turns.count
+        after = []
+        for holds in turns.held:
+            of_leaf = np.zeros_like(until)
+            of_leaf[leaf[holds[holds >= 0]]] = 1
+            after.append(of_leaf)
+        return passing, after
+
+    def served_by_tenants(self, scope: Int64s, room: Int64s, tenant_leads: Int64s) -> Int64s:
+        """Return how many rows of each leaf the tenants' scopes let pass; a tenant may have several nodes."""
+        if not is_spanning(scope):
+            return self.served(scope, room)[0]
+        over, leaf = spanning(self.tree.levels[0], scope)
+        leads, none = [self.leads[0][leaf], tenant_leads[over.order]], np.zeros(len(leaf), dtype=np.int64)
+        entrants = _Entrants(over.tree, leads, self.rows.take(leaf), self.until[leaf], [none], self.tie[leaf])
+        passing = self.until.copy()
+        passing[leaf] = entrants.served(over.scope, room)[0]
+        return passing
+
+
 def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
-    tenant_held, child_held = standing.held
-    passing = [eligible]
-    everything = standing.above[0]
-    lead0, lead1, lead2 = standing.leads
-    zero = np.zeros_like(eligible)
-    held_before = rows.work(zero, everything)
-    # Tenants: no row is held.
-    until, _ = _pass(
-        tree.upper(1), [lead0 - held_before], rows, eligible, [], tie, scopes.tenant, scopes.room, standing.tenant_leads
-    )
-    passing.append(until)
-    # Children of the job: what they hold themselves is not held.
-    lead_view = lead0 - held_before + rows.work(zero, tenant_held)
-    until, held = _pass(
-        tree.upper(2), [lead_view, lead1 - tree.sums(rows.work(zero, child_held), 1)], rows, until, [tenant_held], tie,
-        scopes.child, scopes.room,
-    )  # fmt: skip
-    passing.append(until)
-    by_child = held[0] if held else zero
-    until, held = _pass(
-        tree, [lead0, lead1, lead2], rows, until, [tenant_held, child_held], tie, scopes.job, scopes.room
-    )
-    passing.append(until)
+    """Let the scopes of each height choose from what the narrower ones let pass.
+
+    A node that is served for its own scope has sent nothing yet: what it holds itself is among its first rows again.
+    """
+    by_tenant, by_child = standing.held
+    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(eligible)
+    unsent = lead - rows.work(none, by_tenant + by_child)
+    entrants = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie)
+    passing = [eligible, entrants.served_by_tenants(scopes.tenant, scopes.room, standing.tenant_leads)]
+    leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
+    entrants = _Entrants(tree.upper(2), leads, rows, passing[-1], [by_tenant], tie)
+    passed, chosen = entrants.served(scopes.child, scopes.room)
+    passing.append(passed)
+    entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passed, [by_tenant, by_child], tie)
+    passed, held = entrants.served(scopes.job, scopes.room)
+    passing.append(passed)
+    chosen_by_tenant = chosen[0] if chosen else none
     if not held:
-        return _Round(passing, (by_child, zero))
-    # A node all of whose rows the job took holds the row that its group refused.
-    by_tenant, by_job = held
-    holds = tree.sums(by_tenant + by_job, 1) > 0
-    by_tenant = np.where(holds[tree.levels[0].parent], by_tenant, by_child)
-    return _Round(passing, (by_tenant, by_job))
-
-
-def _pass(
-    tree: Tree,
-    leads: list[Int64s],
-    rows: Rows,
-    until: Int64s,
-    held: list[Int64s],
-    tie: Int64s,
-    scope: Int64s,
-    room: Int64s,
-    tenant_leads: Int64s | None = None,
-) -> tuple[Int64s, list[Int64s]]:
-    """Return how many rows of each leaf the scopes of one height let pass, and what nodes below them hold."""
-    of_top = np.concatenate([room, np.full((len(room), 1), 1 << 62)], axis=1)[:, scope]
-    wanted = tree.sums(rows.tokens(np.zeros_like(until), until), tree_height := len(tree.levels))
-    if tenant_leads is not None and is_spanning(scope):
-        return _pass_spanning(tree, leads, rows, until, tie, scope, room, tenant_leads)
-    is_shut = (of_top < 0).any(axis=0)
-    is_short = ((wanted > of_top + 1).any(axis=0) | is_shut) & (wanted[0] > 0)
-    if not is_short.any():
-        return until, []
-    part, at = tree.below(is_short) if not is_short.all() else (tree, [np.arange(len(level)) for level in tree.levels])
-    leaf = at[0]
-    kept = [_holders(part, height + 1, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(held)]
-    turns = serve(
-        Contest(part, [lead[to] for lead, to in zip(leads, at, strict=True)], rows.take(leaf), until[leaf], kept, tie[leaf],
-                of_top[:, is_short])
-    )  # fmt: skip
-    out = until.copy()
-    out[leaf] = turns.count
-    after = []
-    for flags in turns.held:
-        of_leaf = np.zeros_like(until)
-        of_leaf[leaf[flags[flags >= 0]]] = 1
-        after.append(of_leaf)
-    return out, after
-
-
-def _pass_spanning(
-    tree: Tree,
-    leads: list[Int64s],
-    rows: Rows,
-    until: Int64s,
-    tie: Int64s,
-    scope: Int64s,
-    room: Int64s,
-    tenant_leads: Int64s,
-) -> tuple[Int64s, list[Int64s]]:
-    """Return the same for tenants with nodes in several groups."""
-    upper, leaf = spanning(tree.levels[0], scope)
-    leads = [leads[0][leaf], tenant_leads[upper.order]]
-    held = [np.zeros(len(leaf), dtype=np.int64)]
-    passed, _ = _pass(upper.tree, leads, rows.take(leaf), until[leaf], held, tie[leaf], upper.scope, room)
-    out = until.copy()
-    out[leaf] = passed
-    return out, []
+        return _Round(passing, (chosen_by_tenant, none))
+    # A tenant's node all of whose rows the job took still holds the row that its group refused.
+    holds = tree.sums(held[0] + held[1], 1) > 0
+    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]))
 
 
 def is_spanning(scope: Int64s) -> bool:
@@ -225,8 +216,12 @@ def is_spanning(scope: Int64s) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spanning:
+    """Limited tenants as tops."""
+
     tree: Tree
     order: Int64s
+    """The tenants' nodes, tenant by tenant."""
+
     scope: Int64s
 
 
@@ -265,6 +260,7 @@ def _advanced(tree: Tree, now: Standing, rows: Rows, count: Int64s, held: tuple[
 
 
 def _served(rows: Rows, before: Int64s, after: Int64s) -> Int64s:
+    """Return the work of each leaf's rows `before` up to `after`; negative where `after` is less."""
     zero = np.zeros_like(before)
     return rows.work(zero, after) - rows.work(zero, before)
 
@@ -294,6 +290,10 @@ def _settled(
 
 
 def _after_fluid(level: Level, lead: Int64s, served_lead: Int64s, asked: Int64s) -> Int64s:
+    """Return the leads after the fluid of each parent is served what its children were.
+
+    Leads of siblings sum to what the fluid still lacks, so that it is given the sum of `served_lead`.
+    """
     want = np.maximum(asked + lead, 0)
     got = covered(want, level.weight, level.parent, level.bounds, level.totals(served_lead))
     after = served_lead - got

@@ -1,15 +1,15 @@
 """The fair tree: job, resource groups, tenants and namespaces, as arrays, level by level.
 
-Every level lists its nodes side by side, children of one parent in one piece. Level 0 has the leaves, which are flows;
-their parents are the tenants within groups, level 1; theirs the children of the job, level 2: groups, and tenants that
+Every level lists its nodes side by side, children of one parent in one piece. Level 0 has the leaves, which are flows.
+Their parents, level 1, are the tenants within groups. Level 2 has the children of the job: groups, and tenants that
 have no group. A tenant has a node in each group that has a namespace of it.
 
 A *lead* is work (`work`) that a child was served, less what its parent's fluid ideal served it. Leads of one node's
 children sum to 0, up to rounding. A child that has neither rows nor a positive lead has no lead.
 
-A *held* row is the row that a node has chosen to send next and that its parent did not take. The node counts it as sent,
-so that nothing that comes later changes its turn in the parent. It is the first row of its flow, or the second, behind
-one that the next level holds.
+A *held* row is the row that a node has chosen to send next and that its parent did not take. The node counts it as
+sent, so that nothing that comes later changes its turn in the parent. It is the first row of its flow, or the second,
+behind one that the next level holds.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ class Tree:
 
     def below(self, is_taken: Bools) -> tuple[Tree, list[Int64s]]:
         """Return the tree below some tops, and the positions of its nodes in this one, by level."""
-        parents, levels, at = np.flatnonzero(is_taken), [], []
+        if is_taken.all():
+            return self, [np.arange(len(level)) for level in self.levels]
+        parents, levels, at = np.flatnonzero(is_taken), list[Level](), list[Int64s]()
         for level in reversed(self.levels):
             part, parents = level.below(parents)
             levels.insert(0, part)

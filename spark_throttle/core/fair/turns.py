@@ -1,30 +1,31 @@
 """Whose rows go when a scope runs short: hierarchical worst-case-fair weighted fair queueing, a batch at a time.
 
-Every node serves its children by WF2Q (Bennett and Zhang 1996), and the tree is H-WF2Q: a node's virtual time is the
-fluid level (`water`) of what it was served itself. A child with lead L and weight w begins its next row at the tag L / w,
-in the virtual time of the parent, and finishes it when its work is done. In one batch:
+Every node serves its children by WF2Q (Bennett and Zhang 1996), so the tree is H-WF2Q. A node's virtual time is the
+level of the fluid (`water`) that is given what the node was served itself. A child with lead L and weight w begins its
+next row at the tag L / w in the virtual time of its parent, and finishes it when its work is done. In one batch:
 
-1. The fluid fills the node's amount into its children's demands, leads included, up to a level v.
-2. Rows that finish up to v go: a child's budget is what the fluid gives it less its lead.
-3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The first
-   that does not fit is the node's own crossing row, about which its parent decides; the node holds it until it goes.
-4. The top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599).
+1. The fluid fills the node's amount, and what it lacks, into the children's demands, leads included, up to a level v.
+2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead.
+3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The
+   first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
+   beforehand where work is one resource; else a search finds it, to within one row.
 
-Theorem. A child that stays backlogged is behind its share of what its node was served by less than its own largest row
-and the largest of its siblings' rows; the share is the fluid's, and neither number nor history of others counts.
+*Theorem.* A child that stays backlogged is behind its share of what its parent was served by less than its own largest
+row and the largest row of its siblings. Its share is the fluid's; neither number nor history of others counts.
 
-Proof. Call b the batch after which V is the level V_b and the decisions were made at the level v_b. Let p be the last
-unserved row of a child that finishes at F_p <= V, and m the last row served that finishes after p. (If there is none, all
-that was served finishes by V, so the fluid served all of it, and p as well: more than was given out.) Let m go in batch b.
-Then p began after v_b, or else it would have gone before m; and so did every row that was served after m, for the same
-reason: it finishes no later than p. A child's next row was the same at b as later, because what a node has chosen it
-holds. So from v_b on the fluid served all rows served after b, and p, and p's unserved predecessors that began after v_b:
-all of its unserved ones. Rows and fluid were given the same after b. So the rows of p's child that should have gone are
-at most what b gave out beyond the amount for which v_b was computed: a part of one row. Of the next row, which finishes
-after V, the fluid has served less than all of it.
+*Proof.* Let p be the last unserved row of the child that finishes up to the virtual time V, at F <= V, and m the last
+row served that finishes after F, in a batch whose decisions were made at the level v. (If there is no m, all that was
+ever served finishes by V, so the fluid served all of it, and p: more than was given out.) At m's turn, p and every row
+that is served after m and finishes by F had not begun by v, else it would have gone before m. Nor can a row that comes
+later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So after
+v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch both
+were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row. So these
+unserved rows are less than one row together; and of the row after them, the fluid has not served all.
 
-Hierarchy: the fluid ideal of the tree serves a node its share of what its parent serves, so a leaf is behind by at most
-the sum of these bounds over the levels above it. A child is ahead by less than one own row, and one sibling's.
+*Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
+sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
+than one of its own rows, and one of a sibling's.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
@@ -142,16 +143,12 @@ class _Search:
         levels = tree.levels
         self.height = len(levels)
         leaves = np.arange(tree.leaves)
-        self.held_rank: list[Int64s] = []
         self.held_work: list[Int64s] = []
         first = np.zeros(tree.leaves, dtype=np.int64)
         for held in reversed(contest.held):  # the higher level holds the earlier row
             leaf = held[held >= 0]
-            rank, work = np.zeros_like(held), np.zeros_like(held)
-            rank[held >= 0] = first[leaf]
-            part = rows.take(leaf)
-            work[held >= 0] = part.work(first[leaf], first[leaf] + 1)
-            self.held_rank.insert(0, rank)
+            work = np.zeros_like(held)
+            work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
             self.held_work.insert(0, work)
             first[leaf] += 1
         self.first, self.leaves = first, leaves
@@ -193,7 +190,7 @@ class _Search:
             # A node that could not send the row that it holds sends nothing else.
             left = np.where(goes[k], own[k] - below.totals(served), -1)
             order, parent, is_granted = self._served_first(
-                k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], crossing.work
+                k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )
             granted = order[is_granted]
             count[crossing.leaf[granted]] += 1
@@ -218,7 +215,8 @@ class _Search:
         got: Int64s,
         tokens: Int64s,
         room: Int64s,
-        own: Int64s | int,
+        *,
+        may_overdraw: bool,
     ) -> tuple[Int64s, Int64s, Bools]:
         """Return the nodes that have crossing rows in the order of turns, their parents, and whether their rows go.
 
@@ -228,8 +226,8 @@ class _Search:
             Shape (resources, nodes): what each row takes.
         room
             Shape (resources, parents): what there is of it.
-        own
-            The part of a row itself that must fit.
+        may_overdraw
+            Whether a row goes if what goes before it leaves room, or only if it fits itself.
         """
         contest, level = self.contest, self.contest.tree.levels[k]
         at = np.flatnonzero(crossing.leaf >= 0)
@@ -242,10 +240,9 @@ class _Search:
 
         def goes() -> Bools:
             sent = np.ones(len(at), dtype=np.bool_)
-            of = parent[place]
-            for taken, most in zip(tokens, room, strict=True):
-                taken = taken[at[place]]
-                sent &= _running(taken, of) - (0 if own is crossing.work else taken) <= most[of]
+            for taken, most in zip(tokens[:, at[place]], room, strict=True):
+                before = _running(taken, of) - taken if may_overdraw else _running(taken, of)
+                sent &= before <= most[of]
             return sent
 
         of, untied = parent[place], np.full(len(level.bounds) - 1, -1, dtype=np.int64)
@@ -269,11 +266,13 @@ class _Search:
         contest, tree = self.contest, self.contest.tree
         level, tops, room = tree.levels[-1], tree.tops, contest.room
         used = tree.sums(contest.rows.tokens(np.zeros_like(count), count), self.height)
-        fits = (used <= room + 1).all(axis=0)
+        fits = np.logical_and.reduce(used <= room + 1)
         row = np.where(crossing.leaf >= 0, crossing.leaf, 0)
         rank = count[row]
         tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
-        order, top, passes = self._served_first(self.height - 1, crossing, served, got, tokens, room - used, 0)
+        order, top, passes = self._served_first(
+            self.height - 1, crossing, served, got, tokens, room - used, may_overdraw=True
+        )
         tokens = tokens[:, order]
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
@@ -283,7 +282,7 @@ class _Search:
         largest = np.zeros(tops, dtype=np.int64)
         np.maximum.at(largest, top, crossing.work[order])
         steps.append(_Step(crossing, granted, granted[:0], granted[:0]))
-        ends = (used > room).any(axis=0) | (work >= self.all_work)
+        ends = np.logical_or.reduce(used > room) | (work >= self.all_work)
         return _Look(count, steps, work, used, fits, ends, largest)
 
     def run(self) -> Turns:
@@ -295,8 +294,9 @@ class _Search:
         is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         best_error = np.full(tops, _NEVER, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
+        look = self.look(guess)
         for step in range(_LOOKS):
-            look = self.look(guess)
+            look = look if not step else self.look(guess)
             is_good = look.fits & look.ends
             error = np.abs(look.served - guess)
             is_better = is_open & is_good & (error < best_error)
@@ -316,8 +316,7 @@ class _Search:
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
             guess = np.where(is_open, told, np.where(best >= 0, best, low))
         final = np.where(best >= 0, best, low)
-        if (final != guess).any():
-            look = self.look(final)
+        look = look if (final == guess).all() else self.look(final)
         return Turns(look.count, self._held(look.steps))
 
     def _held(self, steps: list[_Step]) -> list[Int64s]:

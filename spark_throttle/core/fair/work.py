@@ -1,11 +1,13 @@
 """The work of rows: what each counts in the fair order, as one number.
 
 A row's work is the largest, over the resources that its scopes limit, of its part of the resource: a message is one
-`MESSAGE`, and bytes count in the proportion of the rates (`measure_of`). So work is dominant-share service (DRF), charged
-row by row:
+`MESSAGE`, and bytes count in the proportion of the rates. So work is dominant-share service, charged row by row (the
+memoryless form of DRFQ):
 
-- The ideal that follows is progressive filling of work: one flow's work grows as fast as another's of the same weight.
-- A row costs the same whoever sends it, beside whatever other rows. So nobody gains by dealing rows out over namespaces.
+- The ideal that follows is progressive filling of work: of two backlogged flows of one weight, neither gets more work.
+  No resource is waited for: a scope whose tokens of any kind end is closed, and until then every flow may go on.
+- A row costs the same whoever sends it, beside whatever other rows. So nobody gains by dealing rows out over
+  namespaces, and the work of a tenant is the sum of its namespaces' work.
 - A flow that mixes rows of many kinds is charged at most R times its dominant share, R being the number of resources:
   the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
 

@@ -1,8 +1,9 @@
 """The fluid ideal of the fair tree, slow and obvious: what each namespace would have if rows could be divided.
 
-A batch gives out an amount of work. It is poured into the tree from above, as a loop: every node gives its children equal
-parts for their weights, and starts again with what the full ones left over. Nothing is remembered but how much of each
-namespace's rows the fluid has served. It is told what came, and what was given out; it knows neither rows nor order.
+A batch gives out an amount of work. It is poured into the tree from above, as a loop: every node gives its children
+equal parts for their weights, and starts again with what the full ones left over. Nothing is remembered but how much of
+each namespace's rows the fluid has served. It is told what came, and what was given out; it knows neither rows nor
+order. It counts in floating point: `EPSILON` of a 65,536th of a message is nothing.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ class Fluid:
         stopped
             The nodes whose own tokens ended: a limit lets the fluid pass no more than it let rows pass.
         left
-            The work for which each limited tenant has tokens left. Its nodes in several groups divide what it could have
-            been served.
+            The work for which each limited tenant has tokens left. Its nodes in several groups divide what it could
+            have been served.
         """
         nodes: dict[Path, list[Path]] = defaultdict(list)
         for path in came:
@@ -95,13 +96,11 @@ class Fluid:
 
         want(())
         for tenant, spare in (left or {}).items():
-            mine = [node for node in nodes if len(node) == 2 and node[1] == tenant and node in wants]
-            for node, part in poured(
-                {node: wants[node] for node in mine}, dict.fromkeys(mine, 1), sum(owed(node) for node in mine) + spare
-            ).items():
-                wants[node] = part
-        for node in nodes:
+            mine: dict[Path, float] = {node: wants[node] for node in nodes if len(node) == 2 and node[1] == tenant}
+            had: float = sum(owed(node) for node in mine)
+            wants.update(poured(mine, dict.fromkeys(mine, 1), had + spare))
+        for node, children in nodes.items():
             if len(node) == 1:
-                wants[node] = min(wants[node], sum(wants[child] for child in nodes[node]))
+                wants[node] = min(wants[node], sum(wants[child] for child in children))
         wants[()] = sum(wants[child] for child in nodes[()])
         pour((), min(wants[()], owed(())))

@@ -184,3 +184,20 @@ def test_water_fills_all_that_are_not_full_to_one_level(seed: int) -> None:
         assert len(levels) == 1
         assert (want[mine][is_full] <= weight[mine][is_full] * (levels.pop() + 1)).all()
         assert 0 <= left < weight[mine][~is_full].sum()
+
+
+def test_tenants_that_wait_with_a_large_row_cannot_overtake_by_small_ones() -> None:
+    """Half of the tenants are served early, half late; then these get small rows, and a heavy tenant comes."""
+    heavy = ("g", "heavy", "n")
+    world = World({("g", "heavy"): 1000}, {("g",): Bucket((None, 600))}, bytes_a_message=1, counts_messages=False)
+    for n in range(200):
+        world.offer(("g", f"t{n}", "large"), [60, 60])
+    for _ in range(9):
+        world.batch()
+    for n in range(200):
+        if not world.went["g", f"t{n}", "large"]:
+            world.offer(("g", f"t{n}", "small"), [1] * 60)
+    world.offer(heavy, [1] * 20_000)
+    for _ in range(20):
+        world.batch()
+        assert world.lags()[heavy] <= 2 * 60

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -89,29 +91,29 @@ class World:
             left, passing = [left[0] - 1, left[1] - size], passing + 1
         return passing
 
-    def batch(self) -> dict[Path, list[int]]:
+    def batch(self) -> dict[Path, list[int]]:  # noqa: PLR0915 - one batch, from names to names
         """Decide a batch; return the sizes of the rows that go."""
         self.batches += 1
         for bucket in self.buckets.values():
             bucket.refill()
         known = {path for path, queue in self.queues.items() if queue} | set(self.standing)
-        paths = sorted(path for path in known if len(path) == 3)
-        tenants = sorted({path[:2] for path in known if len(path) >= 2})
-        children = sorted({path[:1] for path in known})
+        paths: list[Path] = sorted(path for path in known if len(path) == 3)
+        tenants: list[Path] = sorted({path[:2] for path in known if len(path) >= 2})
+        children: list[Path] = sorted({path[:1] for path in known})
         if not paths:
             self.standing = {}
             return {}
 
-        def index(level: list[Path]) -> dict[Path, int]:
+        def index(level: Sequence[Path]) -> dict[Path, int]:
             return {path: at for at, path in enumerate(level)}
 
-        def level_of(level: list[Path], above: dict[Path, int]) -> Level:
+        def level_of(level: Sequence[Path], above: dict[Path, int]) -> Level:
             parent = np.array([above[p[:-1]] for p in level], dtype=np.int64)
             return Level.of(parent, len(above), np.array([self.weights[p] for p in level], dtype=np.int64))
 
         tree = Tree((level_of(paths, index(tenants)), level_of(tenants, index(children)), level_of(children, {(): 0})))
 
-        def told(level: list[Path], at: int) -> np.ndarray:
+        def told(level: Sequence[Path], at: int) -> np.ndarray:
             return np.array([self.standing.get(p, (0, 0, 0))[at] for p in level], dtype=np.int64)
 
         standing = Standing(
@@ -158,14 +160,16 @@ class World:
         self.check_room(gone, room, names)
         self.check_use(paths, eligible, outcome.count)
         after = outcome.standing
-        remembered = [
+        remembered: list[tuple[Any, ...]] = [
             *zip(paths, after.leads[0].tolist(), after.held[0].tolist(), after.held[1].tolist(), strict=True),
             *zip(tenants, after.leads[1].tolist(), after.tenant_leads.tolist(), strict=True),
             *zip(children, after.leads[2].tolist(), strict=True),
         ]
-        self.standing = {path: (*told, 0, 0)[:3] for path, *told in remembered if any(told)}
+        self.standing = {path: tuple([*told, 0, 0][:3]) for path, *told in remembered if any(told)}
         scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
-        stopped = {node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open}
+        stopped: set[Path] = {
+            node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
+        }
         left = {}
         for name, bucket in self.buckets.items():
             if isinstance(name, tuple) and name[:1] == ("tenant",):
@@ -192,7 +196,7 @@ class World:
             assert len(took) <= room[0, n] + 1, (name, took, room[:, n])
             assert sum(took) - max(took) <= room[1, n], (name, took, room[:, n])
 
-    def check_use(self, paths: list[Path], eligible: np.ndarray, count: np.ndarray) -> None:
+    def check_use(self, paths: Sequence[Path], eligible: np.ndarray, count: np.ndarray) -> None:
         """L4: no eligible row is left all of whose scopes have a balance that is not negative."""
         for n, path in enumerate(paths):
             if count[n] < eligible[n]:
@@ -207,7 +211,7 @@ class World:
         return {p: x for p, x in lag.items() if any(self.queues[q] for q in self.came if q[:depth] == p)}
 
 
-def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:
+def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:  # noqa: PLR0912 - a draw each
     """Draw a world."""
     r = random.Random(seed)
     sizes = r.choice([[1], [1, 10], [1, 60], list(range(1, 1001, 37)), [1, 1000]])
@@ -222,13 +226,13 @@ def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:
     weights: dict[Path, int] = {}
     palette = r.choice([[1], [1, 2, 5], [1, 1000], [1, 10, 100, 1000]])
     groups = [f"g{i}" for i in range(r.choice([1, 1, 2, 4]))]
-    paths = []
+    paths: list[Path] = []
     for g in groups:
         weights[g,] = r.choice(palette)
         for t in range(r.choice([1, 2, 6])):
             weights[g, f"t{t}"] = r.choice(palette)
             for n in range(r.choice([1, 2, 8])):
-                path = (g, f"t{t}", f"n{n}")
+                path: Path = (g, f"t{t}", f"n{n}")
                 weights[path] = r.choice(palette)
                 paths.append(path)
     buckets: dict[object, Bucket] = {}
