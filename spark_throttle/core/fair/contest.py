@@ -1,12 +1,16 @@
 """Which rows of a batch go, if several scopes on their way run short, and the leads that the batch leaves.
 
-Scopes are nodes of the fair tree that have tokens of their own. They are served from the narrowest to the widest: what
-a tenant's tokens let pass, in the tenant's fair order, is what its group may choose from, and so on to the job (`turns`
-for each). A scope that does not run short orders nothing. A tenant with nodes in several groups divides its tokens
-between them as if it were their parent. What one node could not use is given to the others in another round: after the
-batch no flow has an eligible row left all of whose scopes have a balance that is not negative.
+Scopes are nodes of the fair tree that have tokens of their own. They choose from the narrowest to the widest: what a
+tenant's tokens let pass, in the tenant's fair order, is what its group may choose from, and so on to the job (`turns`
+for each). A scope that does not run short orders nothing. A tenant with nodes in several groups is no node of the tree.
+It chooses last, from what all others let pass, as if it were its nodes' parent; then the others choose again without
+what it refused. So it is asked only for rows that could go, and holds nobody back whom it does not run short for.
 
-Afterwards every node is told what its children were really served, and its fluid ideal is served the same.
+What a scope could not use is given out in another round: after the batch no flow has an eligible row left all of whose
+scopes have a balance that is not negative. Normally there is one round.
+
+Afterwards every node is told what its children were really served, and its fluid is served the same. The fluid of a
+node asks for the rows that the narrower scopes let pass, as its rows did.
 """
 
 from __future__ import annotations
@@ -93,17 +97,21 @@ class _Round:
     """After leaves' own limits, tenants, children of the job, and the job."""
 
     held: tuple[Int64s, Int64s]
+    asked: Int64s
+    """What other scopes would let pass, by leaf of a tenant that divided its tokens between several nodes; else 0."""
 
 
 def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> Outcome:
     """Return which of the first `eligible` rows of each leaf go."""
     done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
+    asked = np.zeros_like(eligible)
     until = eligible
     while True:
         left = rows.behind(done) if rounds else rows
         filled = _fill(tree, now, left, until - done, replace(scopes, room=np.maximum(room, -1)), tie)
         count = filled.passing[3]
         now = _advanced(tree, now, left, count, filled.held)
+        asked = np.maximum(asked, np.where(filled.asked > 0, done + filled.asked, 0))
         reached = [done + each for each in filled.passing]
         passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
         room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
@@ -111,7 +119,9 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
         until = np.where(is_open_to(tree, scopes, room), eligible, done)
         if not (done < until).any():
             break
-    return Outcome(done, _settled(tree, standing, now, rows, passing, done, scopes), room, rounds)
+    settled = _settled(tree, standing, now, rows, passing, done)
+    tenant_leads = _tenants_settled(tree, standing, rows, asked, done, scopes, room)
+    return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
 
 
 def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
@@ -171,19 +181,35 @@ class _Entrants:
             after.append(of_leaf)
         return passing, after
 
-    def served_by_tenants(self, scope: Int64s, room: Int64s, tenant_leads: Int64s) -> Int64s:
-        """Return how many rows of each leaf the tenants' scopes let pass; a tenant may have several nodes."""
-        if not is_spanning(scope):
-            return self.served(scope, room)[0]
-        over, leaf = spanning(self.tree.levels[0], scope)
-        leads, none = [self.leads[0][leaf], tenant_leads[over.order]], np.zeros(len(leaf), dtype=np.int64)
-        entrants = _Entrants(over.tree, leads, self.rows.take(leaf), self.until[leaf], [none], self.tie[leaf])
-        passing = self.until.copy()
-        passing[leaf] = entrants.served(over.scope, room)[0]
-        return passing
-
 
 def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
+    """Let the scopes choose; tenants with several nodes choose from what all others let pass, as often as it takes."""
+    is_several = _are_several(scopes.tenant)
+    if not is_several.any():
+        return _passed(tree, standing, rows, eligible, scopes, tie)
+    alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
+    over, leaf = _tenants(tree.levels[0], np.where(is_several, scopes.tenant, -1))
+    none = np.zeros(len(leaf), dtype=np.int64)
+    unsent = standing.leads[0] - rows.work(np.zeros_like(eligible), standing.above[0])
+    leads = [unsent[leaf], standing.tenant_leads[over.order]]
+    until, asked = eligible, np.zeros_like(eligible)
+    while True:
+        passed = _passed(tree, standing, rows, until, alone, tie)
+        wanted = passed.passing[-1][leaf]
+        chosen, _ = _Entrants(over.tree, leads, rows.take(leaf), wanted, [none], tie[leaf]).served(
+            over.scope, scopes.room
+        )
+        if (chosen == wanted).all():
+            return replace(passed, passing=[eligible, *passed.passing[1:]], asked=asked)
+        top = over.tree.top_of_leaf()
+        is_cut = np.isin(top, top[chosen < wanted])
+        at = leaf[is_cut]
+        until = until.copy()
+        until[at] = chosen[is_cut]
+        asked[at] = np.maximum(asked[at], wanted[is_cut])
+
+
+def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
     """Let the scopes of each height choose from what the narrower ones let pass.
 
     A node that is served for its own scope has sent nothing yet: what it holds itself is among its first rows again.
@@ -191,10 +217,10 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
     by_tenant, by_child = standing.held
     (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(eligible)
     unsent = lead - rows.work(none, by_tenant + by_child)
-    entrants = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie)
-    passing = [eligible, entrants.served_by_tenants(scopes.tenant, scopes.room, standing.tenant_leads)]
+    passed, _ = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie).served(scopes.tenant, scopes.room)
+    passing = [eligible, passed]
     leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
-    entrants = _Entrants(tree.upper(2), leads, rows, passing[-1], [by_tenant], tie)
+    entrants = _Entrants(tree.upper(2), leads, rows, passed, [by_tenant], tie)
     passed, chosen = entrants.served(scopes.child, scopes.room)
     passing.append(passed)
     entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passed, [by_tenant, by_child], tie)
@@ -202,21 +228,22 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
     passing.append(passed)
     chosen_by_tenant = chosen[0] if chosen else none
     if not held:
-        return _Round(passing, (chosen_by_tenant, none))
+        return _Round(passing, (chosen_by_tenant, none), none)
     # A tenant's node all of whose rows the job took still holds the row that its group refused.
     holds = tree.sums(held[0] + held[1], 1) > 0
-    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]))
+    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]), none)
 
 
-def is_spanning(scope: Int64s) -> bool:
-    """Return whether any scope has several nodes."""
-    limited = scope[scope >= 0]
-    return len(limited) > 1 and int(np.bincount(limited).max()) > 1
+def _are_several(scope: Int64s) -> Bools:
+    """Return which nodes share their scope with another node."""
+    numbers = np.bincount(scope + 1)
+    numbers[0] = 0
+    return numbers[scope + 1] > 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Spanning:
-    """Limited tenants as tops."""
+class _Tenants:
+    """Tenants with several nodes as tops."""
 
     tree: Tree
     order: Int64s
@@ -225,8 +252,8 @@ class _Spanning:
     scope: Int64s
 
 
-def spanning(leaves: Level, scope: Int64s) -> tuple[_Spanning, Int64s]:
-    """Return the tree of tenants, their nodes and leaves, and the leaves' positions."""
+def _tenants(leaves: Level, scope: Int64s) -> tuple[_Tenants, Int64s]:
+    """Return the tree of the tenants' scopes, their nodes and leaves, and the positions of these leaves."""
     order = np.argsort(scope, kind="stable")
     order = order[scope[order] >= 0]
     tops, top = np.unique(scope[order], return_inverse=True)
@@ -234,7 +261,7 @@ def spanning(leaves: Level, scope: Int64s) -> tuple[_Spanning, Int64s]:
     at = ranges(leaves.bounds[order], counts)
     below = Level.of(np.repeat(np.arange(len(order)), counts), len(order), leaves.weight[at])
     nodes = Level.of(top, len(tops), np.ones(len(order), dtype=np.int64))
-    return _Spanning(Tree((below, nodes)), order, tops), at
+    return _Tenants(Tree((below, nodes)), order, tops), at
 
 
 def _holders(tree: Tree, height: int, flags: Int64s) -> Int64s:
@@ -255,8 +282,7 @@ def _advanced(tree: Tree, now: Standing, rows: Rows, count: Int64s, held: tuple[
         lead + tree.sums(_served(rows, before, count + then), height)
         for height, (lead, before, then) in enumerate(zip(now.leads, now.above, after.above, strict=True))
     ]
-    sent = tree.sums(rows.work(np.zeros_like(count), count), 1)
-    return Standing(tuple(leads), now.tenant_leads + sent, held)
+    return Standing(tuple(leads), now.tenant_leads, held)
 
 
 def _served(rows: Rows, before: Int64s, after: Int64s) -> Int64s:
@@ -272,21 +298,29 @@ def _settled(
     rows: Rows,
     passing: list[Int64s],
     count: Int64s,
-    scopes: Scopes,
 ) -> Standing:
     """Return the standing after the fluid of every node is served what its children were."""
-    leads, zero = [], np.zeros_like(count)
+    leads = []
     for height, level in enumerate(tree.levels):
         before, after = standing.above[height], count + now.above[height]
         asked = tree.sums(_served(rows, before, np.maximum(passing[height], after)), height)
         leads.append(_after_fluid(level, standing.leads[height], now.leads[height], asked))
-    tenant_leads = np.zeros_like(standing.tenant_leads)
-    if is_spanning(scopes.tenant):
-        over, _ = spanning(tree.levels[0], scopes.tenant)
-        asked = tree.sums(rows.work(zero, np.maximum(passing[0], count)), 1)[over.order]
-        before, sent = standing.tenant_leads[over.order], now.tenant_leads[over.order]
-        tenant_leads[over.order] = _after_fluid(over.tree.levels[1], before, sent, asked)
-    return Standing(tuple(leads), tenant_leads, now.held)
+    return Standing(tuple(leads), standing.tenant_leads, now.held)
+
+
+def _tenants_settled(
+    tree: Tree, standing: Standing, rows: Rows, asked: Int64s, count: Int64s, scopes: Scopes, room: Int64s
+) -> Int64s:
+    """Return the leads among a tenant's nodes: none, unless its tokens ended."""
+    zero, leads = np.zeros_like(count), np.zeros_like(standing.tenant_leads)
+    is_spent = np.append((room < 0).any(axis=0), False)
+    scope = np.where(_are_several(scopes.tenant) & is_spent[scopes.tenant], scopes.tenant, -1)
+    if (scope >= 0).any():
+        over, _ = _tenants(tree.levels[0], scope)
+        before = standing.tenant_leads[over.order]
+        sent, wanted = (tree.sums(rows.work(zero, each), 1)[over.order] for each in (count, np.maximum(asked, count)))
+        leads[over.order] = _after_fluid(over.tree.levels[1], before, before + sent, wanted)
+    return leads
 
 
 def _after_fluid(level: Level, lead: Int64s, served_lead: Int64s, asked: Int64s) -> Int64s:

@@ -49,7 +49,6 @@ class Fluid:
         came: Mapping[Path, float],
         served: Mapping[Path, float],
         stopped: set[Path],
-        left: Mapping[str, float] | None = None,
     ) -> None:
         """Serve a batch.
 
@@ -61,9 +60,6 @@ class Fluid:
             The work of all rows of each namespace that really went, up to now.
         stopped
             The nodes whose own tokens ended: a limit lets the fluid pass no more than it let rows pass.
-        left
-            The work for which each limited tenant has tokens left. Its nodes in several groups divide what it could
-            have been served.
         """
         nodes: dict[Path, list[Path]] = defaultdict(list)
         for path in came:
@@ -95,12 +91,4 @@ class Fluid:
                     pour(child, part)
 
         want(())
-        for tenant, spare in (left or {}).items():
-            mine: dict[Path, float] = {node: wants[node] for node in nodes if len(node) == 2 and node[1] == tenant}
-            had: float = sum(owed(node) for node in mine)
-            wants.update(poured(mine, dict.fromkeys(mine, 1), had + spare))
-        for node, children in nodes.items():
-            if len(node) == 1:
-                wants[node] = min(wants[node], sum(wants[child] for child in children))
-        wants[()] = sum(wants[child] for child in nodes[()])
         pour((), min(wants[()], owed(())))

@@ -170,16 +170,7 @@ class World:
         stopped: set[Path] = {
             node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
         }
-        left = {}
-        for name, bucket in self.buckets.items():
-            if isinstance(name, tuple) and name[:1] == ("tenant",):
-                parts = []
-                if bucket.rate[0] is not None and self.counts_messages:
-                    parts.append((bucket.balance[0] + 1) * MESSAGE)
-                if bucket.rate[1] is not None and self.bytes_a_message:
-                    parts.append((bucket.balance[1] + 1) * MESSAGE // self.bytes_a_message)
-                left[name[1]] = max(0, min(parts))
-        self.fluid.serve(self.came, self.served, stopped, left)
+        self.fluid.serve(self.came, self.served, stopped)
         for path in list(self.came):
             if not self.queues[path] and self.served[path] - self.fluid.ideal[path] < 1 and path not in self.standing:
                 del self.came[path], self.served[path]
