@@ -62,7 +62,7 @@ def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
             "c": publish(messages_per_second=0),
         },
         namespaces={"a/0": {"write_throttling": "2*delay*100,3*reject*10"}},
-        queue={"messages": 100},
+        queue={"messages": 30},
     )
     names = [None, "", *(f"{tenant}/{n}" for tenant in "abcd" for n in range(4))]
     offered = 0

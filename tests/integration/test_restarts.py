@@ -122,7 +122,7 @@ def formats(job: Job) -> None:
     assert sorted((row["id"], row["ns"]) for row in rows) == [(number, "t/n") for number in (*WAITED, *CAME)]
     offsets = (job.lake.root / "checkpoint" / "offsets" / str(job.lake.last_batch())).read_text().splitlines()
     conf = json.loads(offsets[1])["conf"]
-    assert conf["spark.sql.shuffle.partitions"] == "2"
+    assert conf["spark.sql.shuffle.partitions"] == "1"
     assert "HDFSBacked" in conf["spark.sql.streaming.stateStore.providerClass"]
 
 
