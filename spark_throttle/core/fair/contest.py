@@ -1,0 +1,334 @@
+"""Which rows of a batch go, if several scopes on their way run short, and the leads that the batch leaves.
+
+Scopes are nodes of the fair tree that have tokens of their own. They choose from the narrowest to the widest: what a
+tenant's tokens let pass, in the tenant's fair order, is what its group may choose from, and so on to the job (`turns`
+for each). A scope that does not run short orders nothing. A tenant with nodes in several groups is no node of the tree.
+It chooses last, from what all others let pass, as if it were its nodes' parent; then the others choose again without
+what it refused. So it is asked only for rows that could go, and holds nobody back whom it does not run short for.
+
+What a scope could not use is given out in another round: after the batch no flow has an eligible row left all of whose
+scopes have a balance that is not negative. Normally there is one round.
+
+Afterwards every node is told what its children were really served, and its fluid is served the same. The fluid of a
+node asks for the rows that the narrower scopes let pass, as its rows did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import ranges
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.turns import Contest, serve
+from spark_throttle.core.fair.water import covered
+from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.quota import Bools, Int64s
+
+UNBOUNDED = 1 << 62
+"""The room of a scope without a limit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """What the nodes of a tree remember from one batch to the next."""
+
+    leads: tuple[Int64s, ...]
+    """The leads of leaves, of tenants in groups, and of the job's children."""
+
+    tenant_leads: Int64s
+    """The leads of tenants' nodes among the nodes of the same tenant."""
+
+    held: tuple[Int64s, ...]
+    """Shape (leaves,) each, 0 or 1: whether the tenant's node holds the first row that no other holds; and whether the
+    child of the job does."""
+
+    @classmethod
+    def new(cls, tree: Tree) -> Standing:
+        """Return the standing of a tree that never ran short."""
+        sizes = [len(level) for level in tree.levels]
+        zeros = [np.zeros(n, dtype=np.int64) for n in [*sizes, sizes[1], sizes[0], sizes[0]]]
+        return cls(tuple(zeros[:3]), zeros[3], tuple(zeros[4:]))
+
+    @property
+    def above(self) -> tuple[Int64s, Int64s, Int64s]:
+        """How many first rows of each leaf the nodes of each level count as sent by their children."""
+        tenant, child = self.held
+        return tenant + child, child, np.zeros_like(child)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scopes:
+    """The scopes that are nodes of the tree; -1 stands for none."""
+
+    tenant: Int64s
+    """The scope of each tenant's node: one for all nodes of a tenant."""
+
+    child: Int64s
+    """The scope of each child of the job."""
+
+    job: Int64s
+    """Shape (1,)."""
+
+    room: Int64s
+    """Shape (resources, scopes): the most tokens that may go before a row, -1 where none may; large if unlimited."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a batch serves."""
+
+    count: Int64s
+    """The number of rows of each leaf that go."""
+
+    standing: Standing
+    room: Int64s
+    """The room left, by scope; negative where the scope is spent."""
+
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Round:
+    """One filling: how many rows of each leaf the scopes of each height let pass."""
+
+    passing: list[Int64s]
+    """After leaves' own limits, tenants, children of the job, and the job."""
+
+    held: tuple[Int64s, Int64s]
+    asked: Int64s
+    """What other scopes would let pass, by leaf of a tenant that divided its tokens between several nodes; else 0."""
+
+
+def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> Outcome:
+    """Return which of the first `eligible` rows of each leaf go."""
+    done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
+    asked = np.zeros_like(eligible)
+    until = eligible
+    while True:
+        left = rows.behind(done) if rounds else rows
+        filled = _fill(tree, now, left, until - done, replace(scopes, room=np.maximum(room, -1)), tie)
+        count = filled.passing[3]
+        now = _advanced(tree, now, left, count, filled.held)
+        asked = np.maximum(asked, np.where(filled.asked > 0, done + filled.asked, 0))
+        reached = [done + each for each in filled.passing]
+        passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
+        room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
+        done, rounds = done + count, rounds + 1
+        until = np.where(is_open_to(tree, scopes, room), eligible, done)
+        if not (done < until).any():
+            break
+    settled = _settled(tree, standing, now, rows, passing, done)
+    tenant_leads = _tenants_settled(tree, standing, rows, asked, done, scopes, room)
+    return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
+
+
+def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
+    """Return whether all scopes of each leaf have room."""
+    is_open = np.append((room >= 0).all(axis=0), True)
+    tenant = tree.levels[0].parent
+    child = tree.levels[1].parent[tenant]
+    return is_open[scopes.tenant][tenant] & is_open[scopes.child][child] & is_open[scopes.job[0]]
+
+
+def _used(tree: Tree, scopes: Scopes, tokens: Int64s) -> Int64s:
+    """Return the tokens that the leaves' rows take of each scope, shape (resources, scopes)."""
+    used = np.zeros((len(tokens), scopes.room.shape[1] + 1), dtype=np.int64)
+    for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):
+        for to, taken in zip(used, tree.sums(tokens, height), strict=True):
+            np.add.at(to, scope, taken)
+    return used[:, :-1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entrants:
+    """The leaves below the scopes of one height, as they enter a batch."""
+
+    tree: Tree
+    leads: list[Int64s]
+    rows: Rows
+    until: Int64s
+    held: list[Int64s]
+    """As `Standing.held`, for the inner levels of the tree."""
+
+    tie: Int64s
+
+    def served(self, scope: Int64s, room: Int64s) -> tuple[Int64s, list[Int64s]]:
+        """Return how many rows of each leaf the scopes of the tops let pass, and what nodes below them hold.
+
+        If no scope runs short, it returns all, and no list of what is held.
+        """
+        tree, until = self.tree, self.until
+        of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
+        wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
+        is_short = (wanted > of_top + 1).any(axis=0) | ((of_top < 0).any(axis=0) & (wanted[0] > 0))
+        if not is_short.any():
+            return until, []
+        part, at = tree.below(is_short)
+        leaf = at[0]
+        held = [_holders(part, height, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(self.held, 1)]
+        leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
+        turns = serve(
+            Contest(part, leads, self.rows.take(leaf), until[leaf], held, self.tie[leaf], of_top[:, is_short])
+        )
+        passing = until.copy()
+        passing[leaf] = turns.count
+        after = []
+        for holds in turns.held:
+            of_leaf = np.zeros_like(until)
+            of_leaf[leaf[holds[holds >= 0]]] = 1
+            after.append(of_leaf)
+        return passing, after
+
+
+def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
+    """Let the scopes choose; tenants with several nodes choose from what all others let pass, as often as it takes."""
+    is_several = _are_several(scopes.tenant)
+    if not is_several.any():
+        return _passed(tree, standing, rows, eligible, scopes, tie)
+    alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
+    over, leaf = _tenants(tree.levels[0], np.where(is_several, scopes.tenant, -1))
+    none = np.zeros(len(leaf), dtype=np.int64)
+    unsent = standing.leads[0] - rows.work(np.zeros_like(eligible), standing.above[0])
+    leads = [unsent[leaf], standing.tenant_leads[over.order]]
+    until, asked = eligible, np.zeros_like(eligible)
+    while True:
+        passed = _passed(tree, standing, rows, until, alone, tie)
+        wanted = passed.passing[-1][leaf]
+        chosen, _ = _Entrants(over.tree, leads, rows.take(leaf), wanted, [none], tie[leaf]).served(
+            over.scope, scopes.room
+        )
+        if (chosen == wanted).all():
+            return replace(passed, passing=[eligible, *passed.passing[1:]], asked=asked)
+        top = over.tree.top_of_leaf()
+        is_cut = np.isin(top, top[chosen < wanted])
+        at = leaf[is_cut]
+        until = until.copy()
+        until[at] = chosen[is_cut]
+        asked[at] = np.maximum(asked[at], wanted[is_cut])
+
+
+def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
+    """Let the scopes of each height choose from what the narrower ones let pass.
+
+    A node that is served for its own scope has sent nothing yet: what it holds itself is among its first rows again.
+    """
+    by_tenant, by_child = standing.held
+    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(eligible)
+    unsent = lead - rows.work(none, by_tenant + by_child)
+    passed, _ = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie).served(scopes.tenant, scopes.room)
+    passing = [eligible, passed]
+    leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
+    entrants = _Entrants(tree.upper(2), leads, rows, passed, [by_tenant], tie)
+    passed, chosen = entrants.served(scopes.child, scopes.room)
+    passing.append(passed)
+    entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passed, [by_tenant, by_child], tie)
+    passed, held = entrants.served(scopes.job, scopes.room)
+    passing.append(passed)
+    chosen_by_tenant = chosen[0] if chosen else none
+    if not held:
+        return _Round(passing, (chosen_by_tenant, none), none)
+    # A tenant's node all of whose rows the job took still holds the row that its group refused.
+    holds = tree.sums(held[0] + held[1], 1) > 0
+    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]), none)
+
+
+def _are_several(scope: Int64s) -> Bools:
+    """Return which nodes share their scope with another node."""
+    numbers = np.bincount(scope + 1)
+    numbers[0] = 0
+    return numbers[scope + 1] > 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tenants:
+    """Tenants with several nodes as tops."""
+
+    tree: Tree
+    order: Int64s
+    """The tenants' nodes, tenant by tenant."""
+
+    scope: Int64s
+
+
+def _tenants(leaves: Level, scope: Int64s) -> tuple[_Tenants, Int64s]:
+    """Return the tree of the tenants' scopes, their nodes and leaves, and the positions of these leaves."""
+    order = np.argsort(scope, kind="stable")
+    order = order[scope[order] >= 0]
+    tops, top = np.unique(scope[order], return_inverse=True)
+    counts = leaves.bounds[order + 1] - leaves.bounds[order]
+    at = ranges(leaves.bounds[order], counts)
+    below = Level.of(np.repeat(np.arange(len(order)), counts), len(order), leaves.weight[at])
+    nodes = Level.of(top, len(tops), np.ones(len(order), dtype=np.int64))
+    return _Tenants(Tree((below, nodes)), order, tops), at
+
+
+def _holders(tree: Tree, height: int, flags: Int64s) -> Int64s:
+    """Return the leaf whose row each node of a level holds."""
+    node = tree.levels[0].parent
+    for level in tree.levels[1:height]:
+        node = level.parent[node]
+    out = np.full(len(tree.levels[height]), -1, dtype=np.int64)
+    at = np.flatnonzero(flags)
+    out[node[at]] = at
+    return out
+
+
+def _advanced(tree: Tree, now: Standing, rows: Rows, count: Int64s, held: tuple[Int64s, Int64s]) -> Standing:
+    """Return the standing with what was served, before the fluid is."""
+    after = replace(now, held=held)
+    leads = [
+        lead + tree.sums(_served(rows, before, count + then), height)
+        for height, (lead, before, then) in enumerate(zip(now.leads, now.above, after.above, strict=True))
+    ]
+    return Standing(tuple(leads), now.tenant_leads, held)
+
+
+def _served(rows: Rows, before: Int64s, after: Int64s) -> Int64s:
+    """Return the work of each leaf's rows `before` up to `after`; negative where `after` is less."""
+    zero = np.zeros_like(before)
+    return rows.work(zero, after) - rows.work(zero, before)
+
+
+def _settled(
+    tree: Tree,
+    standing: Standing,
+    now: Standing,
+    rows: Rows,
+    passing: list[Int64s],
+    count: Int64s,
+) -> Standing:
+    """Return the standing after the fluid of every node is served what its children were."""
+    leads = []
+    for height, level in enumerate(tree.levels):
+        before, after = standing.above[height], count + now.above[height]
+        asked = tree.sums(_served(rows, before, np.maximum(passing[height], after)), height)
+        leads.append(_after_fluid(level, standing.leads[height], now.leads[height], asked))
+    return Standing(tuple(leads), standing.tenant_leads, now.held)
+
+
+def _tenants_settled(
+    tree: Tree, standing: Standing, rows: Rows, asked: Int64s, count: Int64s, scopes: Scopes, room: Int64s
+) -> Int64s:
+    """Return the leads among a tenant's nodes: none, unless its tokens ended."""
+    zero, leads = np.zeros_like(count), np.zeros_like(standing.tenant_leads)
+    is_spent = np.append((room < 0).any(axis=0), False)
+    scope = np.where(_are_several(scopes.tenant) & is_spent[scopes.tenant], scopes.tenant, -1)
+    if (scope >= 0).any():
+        over, _ = _tenants(tree.levels[0], scope)
+        before = standing.tenant_leads[over.order]
+        sent, wanted = (tree.sums(rows.work(zero, each), 1)[over.order] for each in (count, np.maximum(asked, count)))
+        leads[over.order] = _after_fluid(over.tree.levels[1], before, before + sent, wanted)
+    return leads
+
+
+def _after_fluid(level: Level, lead: Int64s, served_lead: Int64s, asked: Int64s) -> Int64s:
+    """Return the leads after the fluid of each parent is served what its children were.
+
+    Leads of siblings sum to what the fluid still lacks, so that it is given the sum of `served_lead`.
+    """
+    want = np.maximum(asked + lead, 0)
+    got = covered(want, level.weight, level.parent, level.bounds, level.totals(served_lead))
+    after = served_lead - got
+    return np.where((served_lead - lead >= asked) & (after < 0), 0, after)

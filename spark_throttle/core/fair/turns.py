@@ -1,0 +1,370 @@
+"""Whose rows go when a scope runs short: hierarchical worst-case-fair weighted fair queueing, a batch at a time.
+
+Every node serves its children by WF2Q (Bennett and Zhang 1996), so the tree is H-WF2Q. A node's virtual time is the
+level of the fluid (`water`) that is given what the node was served itself. A child with lead L and weight w begins its
+next row at the tag L / w in the virtual time of its parent, and finishes it when its work is done. In one batch:
+
+1. The fluid fills the node's amount, and what it lacks, into the children's demands, leads included, up to a level v.
+2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead.
+3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The
+   first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
+   beforehand where work is one resource; else a search finds it, to within one row.
+
+*Theorem.* A child that stays backlogged is behind its share of what its parent was served by less than its own largest
+row and the largest row of its siblings. Its share is the fluid's; neither number nor history of others counts.
+
+*Proof.* Let p be the last unserved row of the child that finishes up to the virtual time V, at F <= V, and m the last
+row served that finishes after F, in a batch whose decisions were made at the level v. (If there is no m, all that was
+ever served finishes by V, so the fluid served all of it, and p: more than was given out.) At m's turn, p and every row
+that is served after m and finishes by F had not begun by v, else it would have gone before m. Nor can a row that comes
+later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So after
+v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch both
+were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row. So these
+unserved rows are less than one row together; and of the row after them, the fluid has not served all.
+
+*Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
+sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
+than one of its own rows, and one of a sibling's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.fair.tree import Tree
+from spark_throttle.core.fair.water import covered
+from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.quota import Bools, Int64s
+
+_KEY_BITS = 10
+"""The binary places of a crossing row's key: the virtual time by which it finishes beyond the level."""
+
+_LOOKS = 60
+"""The most steps of the search for an amount; each halves what is in question if it does no better."""
+
+_SURE_LOOKS = 8
+"""The first steps of the search, none of which only halves what is in question."""
+
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contest:
+    """The leaves below the tops that run short, as they enter a batch."""
+
+    tree: Tree
+    leads: list[Int64s]
+    """The leads of the nodes of each level."""
+
+    rows: Rows
+    until: Int64s
+    """The number of eligible rows of each leaf."""
+
+    held: list[Int64s]
+    """For each level of inner nodes, the leaf whose row a node holds, -1 for none; the lowest level first."""
+
+    tie: Int64s
+    """The order of leaves that are otherwise equal."""
+
+    room: Int64s
+    """Shape (resources, tops): the most tokens that may go before a row, -1 if none may."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turns:
+    """What a batch serves."""
+
+    count: Int64s
+    """The number of rows of each leaf that go."""
+
+    held: list[Int64s]
+    """As `Contest.held`, after the batch."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Crossing:
+    """The crossing row of every node of a level."""
+
+    leaf: Int64s
+    """The leaf whose row it is, -1 where the node has no row left."""
+
+    work: Int64s
+    has_begun: Bools
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Step:
+    """The crossing rows of the children of one level's nodes."""
+
+    crossing: _Crossing
+    granted: Int64s
+    """The children whose rows go."""
+
+    chosen: Int64s
+    """The children whose row is their parent's crossing row."""
+
+    node: Int64s
+    """Those parents."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """What one amount serves."""
+
+    count: Int64s
+    steps: list[_Step]
+    served: Int64s
+    """The work that each top gives out."""
+
+    used: Int64s
+    """Shape (resources, tops): the tokens that it takes."""
+
+    fits: Bools
+    """Whether the tokens suffice for the rows that finish up to the level."""
+
+    ends: Bools
+    """Whether the tokens end with the rows that are served, or the rows do."""
+
+    largest: Int64s
+    """The largest crossing row of each top."""
+
+
+class _Search:
+    """The search for the amounts at which the tokens of all tops end."""
+
+    def __init__(self, contest: Contest) -> None:
+        self.contest = contest
+        tree, rows = contest.tree, contest.rows
+        levels = tree.levels
+        self.height = len(levels)
+        leaves = np.arange(tree.leaves)
+        self.held_work: list[Int64s] = []
+        first = np.zeros(tree.leaves, dtype=np.int64)
+        for held in reversed(contest.held):  # the higher level holds the earlier row
+            leaf = held[held >= 0]
+            work = np.zeros_like(held)
+            work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
+            self.held_work.insert(0, work)
+            first[leaf] += 1
+        self.first, self.leaves = first, leaves
+        asked = rows.work(first, contest.until)
+        self.asked = [asked]
+        for level, held_work in zip(levels[:-1], self.held_work, strict=True):
+            self.asked.append(level.totals(self.asked[-1]) + held_work)
+        self.want = [np.maximum(a + lead, 0) for a, lead in zip(self.asked, contest.leads, strict=True)]
+        self.lead_sums = [level.totals(lead) for level, lead in zip(levels, contest.leads, strict=True)]
+        self.all_work = levels[-1].totals(self.asked[-1])
+
+    def look(self, amount: Int64s) -> _Look:
+        """Serve an amount of work at each top."""
+        contest, levels, height = self.contest, self.contest.tree.levels, self.height
+        rows, first, until = contest.rows, self.first, contest.until
+        nothing = np.zeros(0, dtype=np.int64)
+        got, own, goes = [nothing] * height, [nothing] * height, [nothing > 0] * height
+        given, budget = amount, nothing
+        for k in range(height - 1, -1, -1):
+            level, lead = levels[k], contest.leads[k]
+            got[k] = covered(self.want[k], level.weight, level.parent, level.bounds, given + self.lead_sums[k])
+            budget = np.minimum(np.maximum(got[k] - lead, 0), self.asked[k])
+            is_empty = given <= 0  # who is given nothing serves nothing, not even what is late
+            if is_empty.any():
+                budget = np.where(is_empty[level.parent], 0, budget)
+            if k:
+                goes[k] = budget >= self.held_work[k - 1]
+                given = own[k] = np.where(goes[k], budget - self.held_work[k - 1], 0)
+        count = rows.within(first, until, budget)
+        at = first + count
+        served = rows.work(first, at)
+        crossing = _Crossing(
+            np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
+            contest.leads[0] + served <= got[0],
+        )  # fmt: skip
+        steps = []
+        for k in range(1, height):
+            below, held, held_work = levels[k - 1], contest.held[k - 1], self.held_work[k - 1]
+            # A node that could not send the row that it holds sends nothing else.
+            left = np.where(goes[k], own[k] - below.totals(served), -1)
+            order, parent, is_granted = self._served_first(
+                k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
+            )
+            granted = order[is_granted]
+            count[crossing.leaf[granted]] += 1
+            served[granted] += crossing.work[granted]
+            is_next = np.diff(np.where(is_granted, -1, parent), prepend=-1) != 0
+            is_next &= ~is_granted & goes[k][parent]
+            chosen, node = order[is_next], parent[is_next]
+            sent = goes[k] & (held >= 0)
+            count[held[sent]] += 1
+            leaf, work = np.where(goes[k], -1, held), np.where(goes[k], 0, held_work)
+            leaf[node], work[node] = crossing.leaf[chosen], crossing.work[chosen]
+            steps.append(_Step(crossing, granted, chosen, node))
+            served = below.totals(served) + np.where(sent, held_work, 0)
+            crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
+        return self._top(count, crossing, served, got[-1], steps)
+
+    def _served_first(
+        self,
+        k: int,
+        crossing: _Crossing,
+        served: Int64s,
+        got: Int64s,
+        tokens: Int64s,
+        room: Int64s,
+        *,
+        may_overdraw: bool,
+    ) -> tuple[Int64s, Int64s, Bools]:
+        """Return the nodes that have crossing rows in the order of turns, their parents, and whether their rows go.
+
+        Parameters
+        ----------
+        tokens
+            Shape (resources, nodes): what each row takes.
+        room
+            Shape (resources, parents): what there is of it.
+        may_overdraw
+            Whether a row goes if what goes before it leaves room, or only if it fits itself.
+        """
+        contest, level = self.contest, self.contest.tree.levels[k]
+        at = np.flatnonzero(crossing.leaf >= 0)
+        parent = level.parent[at]
+        is_late = ~crossing.has_begun[at]
+        beyond = (contest.leads[k] + served - got)[at]
+        key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
+        key = _packed(parent, is_late, np.maximum(key, 0), len(level.bounds) - 1)
+        place = np.argsort(key)
+
+        def goes() -> Bools:
+            sent = np.ones(len(at), dtype=np.bool_)
+            for taken, most in zip(tokens[:, at[place]], room, strict=True):
+                before = _running(taken, of) - taken if may_overdraw else _running(taken, of)
+                sent &= before <= most[of]
+            return sent
+
+        of, untied = parent[place], np.full(len(level.bounds) - 1, -1, dtype=np.int64)
+        while True:
+            sent = goes()
+            refused = np.flatnonzero(~sent)
+            first = refused[np.diff(of[refused], prepend=-1) > 0]
+            cut = untied.copy()
+            cut[of[first]] = key[place[first]]
+            if (cut == untied).all():
+                return at[place], of, sent
+            # Rows of one key are told apart where some of them go and some do not.
+            run = np.flatnonzero(key[place] == cut[of])
+            tied = place[run]
+            if len(run) > len(first):
+                place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[tied]))]
+            untied = cut
+
+    def _top(self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step]) -> _Look:
+        """Give what tokens are left to the crossing rows of the tops' children."""
+        contest, tree = self.contest, self.contest.tree
+        level, tops, room = tree.levels[-1], tree.tops, contest.room
+        used = tree.sums(contest.rows.tokens(np.zeros_like(count), count), self.height)
+        fits = np.logical_and.reduce(used <= room + 1)
+        row = np.where(crossing.leaf >= 0, crossing.leaf, 0)
+        rank = count[row]
+        tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
+        order, top, passes = self._served_first(
+            self.height - 1, crossing, served, got, tokens, room - used, may_overdraw=True
+        )
+        tokens = tokens[:, order]
+        granted = order[passes]
+        count[crossing.leaf[granted]] += 1
+        served[granted] += crossing.work[granted]
+        used = used + np.stack([sums(top[passes], taken[passes], tops) for taken in tokens])
+        work = level.totals(served)
+        largest = np.zeros(tops, dtype=np.int64)
+        np.maximum.at(largest, top, crossing.work[order])
+        steps.append(_Step(crossing, granted, granted[:0], granted[:0]))
+        ends = np.logical_or.reduce(used > room) | (work >= self.all_work)
+        return _Look(count, steps, work, used, fits, ends, largest)
+
+    def run(self) -> Turns:
+        """Return what is served with the amounts that are found."""
+        contest, tops = self.contest, self.contest.tree.tops
+        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(contest.until), contest.until), self.height)
+        low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
+        guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
+        is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
+        best_error = np.full(tops, _NEVER, dtype=np.int64)
+        last, was_good = (guess, guess), ~is_open
+        look = self.look(guess)
+        for step in range(_LOOKS):
+            look = look if not step else self.look(guess)
+            is_good = look.fits & look.ends
+            error = np.abs(look.served - guess)
+            is_better = is_open & is_good & (error < best_error)
+            best, best_error = np.where(is_better, guess, best), np.where(is_better, error, best_error)
+            rises = look.fits & (~look.ends | (look.served > guess))
+            low = np.where(is_open & rises, np.maximum(low, guess), low)
+            high = np.where(is_open & ~rises, np.minimum(high, guess), high)
+            is_open &= ~(is_good & (error <= look.largest)) & (high - low > 1)
+            if not is_open.any():
+                break
+            part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
+            told = np.where(is_good, look.served, np.where(look.fits, part, part - look.largest // 2))
+            if step:
+                told = np.where(is_good & was_good, _secant(guess, look.served, *last), told)
+            last, was_good = (guess, look.served), is_good
+            is_within = (told > low) & (told < high)
+            told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
+            guess = np.where(is_open, told, np.where(best >= 0, best, low))
+        final = np.where(best >= 0, best, low)
+        look = look if (final == guess).all() else self.look(final)
+        return Turns(look.count, self._held(look.steps))
+
+    def _held(self, steps: list[_Step]) -> list[Int64s]:
+        """Return the rows that nodes hold after the batch: of two that chose one row, the upper."""
+        out: list[Int64s] = []
+        taken = np.zeros(0, dtype=np.bool_)
+        for k in range(self.height - 1, 0, -1):
+            step, crossing = steps[k], steps[k].crossing
+            is_taken = np.zeros(len(crossing.leaf), dtype=np.bool_)
+            is_taken[step.granted] = True
+            is_taken[step.chosen[taken[step.node]]] = True
+            keeps = crossing.has_begun | (crossing.leaf == self.contest.held[k - 1])
+            out.insert(0, np.where(keeps & ~is_taken, crossing.leaf, -1))
+            taken = is_taken | (out[0] >= 0)
+        return out
+
+
+def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s:
+    """Return one number that orders by parent, then those that are not late first, then by key."""
+    bits = 62 - parents.bit_length()
+    wide = max(int(key.max(initial=0)).bit_length() - bits, 0)
+    return ((parent << 1 | is_late) << bits) | key >> wide
+
+
+def serve(contest: Contest) -> Turns:
+    """Return what the batch serves below the tops of `contest`."""
+    return _Search(contest).run()
+
+
+def _running(values: Int64s, key: Int64s) -> Int64s:
+    """Return the running total of each key's values, its own included; keys ascend."""
+    total = np.cumsum(values)
+    is_first = np.diff(key, prepend=-1) > 0
+    before = (total - values)[is_first]
+    return total - before[np.cumsum(is_first) - 1] if len(values) else total
+
+
+def _secant(amount: Int64s, served: Int64s, amount_before: Int64s, served_before: Int64s) -> Int64s:
+    """Return the amount that is served itself, if what is served is linear in it."""
+    error, error_before = served - amount, served_before - amount_before
+    change = error_before - error
+    step = proportional(np.abs(error), np.abs(amount - amount_before), np.abs(change), most_bits=60)
+    return amount + np.sign(error) * np.sign(amount - amount_before) * np.sign(change) * step
+
+
+def _least_part(room: Int64s, work: Int64s, tokens: Int64s, most: Int64s) -> Int64s:
+    """Return the work for which the scarcest of the tokens suffice, if `tokens` are those of `work`; at most `most`."""
+    part = most
+    for have, need in zip(room, tokens, strict=True):
+        part = np.where(have < need, np.minimum(part, proportional(work, have, need, most_bits=61)), part)
+    return part

@@ -1,0 +1,287 @@
+"""Drawn histories of the fair tree: who comes, what is limited, what goes, and the referee that watches."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.work import MESSAGE, Rows
+from tests.core.fair.fluid import Fluid, Path
+
+UNLIMITED = 1 << 50
+
+
+@dataclass
+class Bucket:
+    """Tokens of two kinds; a rate of `None` is no limit."""
+
+    rate: tuple[int | None, int | None]
+    balance: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.balance = [UNLIMITED if rate is None else rate for rate in self.rate]
+
+    def refill(self) -> None:
+        self.balance = [
+            UNLIMITED if rate is None else min(rate, had + rate)
+            for rate, had in zip(self.rate, self.balance, strict=True)
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        return min(self.balance) >= 0
+
+
+@dataclass
+class World:
+    """One job and its history."""
+
+    weights: dict[Path, int]
+    """Of every node; 1 by default."""
+
+    buckets: dict[object, Bucket]
+    """By scope: a path of a group or the job, ``("tenant", name)``, or a leaf's path."""
+
+    bytes_a_message: int | None = None
+    """Set where bytes count in the order: that many bytes are as much work as a message."""
+
+    counts_messages: bool = True
+    queues: dict[Path, deque[int]] = field(default_factory=lambda: defaultdict(deque))
+    standing: dict[Path, tuple[int, ...]] = field(default_factory=dict)
+    came: dict[Path, float] = field(default_factory=lambda: defaultdict(float))
+    served: dict[Path, float] = field(default_factory=lambda: defaultdict(float))
+    went: dict[Path, int] = field(default_factory=lambda: defaultdict(int))
+    """The work of all rows that went; of a namespace that `served` has forgotten, too."""
+
+    born: dict[Path, int] = field(default_factory=dict)
+    rounds: int = 0
+    batches: int = 0
+    last: Outcome | None = None
+
+    def __post_init__(self) -> None:
+        self.weights = defaultdict(lambda: 1, self.weights)
+        self.fluid = Fluid(self.weights)
+        self.eligible_work: dict[Path, float] = {}
+
+    def offer(self, path: Path, sizes: list[int]) -> None:
+        if not self.queues[path]:
+            self.born[path] = self.batches
+        self.queues[path].extend(sizes)
+
+    def work(self, size: int) -> int:
+        work = MESSAGE if self.counts_messages else 1
+        return max(work, size * MESSAGE // self.bytes_a_message) if self.bytes_a_message else MESSAGE
+
+    def _own(self, path: Path) -> int:
+        """How many rows the namespace's own bucket lets pass."""
+        bucket, queue = self.buckets.get(path), self.queues[path]
+        if bucket is None:
+            return len(queue)
+        left, passing = list(bucket.balance), 0
+        for size in queue:
+            if min(left) < 0:
+                break
+            left, passing = [left[0] - 1, left[1] - size], passing + 1
+        return passing
+
+    def batch(self) -> dict[Path, list[int]]:  # noqa: PLR0915 - one batch, from names to names
+        """Decide a batch; return the sizes of the rows that go."""
+        self.batches += 1
+        for bucket in self.buckets.values():
+            bucket.refill()
+        known = {path for path, queue in self.queues.items() if queue} | set(self.standing)
+        paths: list[Path] = sorted(path for path in known if len(path) == 3)
+        tenants: list[Path] = sorted({path[:2] for path in known if len(path) >= 2})
+        children: list[Path] = sorted({path[:1] for path in known})
+        if not paths:
+            self.standing = {}
+            return {}
+
+        def index(level: Sequence[Path]) -> dict[Path, int]:
+            return {path: at for at, path in enumerate(level)}
+
+        def level_of(level: Sequence[Path], above: dict[Path, int]) -> Level:
+            parent = np.array([above[p[:-1]] for p in level], dtype=np.int64)
+            return Level.of(parent, len(above), np.array([self.weights[p] for p in level], dtype=np.int64))
+
+        tree = Tree((level_of(paths, index(tenants)), level_of(tenants, index(children)), level_of(children, {(): 0})))
+
+        def told(level: Sequence[Path], at: int) -> np.ndarray:
+            return np.array([self.standing.get(p, (0, 0, 0))[at] for p in level], dtype=np.int64)
+
+        standing = Standing(
+            (told(paths, 0), told(tenants, 0), told(children, 0)), told(tenants, 1), (told(paths, 1), told(paths, 2))
+        )
+        sizes = np.array([size for p in paths for size in self.queues[p]], dtype=np.int64)
+        counts = np.array([len(self.queues[p]) for p in paths], dtype=np.int64)
+        eligible = np.array([self._own(p) for p in paths], dtype=np.int64)
+        works = [[self.work(size) for size in self.queues[p]] for p in paths]
+        work = np.array([each for of_path in works for each in of_path], dtype=np.int64)
+        start = np.cumsum(counts) - counts
+        only_messages = self.bytes_a_message is None
+        rows = Rows.of(start, np.append(0, np.cumsum(sizes)), None if only_messages else work)
+        names = sorted((name for name in self.buckets if not (isinstance(name, tuple) and len(name) == 3)), key=str)
+        at = {name: n for n, name in enumerate(names)}
+        balances = [self.buckets[n].balance if self.buckets[n].is_open else [-1, -1] for n in names]
+        room = np.array(balances, dtype=np.int64).reshape(len(names), 2).T
+        scopes = Scopes(
+            np.array([at.get(("tenant", p[1]), -1) for p in tenants], dtype=np.int64),
+            np.array([at.get(p, -1) for p in children], dtype=np.int64),
+            np.array([at.get((), -1)], dtype=np.int64),
+            room,
+        )
+        age = {p: (self.born.get(p, 0), p) for p in paths}
+        tie = np.empty(len(paths), dtype=np.int64)
+        tie[sorted(range(len(paths)), key=lambda n: age[paths[n]])] = np.arange(len(paths))
+        outcome = decide(tree, standing, rows, eligible, scopes, tie)
+        self.last, self.rounds = outcome, outcome.rounds
+        gone: dict[Path, list[int]] = {}
+        for n, path in enumerate(paths):
+            before = self.served[path]
+            self.came[path] = max(self.came[path], before + sum(works[n][: eligible[n]]))
+            count = int(outcome.count[n])
+            assert 0 <= count <= eligible[n]
+            gone[path] = [self.queues[path].popleft() for _ in range(count)]
+            self.served[path] += sum(works[n][:count])
+            self.went[path] += sum(works[n][:count])
+            for scope in ((), path[:1], ("tenant", path[1]), path):
+                if scope in self.buckets:
+                    bucket = self.buckets[scope]
+                    bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
+            if count:
+                self.born[path] = self.batches
+        self.check_room(gone, room, names)
+        self.check_use(paths, eligible, outcome.count)
+        after = outcome.standing
+        remembered: list[tuple[Any, ...]] = [
+            *zip(paths, after.leads[0].tolist(), after.held[0].tolist(), after.held[1].tolist(), strict=True),
+            *zip(tenants, after.leads[1].tolist(), after.tenant_leads.tolist(), strict=True),
+            *zip(children, after.leads[2].tolist(), strict=True),
+        ]
+        self.standing = {path: tuple([*told, 0, 0][:3]) for path, *told in remembered if any(told)}
+        scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
+        stopped: set[Path] = {
+            node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
+        }
+        self.fluid.serve(self.came, self.served, stopped)
+        for path in list(self.came):
+            if not self.queues[path] and self.served[path] - self.fluid.ideal[path] < 1 and path not in self.standing:
+                del self.came[path], self.served[path]
+                self.fluid.ideal.pop(path, None)
+        return gone
+
+    def check_room(self, gone: dict[Path, list[int]], room: np.ndarray, names: list[object]) -> None:
+        """L2: no scope gives more than it had, and one message."""
+        for n, name in enumerate(names):
+            took = [s for path, sizes in gone.items() if name in ((), path[:1], ("tenant", path[1])) for s in sizes]
+            if not took:
+                continue
+            assert room[:, n].min() >= 0, (name, took)
+            assert len(took) <= room[0, n] + 1, (name, took, room[:, n])
+            assert sum(took) - max(took) <= room[1, n], (name, took, room[:, n])
+
+    def check_use(self, paths: Sequence[Path], eligible: np.ndarray, count: np.ndarray) -> None:
+        """L4: no eligible row is left all of whose scopes have a balance that is not negative."""
+        for n, path in enumerate(paths):
+            if count[n] < eligible[n]:
+                scopes = [self.buckets[s] for s in ((), path[:1], ("tenant", path[1])) if s in self.buckets]
+                assert not all(bucket.is_open for bucket in scopes), (path, count[n], eligible[n])
+
+    def lags(self, depth: int = 3) -> dict[Path, float]:
+        """Return how far every node is behind its ideal, in messages' work; backlogged ones alone."""
+        lag: dict[Path, float] = defaultdict(float)
+        for path in self.came:
+            lag[path[:depth]] += (self.fluid.ideal[path] - self.served[path]) / MESSAGE
+        return {p: x for p, x in lag.items() if any(self.queues[q] for q in self.came if q[:depth] == p)}
+
+
+def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:  # noqa: PLR0912 - a draw each
+    """Draw a world."""
+    r = random.Random(seed)
+    sizes = r.choice([[1], [1, 10], [1, 60], list(range(1, 1001, 37)), [1, 1000]])
+    dims = r.choice(["messages", "bytes", "both"])
+    big = sum(sizes) / len(sizes)
+    rows = r.choice([3, 20, 100])
+
+    def rate(part: float) -> tuple[int | None, int | None]:
+        m, b = max(1, int(rows * part)), max(1, int(rows * part * big))
+        return (m if dims != "bytes" else None, b if dims != "messages" else None)
+
+    weights: dict[Path, int] = {}
+    palette = r.choice([[1], [1, 2, 5], [1, 1000], [1, 10, 100, 1000]])
+    groups = [f"g{i}" for i in range(r.choice([1, 1, 2, 4]))]
+    paths: list[Path] = []
+    for g in groups:
+        weights[g,] = r.choice(palette)
+        for t in range(r.choice([1, 2, 6])):
+            weights[g, f"t{t}"] = r.choice(palette)
+            for n in range(r.choice([1, 2, 8])):
+                path: Path = (g, f"t{t}", f"n{n}")
+                weights[path] = r.choice(palette)
+                paths.append(path)
+    buckets: dict[object, Bucket] = {}
+    where = r.choice(["job", "groups", "both", "tenants", "all"])
+    if where in {"job", "both", "all"}:
+        buckets[()] = Bucket(rate(1))
+    if where in {"groups", "both", "all"}:
+        for g in groups:
+            buckets[g,] = Bucket(rate(r.choice([0.3, 0.6, 1]) if where != "groups" else 1))
+    if where in {"tenants", "all"}:
+        for t in range(6):
+            if r.random() < 0.5:
+                buckets["tenant", f"t{t}"] = Bucket(rate(r.choice([0.1, 0.3])))
+        if where == "tenants":
+            for g in groups:
+                buckets.setdefault((g,), Bucket(rate(1)))
+    for path in paths:
+        if r.random() < 0.15:
+            buckets[path] = Bucket(rate(r.choice([0.05, 0.2])))
+    if dims == "messages":
+        world = World(weights, buckets)
+    else:
+        world = World(weights, buckets, max(1, int(big)) if dims == "both" else 1, dims == "both")
+    return world, r, paths, sizes
+
+
+@dataclass
+class Referee:
+    """The worst that backlogged nodes of one depth were behind their ideal, in work of the largest row."""
+
+    depth: int
+    largest: float
+    since_birth: float = 0.0
+    in_a_window: float = 0.0
+    """Over any window in which the node stays backlogged."""
+
+    least: dict[Path, float] = field(default_factory=dict)
+
+    def watch(self, world: World) -> None:
+        lags = {path: lag / self.largest for path, lag in world.lags(self.depth).items()}
+        self.least = {path: min(self.least.get(path, 0.0), lag) for path, lag in lags.items()}
+        self.since_birth = max([self.since_birth, *lags.values()])
+        self.in_a_window = max([self.in_a_window, *(lag - self.least[path] for path, lag in lags.items())])
+
+
+def lived(seed: int, batches: int) -> list[Referee]:
+    """Return what the referees of namespaces and of tenants saw in a drawn history."""
+    world, r, paths, sizes = drawn(seed)
+    referees = [Referee(depth, max(world.work(size) for size in sizes) / MESSAGE) for depth in (3, 2)]
+    churn, lazy = r.choice([0, 0, 10, 30, 200 if seed % 16 == 0 else 5]), r.choice([0.2, 0.6, 1])
+    for batch in range(batches):
+        for path in paths:
+            if r.random() < lazy:
+                world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
+        for n in range(churn):  # names that never come again
+            tenant = r.choice(["t0", f"x{batch}-{n}", "newt"])
+            world.offer((r.choice(paths)[0], tenant, f"new{batch}-{n}"), [r.choice(sizes)])
+        world.batch()
+        for referee in referees:
+            referee.watch(world)
+    return referees
