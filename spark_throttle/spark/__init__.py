@@ -1,8 +1,8 @@
 """The Spark adapter: turns a stream into input for `core`, and the decisions into rows for a sink.
 
-Its subpackages, from the top layer down: `offline`, `paced`, `sinks` and `sources`, `columns` and `start`, `shard` and
-`delta`, `rows`. It may import everything except `admin`, `load` and `testing`. Start with `throttle`, the module that
-users import, then read `pipeline`, which assembles a query.
+Its subpackages, from the top layer down: `offline`, `paced`, `sinks` and `sources`, `columns` and `start`, `decider`
+and `delta`, `rows`. It may import everything except `admin`, `load` and `testing`. Start with `throttle`, the module
+that users import, then read `pipeline`, which assembles a query.
 
 Names are loaded on first access, because every Python worker of Spark imports this package for a single module.
 """

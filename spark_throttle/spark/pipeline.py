@@ -44,11 +44,11 @@ from spark_throttle.spark.columns.payload_columns import (
 )
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.columns.volatile import volatile_columns
+from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
+from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.rows.pack_frames import FramePacker
-from spark_throttle.spark.shard.operator import STATE_SCHEMA, Decider
-from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
-from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan

@@ -26,6 +26,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.record import to_json
 from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns
 from spark_throttle.spark.columns.stream_definition import stream_definition
+from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.pipeline import (
     Pipeline,
     ThrottleSettings,
@@ -40,7 +41,6 @@ from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.references.reading_sums import packed_sums
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
-from spark_throttle.spark.shard.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.payload_reader import PayloadSource

@@ -23,6 +23,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
+from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.commit import table_at
 from spark_throttle.spark.references.deciding_columns import kinds_of
 from spark_throttle.spark.references.delta_feed import DeltaFeed
@@ -30,7 +31,6 @@ from spark_throttle.spark.references.delta_reading import columns_of, reading_pr
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
 from spark_throttle.spark.references.row_condition import RowCondition, both, row_condition
-from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)

@@ -30,6 +30,7 @@ from spark_throttle.spark.columns.payload_columns import (
     staged_schema,
     with_helpers,
 )
+from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
@@ -37,7 +38,6 @@ from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.shard.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.staged.payload import StagedPayload

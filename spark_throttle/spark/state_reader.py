@@ -21,6 +21,7 @@ from spark_throttle.core.codec import StoredState, unpack_state
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
+from spark_throttle.spark.decider.queue_folder import FramePlace, QueueStorage, is_place
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.queued_files import staged_copies
@@ -28,7 +29,6 @@ from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.waiting_copies import FILE, ROW
 from spark_throttle.spark.rows.frames import aligned, decode
-from spark_throttle.spark.shard.queue_folder import FramePlace, QueueStorage, is_place
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _OPERATOR = "applyInPandasWithState"

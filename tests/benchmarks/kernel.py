@@ -31,7 +31,7 @@ from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy, with_tokens
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
@@ -163,7 +163,7 @@ def measure_regimes(stream: Stream) -> Iterator[Figure]:
             def decided() -> AdmissionPlan:
                 return decide(state, rows, case, now_ms=now_ms)  # noqa: B023 - called at once
 
-            def whole_batch() -> ShardOutcome:
+            def whole_batch() -> BatchOutcome:
                 return run_batch(block, row, framed, now_ms=now_ms, is_explained=False)  # noqa: B023
 
             yield timed(f"{regime.name}: {label}: decide", decided, 1_000_000, "ms/batch")

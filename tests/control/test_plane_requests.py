@@ -15,7 +15,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.shard.shard_batch import ShardOutcome
+from spark_throttle.spark.decider.decider_batch import BatchOutcome
 from tests.control.queries import Query, per_second
 from tests.control.whole_job import Rows, WholeJob
 from tests.object_store import ObjectStore, object_store
@@ -90,7 +90,7 @@ class StoredJob(WholeJob):
     def directory(self) -> Directory:
         return Directory("s3://lake/control")
 
-    def decide(self, end: EpochName, rows: Rows) -> ShardOutcome:
+    def decide(self, end: EpochName, rows: Rows) -> BatchOutcome:
         self.plane.note_batch()
         return super().decide(end, rows)
 

@@ -17,10 +17,10 @@ from spark_throttle.core.codec import StoredState, pack_control_row, unpack_stat
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.rows.frames import encode
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
-from tests.spark.shard.played import with_helpers
+from tests.spark.decider.played import with_helpers
 
 Rows = Sequence[tuple[str, int]]
 """Namespace and size of each."""
@@ -83,7 +83,7 @@ class WholeJob:
         self.rejected += sum(table.num_rows for table in outcome.rejected)
         return len(self.admitted) + self.rejected - before
 
-    def decide(self, end: EpochName, rows: Rows) -> ShardOutcome:
+    def decide(self, end: EpochName, rows: Rows) -> BatchOutcome:
         """Run the batch between the last epoch and `end`."""
         return run_batch(
             self.state, self.control_row(end), frames(rows), now_ms=self.wall_ms(), is_explained=False

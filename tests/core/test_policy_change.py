@@ -103,7 +103,7 @@ def contended(draw: st.DrawFn) -> CompiledPolicy:
 
 
 @st.composite
-def lent(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, float]]:
+def some_tokens(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[float, float]]:
     """Return tokens for a few messages of every scope."""
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     return {name: (draw(st.integers(0, 9)), draw(st.sampled_from([0, 100, 3_000]))) for name in names}
@@ -117,7 +117,7 @@ def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_
     for at in range(3):
         arrivals = [(name, sizes[name]) for name in FLOWS] * 5 if not at else []
         before = dict(zip(decider.state.flows.names.to_pylist(), decider.state.flows.lead_vt.tolist(), strict=True))
-        decider.batch(1_000 * at, arrivals, data.draw(lent(decider.policy)))
+        decider.batch(1_000 * at, arrivals, data.draw(some_tokens(decider.policy)))
         flows, served = decider.state.flows, Counter(decider.admitted())
         matches = match(flows.names, decider.policy)
         limits = decider.policy.namespace_limits.take(matches.rule)
@@ -141,7 +141,7 @@ def test_l3_what_was_ahead_or_behind_under_other_policies_costs_a_message(data: 
     arrivals = [(name, sizes[name]) for name in FLOWS] * 200
     for at in range(data.draw(st.integers(1, 4))):
         decider.policy = data.draw(contended()) if at and data.draw(st.booleans()) else decider.policy
-        decider.batch(1_000 * at, arrivals, data.draw(lent(decider.policy)))
+        decider.batch(1_000 * at, arrivals, data.draw(some_tokens(decider.policy)))
         arrivals = []
     last = data.draw(group_limits(in_one=True))
     decider.policy = make_policy(

@@ -20,6 +20,7 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline, staged_pipeline
 from spark_throttle.spark import writer as stream_writer
+from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
@@ -27,7 +28,6 @@ from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
-from spark_throttle.spark.shard.operator import Decider
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker

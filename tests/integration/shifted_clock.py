@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.shard.operator import Decider
+from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.start import start_check
 

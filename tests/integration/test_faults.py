@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.core.codec import STATE_VERSION
-from spark_throttle.spark.shard.operator import Decider
+from spark_throttle.spark.decider.operator import Decider
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.spark.shard.operator import Decider
+from spark_throttle.spark.decider.operator import Decider
 from tests.integration import shifted_clock
 from tests.integration.streams import Lake, finish, policies, publish
 

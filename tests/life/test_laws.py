@@ -30,7 +30,7 @@ from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import ShareReport
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.spark.shard import shard_batch
+from spark_throttle.spark.decider import decider_batch
 from spark_throttle.testing.simulation import query as simulated_query
 from spark_throttle.testing.simulation.batch import FollowedPolicies
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
@@ -156,7 +156,7 @@ def turns_the_order_round(patch: pytest.MonkeyPatch) -> None:
 
 
 def trusts_the_shuffle(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(shard_batch, "arranged", pa.concat_tables)
+    patch.setattr(decider_batch, "arranged", pa.concat_tables)
 
 
 def follows_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def charges_twice(patch: pytest.MonkeyPatch) -> None:
     def pack_usage(usage: UsageReport) -> bytes:
         return codec.pack_usage(replace(usage, admitted=2 * usage.admitted))
 
-    patch.setattr(shard_batch, "pack_usage", pack_usage)
+    patch.setattr(decider_batch, "pack_usage", pack_usage)
 
 
 def passes_any_size(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:
     def payload(table: pa.Table) -> pa.Table:
         raise ValueError(table)
 
-    patch.setattr(shard_batch, "payload", payload)
+    patch.setattr(decider_batch, "payload", payload)
 
 
 @pytest.mark.slow

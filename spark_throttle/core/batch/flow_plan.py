@@ -30,7 +30,7 @@ from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, domains_of, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
-from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.state import Flows
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
@@ -158,7 +158,8 @@ def plan_flows(
     if contest is not None:
         leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none() if not levels else DebtFloors.of(
-        layout, count, levels, flows.balance_micro, limits, shared.balance_micro, given.shared
+        layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
+        under_share(given, shared.share_micro_per_ms).shared,
     )  # fmt: skip
     return _settled(outcome, leads, flows, limits, taken, shared, given, floors=floors)
 

@@ -17,6 +17,7 @@ from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits, enforced_time, is_stricter
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s, Limits
+from spark_throttle.core.shared_buckets import under_share
 
 if TYPE_CHECKING:
     from spark_throttle.core.batch.arrivals import BatchFlows
@@ -119,7 +120,8 @@ def told_dimension(stops: Stops, batch: MicroBatch) -> Int64s:
         return stops.dimension
     is_by_time = np.zeros(len(stops.scope), dtype=np.bool_)
     if limits is not None:
-        is_by_time = (stops.scope >= 0) & limits.is_by_time(batch.shared.balance_micro, batch.quotas)[stops.scope]
+        quotas = under_share(batch.quotas, batch.shared.share_micro_per_ms)
+        is_by_time = (stops.scope >= 0) & limits.is_by_time(batch.shared.balance_micro, quotas)[stops.scope]
     if batch.time is not None:
         is_by_time |= (stops.scope < 0) & is_stricter(batch.time.time, batch.time.own)
     return np.where((stops.dimension == _MESSAGES) & is_by_time, TIME, stops.dimension)

@@ -1,4 +1,4 @@
-"""The rows behind the admitted ones of their flow the admitted ones of their flow wait, or are rejected.
+"""The rows behind the admitted ones of their flow: they wait, or are rejected.
 
 The scope that stopped a flow decides for the rows behind. Where it rejects, these rows wait all the same:
 

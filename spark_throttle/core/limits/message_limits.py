@@ -141,8 +141,10 @@ class MessageLimits:
         return None if self.prices is None else self.prices.of_names(names, self.names)
 
     def grown(self, elapsed_ms: int) -> MessageLimits:
-        """Return these limits `elapsed_ms` later."""
-        return replace(self, shared=self.shared.grown(elapsed_ms), own=self.own.grown(elapsed_ms))
+        """Return these limits `elapsed_ms` later; the time of a scope of which the job has no share earns nothing."""
+        shared = self.shared.grown(elapsed_ms)
+        balance_micro = np.where(self.is_unleased, self.shared.balance_micro, shared.balance_micro)
+        return replace(self, shared=replace(shared, balance_micro=balance_micro), own=self.own.grown(elapsed_ms))
 
     def less_shared(self, messages: Int64s) -> MessageLimits:
         """Return these limits less the messages that were taken of the shared scopes, shape (scopes,)."""

@@ -36,6 +36,8 @@ from spark_throttle.core.arithmetic.packing import version_of
 from spark_throttle.core.codec import STATE_VERSION, unpack_state
 from spark_throttle.core.quota import Int64s, QueueBounds
 from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
 from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
@@ -44,8 +46,6 @@ from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import file_numbers, rows_by_file
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
-from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ class DigestDecider:
         loaded: HeldFiles,
         arrived: HeldFiles,
         files: Sequence[StagedFile],
-        outcome: ShardOutcome,
+        outcome: BatchOutcome,
         folder: QueueFolder,
     ) -> tuple[HeldFiles, Answer]:
         """Return the files of which rows wait after the batch, and the answer."""

@@ -24,10 +24,10 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.core.quota import Level, Verdict
 from spark_throttle.spark.columns.payload_columns import from_carried, leaving_schema
+from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import Parcel
 from spark_throttle.spark.rows.frames import FrameUnpacker, encode
-from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 
 DESTINATION_UNAVAILABLE: Final = "destination_unavailable"
 

@@ -33,6 +33,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChangedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.selection import distinct_files, file_numbers, positions, split_by_file
@@ -46,7 +47,6 @@ from spark_throttle.spark.references.waiting_rows import (
     is_kept_whole,
 )
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, FrameKind, decode
-from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.payload_reader import PayloadReader, PayloadSource
 

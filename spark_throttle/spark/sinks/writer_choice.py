@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
+from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.delta.commit import open_table
-from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.sink_formats import DELTA

@@ -49,14 +49,15 @@ def total_tokens(rows: list[Row]) -> Pair:
     return len(rows), sum(row.size_bytes for row in rows)
 
 
-def debt_floor(limits: ScopeLimits, dimension: Dimension, balance_micro: int, *, is_marked: bool) -> int:
-    """Return the balance below which a message adds no more debt.
+def debt_floor(
+    limits: ScopeLimits, dimension: Dimension, balance_micro: int, burst_micro: int, *, is_marked: bool
+) -> int:
+    """Return the balance below which a message adds no more debt, given the burst of the bucket.
 
     A message that an observing scope marks adds no debt beyond a burst. A message larger than the scope's bound adds at
     most the debt of the largest message within the bound, or of a burst if that is more.
     """
     floor_micro = MIN_BALANCE_MICRO
-    burst_micro = limits.burst_micro[dimension]
     if is_marked:
         floor_micro = max(floor_micro, min(balance_micro, -max(burst_micro, 1)))
     if dimension == Dimension.BYTES and limits.is_observed and limits.max_message_bytes < MAX_SIZE_BYTES:
@@ -90,9 +91,10 @@ class Scope:
         """Return the scope, refilled."""
         own = {d: memory.bucket(quota, d) for d in quota.limited_dimensions}
         time = None if memory.time is None else TokenBucket(*memory.time)
-        for bucket in (*own.values(), time):
-            if bucket is not None:
-                bucket.refill(elapsed_ms)
+        for bucket in own.values():
+            bucket.refill(elapsed_ms)
+        if time is not None and not memory.is_time_unleased:  # without a share, time earns nothing
+            time.refill(elapsed_ms)
         is_shut = [
             memory.share_micro_per_ms is not None and memory.share_micro_per_ms[d] == 0 < quota.rate_micro_per_ms[d]
             for d in DIMENSIONS
@@ -102,11 +104,7 @@ class Scope:
         for d, bucket in own.items():
             scope.balance_micro[d] = bucket.balance_micro
         if time is not None:
-            messages = own.get(Dimension.MESSAGES)
-            told = None if messages is None else TokenBucket(
-                quota.rate_micro_per_ms[0], quota.burst_micro[0], messages.balance_micro
-            )  # fmt: skip
-            scope.balance_micro[0], scope.is_by_time = stricter_micro(time, told)
+            scope.balance_micro[0], scope.is_by_time = stricter_micro(time, own.get(Dimension.MESSAGES))
         return scope
 
     @property
@@ -144,10 +142,11 @@ class Scope:
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
         for d in self.limits.limited_dimensions:
-            floor_micro = debt_floor(self.limits, d, self.balance_micro[d], is_marked=is_marked)
+            burst_micro = self.own[d].burst_micro if d in self.own else self.limits.burst_micro[d]
+            floor_micro = debt_floor(self.limits, d, self.balance_micro[d], burst_micro, is_marked=is_marked)
             self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
         for d, bucket in self.own.items():
-            floor_micro = debt_floor(self.quota, d, bucket.balance_micro, is_marked=is_marked)
+            floor_micro = debt_floor(self.quota, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
             bucket.debit(tokens[d], floor_micro=floor_micro)
         if self.time is not None:
             self.time.debit(tokens[0])
@@ -300,7 +299,10 @@ class Flow:
         if self.time is not None:
             self.time.debit(tokens[Dimension.MESSAGES])
         for d, bucket in self.buckets.items():
-            bucket.debit(tokens[d], floor_micro=debt_floor(self.limits, d, bucket.balance_micro, is_marked=is_marked))
+            bucket.debit(
+                tokens[d],
+                floor_micro=debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked),
+            )
 
     @property
     def tie(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The rules of a shard as plain Python values: a namespace's limits, and why a row cannot be decided at all."""
+"""The rules of a policy as plain Python values: a namespace's limits, and why a row cannot be decided at all."""
 
 from __future__ import annotations
 

@@ -189,14 +189,18 @@ def policies(
 def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
     """Return what the time of some scopes of a policy lets through, in messages; observing scopes have no limit."""
     shared = policy.shared
-    rates, bursts, balances = [], [], []
+    rates, bursts, balances, is_unleased = [], [], [], []
     for scope in range(len(shared)):
         told = draw(st.sampled_from((UNLIMITED, UNLIMITED, 0, 1, 1_000, 3_000, 10_000, 2**50)))
         if shared.on_excess[scope] == OnExcess.OBSERVE:
             told = UNLIMITED
+        # An epoch pins a rate of 1 for a scope of which the job has no share: its quota is not 0.
+        is_unleased.append(told == 1 and draw(st.booleans()))
         rates.append(told)
-        bursts.append(0 if told <= 0 else draw(BURSTS_MICRO))
-        balances.append(0 if told == UNLIMITED else -1 if told == 0 else min(draw(BALANCES_MICRO), bursts[-1]))
+        bursts.append(0 if told <= 0 or is_unleased[-1] else draw(BURSTS_MICRO))
+        balances.append(
+            0 if told == UNLIMITED else -1 if told == 0 or is_unleased[-1] else min(draw(BALANCES_MICRO), bursts[-1])
+        )
     names = [name for name in NAMESPACE_NAMES if draw(st.booleans())]
     rule = match(pa.array(names, pa.string()), policy).rule
     names = [name for name, at in zip(names, rule, strict=True)
@@ -212,7 +216,7 @@ def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
         )
     return MessageLimits(
         MessageBuckets(*(np.array(column, dtype=np.int64) for column in (balances, rates, bursts))),
-        np.array([rate == 0 and draw(st.booleans()) for rate in rates]), pa.array(names, pa.string()),
+        np.array(is_unleased), pa.array(names, pa.string()),
         MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T), prices,
     )  # fmt: skip
 
@@ -230,6 +234,8 @@ def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int
         ]
         share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 2)
         share_micro_per_ms = np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms)
+    elif time is not None:
+        time = replace(time, is_unleased=np.zeros_like(time.is_unleased))  # a job that shares nothing waits for nothing
     return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, time=time)
 
 

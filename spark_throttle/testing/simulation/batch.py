@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.spark.shard.shard_batch import ShardOutcome
+from spark_throttle.spark.decider.decider_batch import BatchOutcome
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 from spark_throttle.testing.simulation.exchange import Rates
 from spark_throttle.testing.simulation.rows import RejectedRow, Row
@@ -43,7 +43,7 @@ class SimulatedBatch:
     """The job's share of every shared quota in this batch; empty if it shared none."""
 
 
-def digest_of(outcome: ShardOutcome | None) -> str:
+def digest_of(outcome: BatchOutcome | None) -> str:
     """Return a digest of the rows that left, in their order, and of the new state, byte for byte.
 
     The bytes of the output frames are not compared, because a column may or may not declare that it has no nulls.

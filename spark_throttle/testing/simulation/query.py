@@ -30,8 +30,8 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.sources.control_source import ControlPartition
 from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
 from spark_throttle.testing.simulation.disk import (
@@ -258,7 +258,7 @@ class SimulatedQuery:
 
     def _decide(
         self, number: int, logged: LoggedBatch, arrived: list[Row], attempt: random.Random
-    ) -> ShardOutcome | None:
+    ) -> BatchOutcome | None:
         """Decide a batch; `None` if it brings neither a control row nor a row."""
         control = None
         for partition in self._reader.partitions(logged.start, logged.end):

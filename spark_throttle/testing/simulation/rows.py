@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from spark_throttle.core.codec import unpack_state
+from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
 from spark_throttle.spark.rows.pack_frames import FramePacker
-from spark_throttle.spark.shard.queue_folder import QueueFolder
 
 Name: TypeAlias = str | bytes | None
 """A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""

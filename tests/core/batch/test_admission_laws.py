@@ -24,6 +24,7 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.codec import StoredState, pack_state
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
@@ -216,6 +217,7 @@ def l8_balances_fall_by_exactly_what_is_admitted(batches: list[PlayedBatch]) -> 
         policy, now_ms = batch.step.policy, batch.step.now_ms
         admitted = [row for row in batch.rows if row.is_admitted]
         grown = batch.before.shared.refilled(policy, now_ms=now_ms)
+        bursts = under_share(policy, grown.share_micro_per_ms).shared.burst_micro
         after = batch.plan.state
         flows = dict(zip(after.flows.names.to_pylist(), after.flows.balance_micro.tolist(), strict=True))
         remembered = batch.before.flows
@@ -232,7 +234,7 @@ def l8_balances_fall_by_exactly_what_is_admitted(batches: list[PlayedBatch]) -> 
                         int(after.shared.balance_micro[index, d]),
                         int(grown.balance_micro[index, d]),
                         debit,
-                        int(policy.shared.burst_micro[index, d]),
+                        int(bursts[index, d]),
                         observes=policy.shared.on_excess[index] == OnExcess.OBSERVE,
                     )
         elapsed_ms = max(0, now_ms - batch.before.advanced_to_ms)
@@ -344,7 +346,9 @@ def test_l4_first_row_leaves_or_expires_at_the_time_that_is_reported_and_not_soo
     due_ms, share = usage.due_ms, state.shared.share_micro_per_ms
     if has_quotas and share is not None:
         due_ms, share = usage.due_with_quotas_ms, np.where(share == 0, policy.shared.rate_micro_per_ms, share)
-        state = replace(state, shared=replace(state.shared, share_micro_per_ms=share))
+        time = state.shared.time
+        time = None if time is None else replace(time, is_unleased=np.zeros_like(time.is_unleased))
+        state = replace(state, shared=replace(state.shared, share_micro_per_ms=share, time=time))
     assume(len(state.queue))
     for at_ms in {min(now_ms + early_ms, due_ms - 1), due_ms} - {NEVER_MS}:
         plan = plan_admission(state, make_arrivals([]), policy, now_ms=at_ms)

@@ -120,9 +120,9 @@ def test_observing_scope_marks_what_it_would_reject(engine: Engine, level: Level
     quota = limit(bytes_per_second=1_000, max_message_bytes=100, on_excess=OnExcess.OBSERVE)
     decider = Decider(engine, bound_at(level, quota))
     names = {Level.TENANT: "acme", Level.RESOURCE_GROUP: "gold", Level.JOB: ""}
-    grant = {name: (0.0, 1_000.0) for at, name in names.items() if at == level}
+    tokens = {name: (0.0, 1_000.0) for at, name in names.items() if at == level}
     marked = too_large(level, SCOPES[level], Verdict.ADMIT)
-    assert decider.batch(0, [(NS, 101), (NS, 100)], grant) == [marked, ADMITTED]
+    assert decider.batch(0, [(NS, 101), (NS, 100)], tokens) == [marked, ADMITTED]
     assert decider.plan.usage[NS].observed_messages == 1
 
 

@@ -23,6 +23,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move import decider, stager
@@ -32,11 +33,10 @@ from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
-from spark_throttle.spark.shard.queue_folder import QueueStorage
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from tests.spark.shard.played import PLENTY, START_MS, control_block
+from tests.spark.decider.played import PLENTY, START_MS, control_block
 
 Event = tuple[str, int]
 """A namespace and a number; several rows may be the same in both."""

@@ -27,6 +27,7 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import from_staged
+from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
 from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
@@ -42,7 +43,6 @@ from spark_throttle.spark.references.selection import (
 )
 from spark_throttle.spark.references.waiting_copies import shuffle_tasks
 from spark_throttle.spark.rows.frames import FrameKind, decode
-from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.reference_payload import distinct_values

@@ -19,10 +19,10 @@ from spark_throttle.core.arithmetic.packing import version_of
 from spark_throttle.core.codec import STATE_VERSION
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
-from spark_throttle.spark.shard.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 if TYPE_CHECKING:
     from spark_throttle.spark.sinks.file_outlet import FileOutlet
@@ -106,7 +106,7 @@ def _stored_block(state: GroupState) -> bytes | None:
     return bytes(block)
 
 
-def _queue_frames(outcome: ShardOutcome, sums_of: Callable[[pa.Table], bytes]) -> Iterator[pd.DataFrame]:
+def _queue_frames(outcome: BatchOutcome, sums_of: Callable[[pa.Table], bytes]) -> Iterator[pd.DataFrame]:
     if outcome.joined is not None:
         for frame in encode(outcome.joined):
             yield _row(FrameKind.WAITING, frame)

@@ -16,17 +16,17 @@ from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.decider.operator import Decider
+from spark_throttle.spark.decider.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
+from spark_throttle.spark.decider.queue_frames import QueueFrames
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
-from spark_throttle.spark.shard.operator import Decider
-from spark_throttle.spark.shard.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
-from spark_throttle.spark.shard.shard_queue import ShardQueue
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from spark_throttle.testing.simulation.disk import MemoryDirectory
 from tests.effort import examples
-from tests.spark.shard.played import START_MS, PlayedDecider, column, group_state, with_helpers
-from tests.spark.shard.test_operator import KEY, batch, ids_of, pieces
-from tests.spark.shard.test_shard_batch import ids
-from tests.spark.shard.test_shard_queue import table
+from tests.spark.decider.played import START_MS, PlayedDecider, column, group_state, with_helpers
+from tests.spark.decider.test_decider_batch import ids
+from tests.spark.decider.test_operator import KEY, batch, ids_of, pieces
+from tests.spark.decider.test_queue_frames import table
 
 
 class CountedDirectory(MemoryDirectory):
@@ -50,16 +50,16 @@ def folder_of(directory: Directory, inline_bytes: int = 0, kept_epochs: int = 3)
     return QueueFolder(directory, inline_bytes=inline_bytes, kept_epochs=kept_epochs)
 
 
-def everyone(queue: ShardQueue) -> np.ndarray:
+def everyone(queue: QueueFrames) -> np.ndarray:
     return np.ones(len(queue.frame_of_row), dtype=np.bool_)
 
 
-def rows_of(queue: ShardQueue, directory: Directory) -> list[int]:
+def rows_of(queue: QueueFrames, directory: Directory) -> list[int]:
     tables = queue.rows(everyone(queue), folder_of(directory))
     return [row for part in tables for row in part.column(0).to_pylist()]
 
 
-def bytes_in_state(queue: ShardQueue) -> int:
+def bytes_in_state(queue: QueueFrames) -> int:
     return sum(len(frame) for frame in queue.frames if FramePlace.of(frame) is None)
 
 
@@ -69,7 +69,7 @@ def bytes_in_state(queue: ShardQueue) -> int:
     st.sampled_from([0, 2_000, 100_000]),
 )
 def test_queue_with_files_is_a_list_of_rows(steps: list[tuple[int, int, int]], inline_bytes: int) -> None:
-    directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES
+    directory, queue, files = CountedDirectory(), QueueFrames.empty(), NO_FILES
     expected, total = list[int](), 0
     for epoch, (joining, width, seed) in enumerate(steps, 1):
         folder = folder_of(directory, inline_bytes)
@@ -90,9 +90,9 @@ def test_queue_with_files_is_a_list_of_rows(steps: list[tuple[int, int, int]], i
         )
 
 
-def filled(directory: Directory, *, rows: int = 40, width: int = 9_000, inline_bytes: int = 0) -> ShardQueue:
+def filled(directory: Directory, *, rows: int = 40, width: int = 9_000, inline_bytes: int = 0) -> QueueFrames:
     folder = folder_of(directory, inline_bytes)
-    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), table(list(range(rows)), width=width), folder)
+    queue = QueueFrames.empty().after(np.zeros(0, np.bool_), table(list(range(rows)), width=width), folder)
     return queue.moved(NO_FILES, 1, folder)[0]
 
 
@@ -152,7 +152,7 @@ def test_batch_of_which_no_row_leaves_reads_no_file() -> None:
 
 
 def test_what_small_frames_leave_is_joined_to_frames_of_the_usual_size() -> None:
-    directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES
+    directory, queue, files = CountedDirectory(), QueueFrames.empty(), NO_FILES
     for step in range(30):  # frames of 90 kB each, of which one row in ten stays
         folder = folder_of(directory, inline_bytes=1 << 30)
         queue = queue.after(everyone(queue), table([10 * step + i for i in range(10)], width=9_000), folder)
@@ -166,7 +166,7 @@ def test_what_small_frames_leave_is_joined_to_frames_of_the_usual_size() -> None
 
 def test_rows_of_another_schema_are_not_joined() -> None:
     directory, folder = CountedDirectory(), folder_of(CountedDirectory(), 1 << 30)
-    queue = ShardQueue.empty()
+    queue = QueueFrames.empty()
     for number, name in enumerate("abba"):
         queue = queue.after(everyone(queue), table([number], column=name), folder)
     queue = queue.after(everyone(queue), table([4], width=80_000), folder)
@@ -348,7 +348,7 @@ def test_frames_are_no_larger_than_usual() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fast_rows", [1, 9])
 def test_rows_that_wait_for_long_do_not_keep_the_files_of_others(fast_rows: int) -> None:
-    directory, queue, files = CountedDirectory(), ShardQueue.empty(), NO_FILES
+    directory, queue, files = CountedDirectory(), QueueFrames.empty(), NO_FILES
     for epoch in range(1, 101):  # a small row that stays, and large ones that leave in the next batch
         folder, waiting = folder_of(directory, 20_000), rows_of(queue, directory)
         width, first = 90_000 // fast_rows, 10 * epoch

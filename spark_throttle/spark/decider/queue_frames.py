@@ -8,7 +8,7 @@ batch touches, not all waiting rows.
 A batch takes the first rows of every namespace, and there may be thousands of them. In the order of arrival these rows
 would lie in all frames. So rows join the queue in the order in which they are likely to leave (`likely_order`).
 
-Small frames lie in the shard's state. If they become many, they go to a file together, neighbours joined to frames of
+Small frames lie in the state. If they become many, they go to a file together, neighbours joined to frames of
 the usual size (`queue_folder`). What a rewritten frame leaves small is joined with its neighbours that way too.
 """
 
@@ -26,8 +26,8 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.spark.decider.queue_folder import FramePlace, QueueFolder, is_place
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
-from spark_throttle.spark.shard.queue_folder import FramePlace, QueueFolder, is_place
 
 _FASTEST_MICRO_PER_MS: Final = 1 << 32
 """Of faster paces it does not matter how fast they are."""
@@ -43,7 +43,7 @@ _Part = tuple[bytes, Int64s]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardQueue:
+class QueueFrames:
     """Frames, and the positions of the queued rows in them."""
 
     frames: list[bytes]
@@ -55,13 +55,13 @@ class ShardQueue:
     row_in_frame: Int64s
 
     @classmethod
-    def empty(cls) -> ShardQueue:
+    def empty(cls) -> QueueFrames:
         """Return a queue without rows."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls([], nothing, nothing)
 
     @classmethod
-    def _of(cls, parts: Sequence[_Part]) -> ShardQueue:
+    def _of(cls, parts: Sequence[_Part]) -> QueueFrames:
         counts = np.array([len(rows) for _, rows in parts], dtype=np.int64)
         positions = np.concatenate([np.zeros(0, dtype=np.int64), *(rows for _, rows in parts)])
         return cls([frame for frame, _ in parts], np.repeat(np.arange(len(parts)), counts), positions)
@@ -74,7 +74,7 @@ class ShardQueue:
         opened = folder.open(self.frames[at] for at in touched)
         return [decode(frame).take(pa.array(rows)) for frame, rows in zip(opened, places, strict=False)]
 
-    def after(self, stays: Bools, joining: pa.Table | None, folder: QueueFolder) -> ShardQueue:
+    def after(self, stays: Bools, joining: pa.Table | None, folder: QueueFolder) -> QueueFrames:
         """Return the queue with only the rows that stay, and with `joining` at its end."""
         parts: list[_Part] = []
         bounds = np.searchsorted(self.frame_of_row, np.arange(len(self.frames) + 1))
@@ -92,7 +92,7 @@ class ShardQueue:
         parts += _parts(joining) if joining is not None else []
         return self._of(parts)
 
-    def moved(self, files: QueueFiles, epoch: int, folder: QueueFolder) -> tuple[ShardQueue, QueueFiles]:
+    def moved(self, files: QueueFiles, epoch: int, folder: QueueFolder) -> tuple[QueueFrames, QueueFiles]:
         """Return the queue after its frames went to a file, if they are too large for the state, and its files.
 
         The last frame stays if it is small: the next rows join it.
@@ -111,7 +111,7 @@ class ShardQueue:
         found = [place.file for frame in queue.frames if (place := FramePlace.of(frame)) is not None]
         return queue, files.after(tuple(dict.fromkeys(found)), written, epoch, folder.kept_epochs)
 
-    def _without_sparse_files(self, folder: QueueFolder) -> ShardQueue:
+    def _without_sparse_files(self, folder: QueueFolder) -> QueueFrames:
         """Return the queue with the frames in the state that are less than half of their file."""
         places = {frame: place for frame in self.frames if (place := FramePlace.of(frame)) is not None}
         needed_bytes: Counter[str] = Counter()

@@ -16,13 +16,13 @@ from spark_throttle.core.arithmetic.packing import pack
 from spark_throttle.core.codec import STATE_VERSION, pack_state, pack_usage, unpack_usage
 from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow, QueueBounds
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError, UnknownVersionError
+from spark_throttle.spark.decider import decider_batch
+from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 from spark_throttle.spark.rows.gathering import gathered
-from spark_throttle.spark.shard import shard_batch
-from spark_throttle.spark.shard.shard_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
-from tests.spark.shard.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers
+from tests.spark.decider.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
 
@@ -160,7 +160,7 @@ def test_batch_of_which_few_rows_join_the_queue_copies_only_these_to_put_them_in
         given.append(rows.num_rows)
         return gathered(rows, at)
 
-    monkeypatch.setattr(shard_batch, "gathered", counted)
+    monkeypatch.setattr(decider_batch, "gathered", counted)
     decider = PlayedDecider(
         make_policy(namespaces={"slow/a": Namespace(limit(messages_per_second=1, burst_seconds=0))})
     )

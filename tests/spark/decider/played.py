@@ -16,9 +16,9 @@ from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.core.state import ControlRow
+from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
-from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_batch import ShardOutcome, run_batch
 
 START_MS = 1_760_000_000_000
 PLENTY = 10**6
@@ -78,7 +78,7 @@ class PlayedDecider:
     epoch: int | None = None
     """Number of the epoch that each batch brings; `None` if only the first batch, and those with tokens, bring one."""
 
-    outcome: ShardOutcome = field(init=False)
+    outcome: BatchOutcome = field(init=False)
 
     def batch(
         self,
@@ -87,7 +87,7 @@ class PlayedDecider:
         after_ms: int = 1_000,
         tokens: Sequence[tuple[float, float]] | None = None,
         is_explained: bool = False,
-    ) -> ShardOutcome:
+    ) -> BatchOutcome:
         """Run a batch; the first brings the policy."""
         self.now_ms += after_ms
         row = None

@@ -1,4 +1,4 @@
-"""One batch of one shard with its payloads: bytes in, tables out, without Spark, pandas or a clock.
+"""One batch of the decider with its payloads: bytes in, tables out, without Spark, pandas or a clock.
 
 `core.batch.admission` makes the decisions. This module opens frames, puts rows in order, and moves their payloads
 according to the decisions.
@@ -35,12 +35,12 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.pack_frames import arrivals_of
 from spark_throttle.spark.rows.partition_names import has_folder
-from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_queue import ShardQueue, likely_order
 
 THROTTLE = "throttle"
 VERDICT_TYPE = pa.struct([
@@ -51,8 +51,8 @@ VERDICT_TYPE = pa.struct([
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ShardOutcome:
-    """The result of a batch of one shard."""
+class BatchOutcome:
+    """The result of a batch."""
 
     state: bytes
     admitted: list[pa.Table]
@@ -93,7 +93,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     room: QueueBounds | None = None,
     partition_columns: tuple[str, ...] = (),
     folder: QueueFolder | None = None,
-) -> ShardOutcome:
+) -> BatchOutcome:
     """Decide a batch and move its payloads.
 
     Parameters
@@ -124,7 +124,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     )
     arrivals = _arrivals(arrived, partition_columns)
     plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES)
-    queue = ShardQueue(stored.frames, stored.frame_of_row, stored.row_in_frame)
+    queue = QueueFrames(stored.frames, stored.frame_of_row, stored.row_in_frame)
     rows = payload(arrived) if arrived is not None else None
     decided = _DecidedBatch(plan, stored.state, queue, folder, arrivals, rows, policy, now_ms)
     admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
@@ -137,7 +137,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
-    return ShardOutcome(
+    return BatchOutcome(
         pack_state(after_batch), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
     )
 
@@ -183,7 +183,7 @@ def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[S
     if stored is None:
         if row.policy is None:
             raise ConfigurationError(_NO_STATE)
-        policy, queue = _policy(row.policy), ShardQueue.empty()
+        policy, queue = _policy(row.policy), QueueFrames.empty()
         first = DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms)
         state_now = under_epoch(first, row, policy, policy, now_ms=now_ms)
         return StoredState(
@@ -215,7 +215,7 @@ class _DecidedBatch:
 
     plan: AdmissionPlan
     before: DeciderState
-    queue: ShardQueue
+    queue: QueueFrames
     folder: QueueFolder
     arrivals: Arrivals
     rows: pa.Table | None

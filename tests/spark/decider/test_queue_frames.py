@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_throttle.spark.decider import queue_frames
+from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
 from spark_throttle.spark.rows.frames import FRAME_BYTES, decode, encode_whole
-from spark_throttle.spark.shard import shard_queue
-from spark_throttle.spark.shard.queue_folder import QueueFolder
-from spark_throttle.spark.shard.shard_queue import ShardQueue, likely_order
 
 IN_STATE = QueueFolder(None)
 
@@ -28,14 +28,14 @@ def ids_of(tables: list[pa.Table]) -> list[int]:
     return [i for part in tables for i in part.column(0).to_pylist()]
 
 
-def all_rows(queue: ShardQueue) -> list[int]:
+def all_rows(queue: QueueFrames) -> list[int]:
     return ids_of(queue.rows(np.ones(len(queue.frame_of_row), dtype=np.bool_), IN_STATE))
 
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([1, 20, 4_000]), st.integers(0, 2**32)), max_size=8))
 def test_queue_is_a_list_of_rows(steps: list[tuple[int, int, int]]) -> None:
-    queue, expected, total = ShardQueue.empty(), list[int](), 0
+    queue, expected, total = QueueFrames.empty(), list[int](), 0
     for joining, width, seed in steps:
         rng = np.random.default_rng(seed)
         stays = rng.random(len(expected)) < rng.choice([0, 0.3, 0.9, 1])
@@ -51,12 +51,12 @@ def test_queue_is_a_list_of_rows(steps: list[tuple[int, int, int]]) -> None:
         assert set(queue.frame_of_row.tolist()) == set(range(len(queue.frames)))
 
 
-def everyone(queue: ShardQueue) -> np.ndarray:
+def everyone(queue: QueueFrames) -> np.ndarray:
     return np.ones(len(queue.frame_of_row), dtype=np.bool_)
 
 
 def test_small_batches_join_one_frame() -> None:
-    queue = ShardQueue.empty()
+    queue = QueueFrames.empty()
     for i in range(50):
         queue = queue.after(everyone(queue), table([i]), IN_STATE)
     assert len(queue.frames) == 1
@@ -65,7 +65,7 @@ def test_small_batches_join_one_frame() -> None:
 
 def test_rows_of_another_schema_begin_a_frame() -> None:
     queue = (
-        ShardQueue.empty()
+        QueueFrames.empty()
         .after(np.zeros(0, np.bool_), table([1]), IN_STATE)
         .after(np.ones(1, np.bool_), table([2], column="b"), IN_STATE)
     )
@@ -76,7 +76,7 @@ def test_rows_of_another_schema_begin_a_frame() -> None:
 
 
 def test_frame_that_keeps_half_of_its_rows_is_not_written_anew() -> None:
-    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), table(list(range(10)), width=9_000), IN_STATE)
+    queue = QueueFrames.empty().after(np.zeros(0, np.bool_), table(list(range(10)), width=9_000), IN_STATE)
     half = queue.after(np.arange(10) % 2 == 0, None, IN_STATE)
     assert half.frames[0] is queue.frames[0]
     assert half.row_in_frame.tolist() == [0, 2, 4, 6, 8]
@@ -89,7 +89,7 @@ def test_frame_that_keeps_half_of_its_rows_is_not_written_anew() -> None:
 def test_frame_with_a_few_large_rows_stays_one_frame() -> None:
     # Rows of one frame that are larger than a frame: four of ten stay, 400 kB each.
     rows = table(list(range(10)), width=FRAME_BYTES * 2 // 5)
-    queue = ShardQueue([encode_whole(rows)], np.zeros(10, dtype=np.int64), np.arange(10))
+    queue = QueueFrames([encode_whole(rows)], np.zeros(10, dtype=np.int64), np.arange(10))
     after = queue.after(np.arange(10) < 4, None, IN_STATE)
     assert len(after.frames) == 1
     assert all_rows(after) == [0, 1, 2, 3]
@@ -97,19 +97,19 @@ def test_frame_with_a_few_large_rows_stays_one_frame() -> None:
 
 def test_frames_are_compressed_and_those_that_are_not_can_be_read() -> None:
     rows = pa.table({"text": ["the same text in every row"] * 10_000})
-    queue = ShardQueue.empty().after(np.zeros(0, np.bool_), rows, IN_STATE)
+    queue = QueueFrames.empty().after(np.zeros(0, np.bool_), rows, IN_STATE)
     assert sum(map(len, queue.frames)) * 10 < rows.nbytes
     assert pa.concat_tables(queue.rows(everyone(queue), IN_STATE)).equals(rows)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    plain = ShardQueue([sink.getvalue().to_pybytes()], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
+    plain = QueueFrames([sink.getvalue().to_pybytes()], np.zeros(10_000, dtype=np.int64), np.arange(10_000))
     after = plain.after(np.arange(10_000) < 4_000, None, IN_STATE)
     assert pa.concat_tables(after.rows(everyone(after), IN_STATE)).equals(rows.slice(0, 4_000))
 
 
 def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = ShardQueue.empty()
+    queue = QueueFrames.empty()
     for i in range(20):
         queue = queue.after(everyone(queue), table([10 * i + k for k in range(10)], width=9_000), IN_STATE)
     assert len(queue.frames) == 20
@@ -119,7 +119,7 @@ def test_batch_opens_only_the_frames_that_it_touches(monkeypatch: pytest.MonkeyP
         opened.append(len(frame))
         return decode(frame)
 
-    monkeypatch.setattr(shard_queue, "decode", counted)
+    monkeypatch.setattr(queue_frames, "decode", counted)
     stays = np.arange(200) >= 15
     assert len(ids_of(queue.rows(~stays, IN_STATE))) == 15
     assert len(opened) == 2

@@ -12,11 +12,11 @@ import pytest
 from spark_throttle.core.arithmetic.packing import version_of
 from spark_throttle.core.codec import STATE_VERSION, unpack_usage
 from spark_throttle.errors import ConfigurationError, UnknownVersionError
+from spark_throttle.spark.decider.decider_batch import THROTTLE
+from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
-from spark_throttle.spark.shard.operator import Decider
-from spark_throttle.spark.shard.shard_batch import THROTTLE
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.shard.played import START_MS, control_block, group_state, with_helpers
+from tests.spark.decider.played import START_MS, control_block, group_state, with_helpers
 
 KEY = 0
 POLICY = make_policy(job=limit(messages_per_second=100), default=Namespace(limit(messages_per_second=5)))
