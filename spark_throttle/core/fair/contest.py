@@ -188,45 +188,76 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
     if not is_several.any():
         return _passed(tree, standing, rows, eligible, scopes, tie)
     alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
-    over, leaf = _tenants(tree.levels[0], np.where(is_several, scopes.tenant, -1))
-    none = np.zeros(len(leaf), dtype=np.int64)
-    unsent = standing.leads[0] - rows.work(np.zeros_like(eligible), standing.above[0])
-    leads = [unsent[leaf], standing.tenant_leads[over.order]]
+    several = np.where(is_several, scopes.tenant, -1)
     until, asked = eligible, np.zeros_like(eligible)
     while True:
         passed = _passed(tree, standing, rows, until, alone, tie)
-        wanted = passed.passing[-1][leaf]
-        chosen, _ = _Entrants(over.tree, leads, rows.take(leaf), wanted, [none], tie[leaf]).served(
-            over.scope, scopes.room
-        )
-        if (chosen == wanted).all():
+        wanted = passed.passing[-1]
+        chosen = _chosen_by_tenants(tree, standing, rows, wanted, several, scopes.room, tie)
+        is_less = chosen < wanted
+        if not is_less.any():
             return replace(passed, passing=[eligible, *passed.passing[1:]], asked=asked)
-        top = over.tree.top_of_leaf()
-        is_cut = np.isin(top, top[chosen < wanted])
-        at = leaf[is_cut]
-        until = until.copy()
-        until[at] = chosen[is_cut]
-        asked[at] = np.maximum(asked[at], wanted[is_cut])
+        scope = several[tree.levels[0].parent]
+        is_cut = (scope >= 0) & np.isin(scope, scope[is_less])
+        until = np.where(is_cut, chosen, until)
+        asked = np.where(is_cut, np.maximum(asked, wanted), asked)
 
 
-def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
-    """Let the scopes of each height choose from what the narrower ones let pass.
+def _chosen_by_tenants(
+    tree: Tree, standing: Standing, rows: Rows, wanted: Int64s, scope: Int64s, room: Int64s, tie: Int64s
+) -> Int64s:
+    """Return how many of the first `wanted` rows of each leaf the tenants' scopes let pass, over all their nodes."""
+    over, leaf = _tenants(tree.levels[0], scope)
+    unsent = standing.leads[0] - rows.work(np.zeros_like(wanted), standing.above[0])
+    leads, none = [unsent[leaf], standing.tenant_leads[over.order]], np.zeros(len(leaf), dtype=np.int64)
+    entrants = _Entrants(over.tree, leads, rows.take(leaf), wanted[leaf], [none], tie[leaf])
+    chosen = wanted.copy()
+    chosen[leaf], _ = entrants.served(over.scope, room)
+    return chosen
+
+
+def let_pass(
+    tree: Tree, standing: Standing, rows: Rows, until: Int64s, scopes: Scopes, tie: Int64s, height: int
+) -> Int64s:
+    """Return how many of the first `until` rows of each leaf the scopes of one height alone would let pass.
+
+    Parameters
+    ----------
+    height
+        1 for tenants, 2 for the children of the job, 3 for the job.
+    """
+    if height == 1 and _are_several(scopes.tenant).any():
+        return _chosen_by_tenants(tree, standing, rows, until, scopes.tenant, scopes.room, tie)
+    scope = (scopes.tenant, scopes.child, scopes.job)[height - 1]
+    return _entrants(tree, standing, rows, until, tie, height).served(scope, scopes.room)[0]
+
+
+def _entrants(tree: Tree, standing: Standing, rows: Rows, until: Int64s, tie: Int64s, height: int) -> _Entrants:
+    """Return the leaves as they enter the contest for the scopes of one height: 1 tenants, 2 children, 3 the job.
 
     A node that is served for its own scope has sent nothing yet: what it holds itself is among its first rows again.
     """
     by_tenant, by_child = standing.held
-    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(eligible)
+    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(until)
+    if height == 3:
+        return _Entrants(tree, [lead, tenant_lead, child_lead], rows, until, [by_tenant, by_child], tie)
     unsent = lead - rows.work(none, by_tenant + by_child)
-    passed, _ = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie).served(scopes.tenant, scopes.room)
-    passing = [eligible, passed]
+    if height == 1:
+        return _Entrants(tree.upper(1), [unsent], rows, until, [], tie)
     leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
-    entrants = _Entrants(tree.upper(2), leads, rows, passed, [by_tenant], tie)
-    passed, chosen = entrants.served(scopes.child, scopes.room)
-    passing.append(passed)
-    entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passed, [by_tenant, by_child], tie)
-    passed, held = entrants.served(scopes.job, scopes.room)
-    passing.append(passed)
-    chosen_by_tenant = chosen[0] if chosen else none
+    return _Entrants(tree.upper(2), leads, rows, until, [by_tenant], tie)
+
+
+def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
+    """Let the scopes of each height choose from what the narrower ones let pass."""
+    passing, chosen, none = [eligible], list[list[Int64s]](), np.zeros_like(eligible)
+    for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):
+        entrants = _entrants(tree, standing, rows, passing[-1], tie, height)
+        passed, held = entrants.served(scope, scopes.room)
+        passing.append(passed)
+        chosen.append(held)
+    chosen_by_tenant = chosen[1][0] if chosen[1] else none
+    held = chosen[2]
     if not held:
         return _Round(passing, (chosen_by_tenant, none), none)
     # A tenant's node all of whose rows the job took still holds the row that its group refused.
