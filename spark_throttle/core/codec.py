@@ -15,7 +15,7 @@ from spark_throttle.core.queue_files import NO_FILES, QueueFiles
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates
-from spark_throttle.core.state import ControlRow, DeciderState, Flows, Queue
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
 from spark_throttle.core.time_codec import (
     EpochTime,
     epoch_time_fields,
@@ -60,7 +60,9 @@ def pack_state(stored: StoredState) -> bytes:
     flows, queue, shared = state.flows, state.queue, state.shared
     return pack("stat", STATE_VERSION, {
         "advanced_to_ms": state.advanced_to_ms, "epoch": state.epoch,
-        "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_vt,
+        "flow_names": flows.names, "flow_balance": flows.balance_micro, "flow_lead": flows.lead_work,
+        "flow_held": flows.held_work, "node_group": state.nodes.group, "node_tenant": state.nodes.tenant,
+        "node_lead": state.nodes.lead_work,
         "flow_second": flows.window_second, "flow_units": flows.window_units,
         "queue_flow": queue.flow, "queue_size": queue.size_bytes, "queue_arrival": queue.arrival_ms,
         "queue_release": queue.release_ms,
@@ -78,14 +80,15 @@ def unpack_state(block: bytes, what: str) -> StoredState:
     """Return the state that `pack_state` stored."""
     f = unpack(block, "stat", STATE_VERSION, what)
     flows = Flows(
-        f.names("flow_names"), f.pairs("flow_balance"), f.pairs("flow_lead"), f.integers("flow_second"),
-        f.pairs("flow_units"),
+        f.names("flow_names"), f.pairs("flow_balance"), f.pairs("flow_lead"), f.pairs("flow_held"),
+        f.integers("flow_second"), f.pairs("flow_units"),
     )  # fmt: skip
     queue = Queue(*(f.integers(f"queue_{name}") for name in ("flow", "size", "arrival", "release")))
     shared = SharedBuckets(f.pairs("shared_balance"), f.integer("shared_as_of_ms"), _share(f), message_limits_of(f))
     frames = f.blobs("frames")
     frame_of_row = np.repeat(np.arange(len(frames)), f.integers("rows_of_frame"))
-    state = DeciderState(f.integer("advanced_to_ms"), flows, queue, shared, f.integer("epoch"))
+    nodes = NodeLeads(f.names("node_group"), f.names("node_tenant"), f.pairs("node_lead"))
+    state = DeciderState(f.integer("advanced_to_ms"), flows, queue, shared, f.integer("epoch"), nodes)
     row_in_frame = f.integers("row_in_frame")
     return StoredState(state, f.raw("policy"), frames, frame_of_row, row_in_frame, _paying(f), QueueFiles.of(f))
 

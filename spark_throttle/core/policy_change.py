@@ -5,10 +5,9 @@ A policy acts from the batch that brings it. What was remembered under the old p
 - *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
 - *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
   in one that no longer has any. An observing scope's overdraft is not a debt: it owes one burst at most.
-- *A lead* is virtual time, and stands for different tokens where the proportion of the rates, or the weight, differs.
-  It is converted to the tokens that it stands for, by dimension, and back. A flow was ahead by at most one message, so
-  it waits for at most one message of each other flow, whatever changed. How far the lesser clock of a flow was behind
-  is forgotten: flows of the new policy do not owe what others took under the old one.
+- *A lead* in the fair tree is work, and stays as it is where the namespace passes the same scopes as before and these
+  count work as before. Elsewhere it is forgotten: it is at most two of the largest rows, but as another policy counted
+  them.
 - *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
 
 A scope that is removed has no limit in the batches without it. If it is put back, it is treated as any scope that gets
@@ -24,9 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.fair_order import MESSAGE_MILLI, FairOrder
-from spark_throttle.core.fair.fair_queue import least_service, virtual_time_of
-from spark_throttle.core.limits.message_limits import MessageLimits, under_time
+from spark_throttle.core.fair.contenders import carried_nodes, counts_the_same, is_same_work
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import (
@@ -38,7 +35,7 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.core.state import ControlRow, DeciderState, Flows, Queue
+from spark_throttle.core.state import ControlRow, DeciderState, Queue
 
 _SHUT_AND_SPENT = -2
 """The micro-tokens in a bucket of rate 0 that was not full when it was shut; one that was full holds -1."""
@@ -55,9 +52,9 @@ def under_epoch(
     if after is before:
         pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
         shared = state.shared.refilled(before, now_ms=pinned_ms, earns_until_ms=row.earns_until_ms)
-        state = replace(_with_leads_carried(state, after, row.time), shared=shared)
+        state = replace(state, shared=shared)
     else:
-        state = carried(state, before, after, now_ms=now_ms, time=row.time, earns_until_ms=row.earns_until_ms)
+        state = carried(state, before, after, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
     shared = state.shared.under(after, row.share_micro_per_ms, row.time, row.most_micro)
     return replace(state, shared=shared, epoch=row.epoch)
 
@@ -68,15 +65,12 @@ def carried(
     after: CompiledPolicy,
     *,
     now_ms: int,
-    time: MessageLimits | None = None,
     earns_until_ms: Int64s | None = None,
 ) -> DeciderState:
     """Return the state, paid up to `now_ms` under `before` and converted to `after`.
 
     Parameters
     ----------
-    time
-        The quotas on processing time that come with `after`.
     earns_until_ms
         As in `SharedBuckets.refilled`, for the scopes of `before`.
     """
@@ -85,29 +79,19 @@ def carried(
     old, new = before.namespace_limits.take(was.rule), after.namespace_limits.take(becomes.rule)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
-    lead_vt = flows.lead_vt
-    if lead_vt.any():
-        was_order = FairOrder.of(old, was, under_time(before, state.shared.time))
-        order = FairOrder.of(new, becomes, under_time(after, time))
-        lead_vt = _carried_leads(lead_vt, was_order, order, former_scopes(before, after))
     balance_micro = carried_balances(earned_micro, old, new)
-    flows = Flows(flows.names, balance_micro, lead_vt, flows.window_second, flows.window_units)
+    former = former_scopes(before, after)
+    is_same = is_same_work(before, after, former)
+    keeps_lead = counts_the_same(was.shared_scope, becomes.shared_scope, former, is_same)[:, None]
+    flows = replace(
+        flows, balance_micro=balance_micro, lead_work=np.where(keeps_lead, flows.lead_work, 0),
+        held_work=np.where(keeps_lead, flows.held_work, 0),
+    )  # fmt: skip
+    nodes = carried_nodes(state.nodes, former, before, after, is_same)
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
-    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared)
-
-
-def _with_leads_carried(state: DeciderState, policy: CompiledPolicy, time: MessageLimits | None) -> DeciderState:
-    """Return the state with its leads converted to what other quotas on processing time leave of messages."""
-    flows, was, becomes = state.flows, under_time(policy, state.shared.time), under_time(policy, time)
-    if was is becomes or not flows.lead_vt.any():
-        return state
-    matches = match(flows.names, policy)
-    limits = policy.namespace_limits.take(matches.rule)
-    orders = FairOrder.of(limits, matches, was), FairOrder.of(limits, matches, becomes)
-    lead_vt = _carried_leads(flows.lead_vt, *orders, np.arange(len(policy.shared)))
-    return replace(state, flows=replace(flows, lead_vt=lead_vt))
+    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared, nodes=nodes)
 
 
 def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
@@ -165,16 +149,6 @@ def former_scopes(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
 def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
     found = pc.fill_null(pc.index_in(names, value_set=known), -1)
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _carried_leads(lead_vt: Int64s, was: FairOrder, becomes: FairOrder, former: Int64s) -> Int64s:
-    """Return the leads, in the order of `becomes`, of flows that had `lead_vt` in the order of `was`."""
-    is_same = (was.domain == np.append(former, -1)[becomes.domain]) & (was.weight == becomes.weight)
-    is_same &= by_row(np.logical_and, was.lead_rate_micro_per_ms == becomes.lead_rate_micro_per_ms)
-    ahead = np.where(was.has_clock, np.maximum(lead_vt, 0), 0)
-    ahead = np.minimum(least_service(ahead, was.lead_rate_micro_per_ms, was.weight[:, None]), MESSAGE_MILLI)
-    told = virtual_time_of(ahead, becomes.lead_rate_micro_per_ms, becomes.weight[:, None])
-    return np.where(is_same[:, None], lead_vt, np.where(becomes.has_clock, told, 0))
 
 
 def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:

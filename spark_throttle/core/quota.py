@@ -261,6 +261,9 @@ class CompiledPolicy:
 
     queue: QueueBounds
 
+    is_between_namespaces: Bools | None = None
+    """Shape (G,): whether namespaces, and not tenants, divide the tokens of each group; `None` if tenants do in all."""
+
     destinations: Destinations | None = None
     """`None` if no resource group stands for a destination; the decider has none, for the rates in force reach it."""
 

@@ -7,7 +7,7 @@ table at all, and returns exactly as it left. So an idle namespace costs nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +27,13 @@ class Flows:
     balance_micro: Int64s
     """Shape (n, 2), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
-    lead_vt: Int64s
-    """Shape (n, 2): the virtual finish time less the domain's virtual time (`fair_queue`)."""
+    lead_work: Int64s
+    """Shape (n, 2): the lead in the fair tree (`fair.tree`), and that among the nodes of the same tenant, which only a
+    namespace that is a child of its group can have."""
+
+    held_work: Int64s
+    """Shape (n, 2): the work of the row that the tenant's node holds, and of the one that the child of the job holds,
+    if it is a row of this namespace; else 0."""
 
     window_second: Int64s
     """Shape (n,): the wall-clock second that `window_units` counts (`pegasus`)."""
@@ -44,7 +49,8 @@ class Flows:
         return Flows(
             self.names.take(pa.array(at)),
             self.balance_micro.take(at, axis=0),
-            self.lead_vt.take(at, axis=0),
+            self.lead_work.take(at, axis=0),
+            self.held_work.take(at, axis=0),
             self.window_second[at],
             self.window_units.take(at, axis=0),
         )
@@ -53,7 +59,35 @@ class Flows:
     def empty(cls) -> Flows:
         """Return an empty table of namespaces."""
         pairs = np.zeros((0, 2), dtype=np.int64)
-        return cls(pa.array([], pa.string()), pairs, pairs, np.zeros(0, dtype=np.int64), pairs)
+        return cls(pa.array([], pa.string()), pairs, pairs, pairs, np.zeros(0, dtype=np.int64), pairs)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeLeads:
+    """The leads of the inner nodes of the fair tree that have any."""
+
+    group: pa.StringArray
+    """The resource group; null for a tenant that is a child of the job."""
+
+    tenant: pa.StringArray
+    """The tenant; null for the group itself."""
+
+    lead_work: Int64s
+    """Shape (n, 2): the lead among the node's siblings, and that of a tenant's node among the nodes of its tenant."""
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+    def take(self, at: Int64s) -> NodeLeads:
+        """Return the nodes at `at`, in that order."""
+        position = pa.array(at)
+        return NodeLeads(self.group.take(position), self.tenant.take(position), self.lead_work.take(at, axis=0))
+
+    @classmethod
+    def none(cls) -> NodeLeads:
+        """Return no leads."""
+        names = pa.array([], pa.string())
+        return cls(names, names, np.zeros((0, 2), dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,6 +176,8 @@ class DeciderState:
     shared: SharedBuckets
     epoch: int = 0
     """The number of the epoch in force; 0 before the first."""
+
+    nodes: NodeLeads = field(default_factory=NodeLeads.none)
 
     @classmethod
     def initial(

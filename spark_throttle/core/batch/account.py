@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
-from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
 from spark_throttle.core.batch.flow_time import own_throttle_ms
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.names.match_memory import taken
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.batch.decisions import Decisions
     from spark_throttle.core.batch.flow_plan import FlowPlan
     from spark_throttle.core.batch.micro_batch import MicroBatch
+    from spark_throttle.core.fair.contenders import Leads
     from spark_throttle.core.fair.layout import Candidates
 
 _MESSAGES = Dimension.MESSAGES
@@ -70,30 +71,25 @@ class RowOutcomes:
 
 
 def remembered(
-    entered: BatchFlows, plan: FlowPlan, window_units: Int64s, waiting_flow: Int64s
+    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waiting_flow: Int64s
 ) -> tuple[Flows, Matches, Int64s]:
     """Return the flows worth remembering, their matches, and the position among them of every flow of `entered`."""
-    at, flows = entered.at, entered.known.flows
-    waits = np.zeros(len(at), dtype=np.bool_)
-    waits[waiting_flow] = True
-    # A flow without waiting rows that is not ahead of its domain would return without credit or penalty anyway.
-    leads = plan.lead_vt * (waits | (by_row(np.maximum, plan.lead_vt) > 0))[:, None]
-    if len(at) == len(flows):
-        balance, lead_vt, units, is_held = plan.balance_micro, leads, window_units, waits
-    else:
-        balance, lead_vt, units = flows.balance_micro.copy(), flows.lead_vt.copy(), flows.window_units.copy()
-        balance[at], lead_vt[at], units[at] = plan.balance_micro, leads, window_units
-        is_held = np.zeros(len(flows), dtype=np.bool_)
-        is_held[at] = waits
-    is_short = balance < entered.known.full_micro
-    keep = is_held | is_short[:, 0] | is_short[:, 1]
-    for column in (*lead_vt.T, *units.T):
-        keep |= column != 0
-    kept = Flows(flows.names, balance, lead_vt, flows.window_second, units)
+    at, flows, full_micro = entered.at, entered.known.flows, entered.known.full_micro
+    columns = {
+        "balance_micro": plan.balance_micro, "lead_work": leads.lead_work, "held_work": leads.held_work,
+        "window_units": window_units,
+    }  # fmt: skip
+    if len(at) < len(flows):
+        columns = {name: replaced(getattr(flows, name), at, column) for name, column in columns.items()}
+    after = replace(flows, **columns)
+    keep = by_row(np.logical_or, after.balance_micro < full_micro)
+    keep[at[waiting_flow]] = True
+    for column in (after.lead_work, after.held_work, after.window_units):
+        keep |= by_row(np.logical_or, column != 0)
     if keep.all():
-        return kept, entered.known.matches, at
+        return after, entered.known.matches, at
     stays = np.flatnonzero(keep)
-    return kept.take(stays), taken(entered.known.matches, stays), (np.cumsum(keep) - 1)[at]
+    return after.take(stays), taken(entered.known.matches, stays), (np.cumsum(keep) - 1)[at]
 
 
 def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: MicroBatch) -> UsageReport:

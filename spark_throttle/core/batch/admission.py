@@ -9,9 +9,9 @@ by row:
 2. The other arrivals go through their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.
-4. Eligible rows of all flows go in fair order (`fair_queue`). A row is admitted if the balances of its tenant, its
-   group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its flow
-   stops for this batch (`contention`). So nothing is charged for a row that is not admitted.
+4. Eligible rows of all flows take turns in the fair tree (`fair.turns`). A row is admitted if the balances of its
+   tenant, its group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its
+   flow stops for this batch. So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
    reject only arrivals; a row that is already queued waits on (`rows_behind`). If the rows that should wait overfill
    the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
@@ -100,7 +100,10 @@ def plan_admission(
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
-    plan = plan_flows(candidates, entered.flows, entered.limits, entered.matches, shared, quotas, now_ms=now_ms)
+    plan = plan_flows(
+        candidates, entered.flows, entered.limits, entered.matches, shared, state.nodes, quotas,
+        lapsed=entrance.lapsed, now_ms=now_ms,
+    )  # fmt: skip
     if time is not None:
         plan = time.put_back(plan)
     behind = RowsBehind.of(candidates, plan, batch)
@@ -119,7 +122,8 @@ def plan_admission(
         still = candidates.take(waiting)
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
-    kept, matches, position = account.remembered(entered, plan, entrance.window_units, still.flow)
+    leads = plan.leads(waiting, candidates, policy)
+    kept, matches, position = account.remembered(entered, plan, leads, entrance.window_units, still.flow)
     memory.keep(kept.names, matches, quotas)
     queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
     decided = decisions.decided()
@@ -129,7 +133,7 @@ def plan_admission(
     joined = still.flow[still.queued :]
     if len(joined):
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
-    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch)
+    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes)
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms)
 
 
@@ -146,6 +150,9 @@ class _Entrance:
     closed: Int64s
     """The positions of the usable rows that are rejected for another reason: their age, or a Pegasus rule."""
 
+    lapsed: Int64s | None
+    """Shape (flows,): the number of first rows of each flow that became too old; `None` if none did."""
+
     window_units: Int64s
     """Shape (flows, 2): the units counted in the flows' windows after the batch."""
 
@@ -160,14 +167,16 @@ class _Entrance:
         if len(large.row):
             decisions.decide(queued + large.row, Verdict.REJECT, _of_size(large), np.arange(len(large.row)))
         expired = np.flatnonzero(queue_bounds.is_expired(queue, batch.policy.queue, now_ms=now_ms))
+        lapsed = None
         if len(expired):
             decisions.decide(expired, Verdict.REJECT, Causes.of(Reason.QUEUE_AGE))
+            lapsed = np.bincount(entered.queue_flow[expired], minlength=len(entered.flows))
         windowed = _through_windows(decisions, batch)
         rows = Candidates.of_batch(
             queue, entered.queue_flow, entered.flow, entered.size_bytes, windowed.release_ms, now_ms=now_ms
         )
         closed = np.concatenate([expired, queued + windowed.rejected])
-        return cls(rows, queued + large.row, closed, windowed.units)
+        return cls(rows, queued + large.row, closed, lapsed, windowed.units)
 
     def candidates(self, decisions: DecisionDraft) -> Candidates:
         """Return the rows that compete."""

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
@@ -116,7 +117,7 @@ def enter(
 
 def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
     """Return the positions, ascending, of the flows with rows or a lead."""
-    is_concerned = (flows.lead_vt[:, 0] != 0) | (flows.lead_vt[:, 1] != 0)
+    is_concerned = by_row(np.logical_or, flows.lead_work != 0) | by_row(np.logical_or, flows.held_work != 0)
     is_concerned[queue.flow] = True
     is_concerned[arriving] = True
     return np.flatnonzero(is_concerned)
@@ -227,13 +228,13 @@ def _refilled(
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
     filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
     second = now_ms // 1000
-    lead_vt, units, is_current = state.flows.lead_vt, state.flows.window_units, state.flows.window_second == second
+    lead_work, held_work, units = state.flows.lead_work, state.flows.held_work, state.flows.window_units
+    is_current = state.flows.window_second == second
     if not is_current.all():
         units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
     if new:
         nothing = np.zeros((new, 2), dtype=np.int64)
         filled = np.concatenate([filled, full_micro[known:]])
-        lead_vt, units = np.concatenate([lead_vt, nothing]), np.concatenate([units, nothing])
-    return KnownFlows(
-        Flows(names, filled, lead_vt, np.full(len(names), second, dtype=np.int64), units), matches, full_micro
-    )
+        lead_work, held_work, units = (np.concatenate([each, nothing]) for each in (lead_work, held_work, units))
+    window_second = np.full(len(names), second, dtype=np.int64)
+    return KnownFlows(Flows(names, filled, lead_work, held_work, window_second, units), matches, full_micro)

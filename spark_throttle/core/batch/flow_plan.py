@@ -9,29 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
-from spark_throttle.core.batch.scope_room import (
-    UNBOUNDED,
-    OwnRoom,
-    is_overdrawn,
-    is_short_of,
-    limited_scopes,
-    room_of,
-    taken_by,
-)
-from spark_throttle.core.fair import contention
-from spark_throttle.core.fair.ends import Claims, Room, rows_before_end
-from spark_throttle.core.fair.fair_order import FairOrder, limited_by
-from spark_throttle.core.fair.fair_rows import FairRows
+from spark_throttle.core.batch.scope_room import OwnRoom, Room, is_short_of, limited_scopes, taken_by
+from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
+from spark_throttle.core.fair.contest import UNBOUNDED
+from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.limits.token_bucket import debit
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, domains_of, enforcing_scopes, scopes_where
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
-from spark_throttle.core.state import Flows
+from spark_throttle.core.state import Flows, NodeLeads
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
@@ -81,41 +71,57 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowPlan:
-    """The outcome of a batch for its flows, and the balances and leads that it leaves."""
+    """The outcome of a batch for its flows, and the balances that it leaves."""
 
     outcome: Outcome
     balance_micro: Int64s
     """Shape (flows, 2): the balances after the debits."""
 
-    lead_vt: Int64s
-    """Shape (flows, 2): the leads after the batch."""
-
     shared: SharedBuckets
     """The shared buckets after the debits."""
 
+    contest: Contest | None
+    """The contest for the shared scopes that run short; `None` if none does."""
 
-def plan_flows(
+    def leads(self, waiting: Int64s, candidates: Candidates, policy: CompiledPolicy) -> Leads:
+        """Return what the fair tree remembers; the candidates at `waiting` wait afterwards."""
+        contest = self.contest
+        if contest is None or contest.turns is None:
+            return Leads.none(len(self.balance_micro))
+        is_waiting = np.zeros(len(candidates), dtype=np.bool_)
+        is_waiting[waiting] = True
+        return contest.contenders.leads(contest.turns, contest.layout, is_waiting, policy)
+
+
+def plan_flows(  # noqa: PLR0913 - all that a batch takes
     candidates: Candidates,
     flows: Flows,
     limits: Limits,
     matches: Matches,
     shared: SharedBuckets,
+    nodes: NodeLeads,
     policy: CompiledPolicy,
     *,
+    lapsed: Int64s | None,
     now_ms: int,
 ) -> FlowPlan:
-    """Return the plan of a batch: how far every flow gets, and the balances and leads after its debits."""
+    """Return the plan of a batch: how far every flow gets, and the balances after its debits.
+
+    Parameters
+    ----------
+    nodes
+        The leads of the fair tree's inner nodes.
+    lapsed
+        Shape (flows,): the number of first rows of each flow that became too old; `None` if none did.
+    """
     given = policy
     policy, balance_micro = shared.in_force(given)
-    room, scopes = room_of(balance_micro, policy), limited_scopes(matches, policy)
+    room, scopes = Room.of(balance_micro, policy), limited_scopes(matches, policy)
     own, counts = OwnRoom.of(flows, limits), np.bincount(candidates.flow, minlength=len(flows))
-    prices = None if shared.time is None else shared.time.prices_of(flows.names)
-    may_hold = not is_overdrawn(room, policy).any()
-    outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms, may_hold=may_hold)
+    outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if outcome is not None:
-        leads = _leads_where_all_fits(flows.lead_vt, room, matches, policy)
         taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
-        return _settled(outcome, leads, flows, limits, taken, shared, given, floors=DebtFloors.none())
+        return _settled(outcome, flows, limits, taken, shared, given, floors=DebtFloors.none(), contest=None)
     layout = Layout.of(candidates, counts)
     by_messages, passing = own.prefixes(layout)
     is_observing = limits.on_excess == OnExcess.OBSERVE
@@ -125,19 +131,23 @@ def plan_flows(
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
     is_short = is_short_of(scopes, eligible, layout.bytes_of_first(eligible), room)
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
-    if is_short.any() or is_overdrawn(room, policy).any():  # otherwise no order matters
-        only_observes = policy.shared.on_excess == OnExcess.OBSERVE
-        short = scopes_where(is_short & ~only_observes, scopes)
-        is_loose = _is_loose(is_short, matches, eligible, layout.bytes_of_first(eligible), room, policy)
-        order = FairOrder.of(limits, matches, policy, is_loose, prices).entered(flows.lead_vt, short, policy)
-        contest = _Contest(layout, order, room, candidates, flows.names, now_ms)
-        count, stops = contest.decide(eligible, short)
-        levels = contest.marked_from(count, scopes_where(is_short & only_observes, scopes))
+    if is_short.any():  # otherwise no order matters
+        short = scopes_where(is_short, scopes)
+        has_lead = by_row(np.logical_or, flows.lead_work != 0) | by_row(np.logical_or, flows.held_work != 0)
+        at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | has_lead))
+        prices = None if shared.time is None else shared.time.prices_of(flows.names)
+        contenders = Contenders.of(
+            at, layout, row_work(layout, short, policy, prices), flows, limits, matches, nodes, policy,
+            lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
+        )  # fmt: skip
+        contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
+        count = contest.count(eligible)
+        stops = contest.stops(eligible, count, enforcing_scopes(matches.shared_scope, policy))
+        levels = contest.marked_from(count, matches)
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
     is_own = ~is_observing & (count == passing) & (count < released)
-    held_back = np.bincount(stops.scope[stops.scope >= 0], minlength=len(policy.shared)) > 0
     stops = Stops(
         np.where(is_own, Level.NAMESPACE, stops.level),
         np.where(is_own, np.where(by_messages <= passing, _MESSAGES, _BYTES), stops.dimension),
@@ -152,41 +162,11 @@ def plan_flows(
         layout.behind(count),
     )
     taken = taken_by(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
-    left = room.less(*taken)
-    is_contended = held_back | is_overdrawn(left, policy)
-    leads = np.zeros((len(flows), 2), dtype=np.int64)
-    if contest is not None:
-        leads = contest.leads_after(flows.lead_vt, eligible, outcome.served, is_contended, policy)
     floors = DebtFloors.none() if not levels else DebtFloors.of(
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
         under_share(given, shared.share_micro_per_ms).shared,
     )  # fmt: skip
-    return _settled(outcome, leads, flows, limits, taken, shared, given, floors=floors)
-
-
-def _is_loose(
-    is_short: Bools, matches: Matches, messages: Int64s, size_bytes: Int64s, room: Room, policy: CompiledPolicy
-) -> Bools:
-    """Return which shared scopes have tokens for all that other scopes let pass of their flows.
-
-    Those are the scopes that do not run short, and the job if each group and each tenant has no more left than fits.
-    """
-    domain = domains_of(enforcing_scopes(matches.shared_scope, policy))
-    wanted_messages, wanted_bytes = taken_by(domain[:, None], messages, size_bytes, len(room.messages))
-    passing_messages = np.minimum(wanted_messages[1:], np.maximum(room.messages[1:], 0)).sum() + wanted_messages[0]
-    passing_bytes = np.minimum(wanted_bytes[1:], np.maximum(room.bytes[1:], 0)).sum() + wanted_bytes[0]
-    is_loose = ~is_short
-    is_loose[0] |= passing_messages <= room.messages[0] and passing_bytes <= room.bytes[0]
-    return is_loose
-
-
-def _leads_where_all_fits(lead_vt: Int64s, room: Room, matches: Matches, policy: CompiledPolicy) -> Int64s:
-    """Return the leads after a batch that held no flow back: the busy period of scopes that owe nothing is over."""
-    owes = is_overdrawn(room, policy)
-    if not owes.any() or not lead_vt.any():
-        return np.zeros_like(lead_vt)
-    is_kept = limited_by(scopes_where(owes, matches.shared_scope), policy.shared.is_limited)
-    return np.where(is_kept, lead_vt, 0)
+    return _settled(outcome, flows, limits, taken, shared, given, floors=floors, contest=contest)
 
 
 def _outcome_if_all_fits(
@@ -197,7 +177,6 @@ def _outcome_if_all_fits(
     scope: Int64s,
     *,
     now_ms: int,
-    may_hold: bool,
 ) -> Outcome | None:
     """Return the outcome of a batch in which no balance runs short, `None` if one does.
 
@@ -209,13 +188,9 @@ def _outcome_if_all_fits(
         The number of rows of each flow.
     scope
         Shape (flows, 3): the limited shared scopes of each flow, -1 where there is none.
-    may_hold
-        Whether release times may hold rows: while a scope owes bytes, the order of rows matters if any row is held.
     """
     behind, messages, flow, size_bytes = None, counts, candidates.flow, candidates.size_bytes
     if candidates.holds(now_ms):
-        if not may_hold:
-            return None
         first_held = candidates.first_of(len(counts), np.flatnonzero(candidates.is_held(now_ms)))
         is_free = np.arange(len(candidates)) < first_held[flow]
         behind = np.flatnonzero(~is_free)
@@ -236,94 +211,79 @@ def _outcome_if_all_fits(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Contest:
-    """The competition of a batch's flows for its shared scopes."""
+class Contest:
+    """The contest of a batch's flows for the shared scopes that run short."""
 
+    contenders: Contenders
     layout: Layout
-    order: FairOrder
     room: Room
-    candidates: Candidates
-    names: pa.StringArray
-    now_ms: int
+    is_short: Bools
+    """Whether each shared scope has less room than its flows want, those included that only observe."""
 
-    def decide(self, eligible: Int64s, scope: Int64s) -> tuple[Int64s, Stops]:
-        """Return how many of the first `eligible` rows of each flow are admitted, and which scope stopped the flow.
+    policy: CompiledPolicy
+    turns: Turns | None = None
+    """Who goes; `None` if only scopes that observe run short."""
 
-        Parameters
-        ----------
-        scope
-            Shape (flows, 3): the scopes of each flow that run short, -1 for its other scopes.
-        """
-        stops = Stops.none(len(eligible))
-        contenders = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (eligible > 0))
-        if not len(contenders):
-            return eligible, stops
-        # A row that would not fit even if its flow were alone cannot pass; the first such row shows what stopped the
-        # flow.
-        most = np.minimum(eligible, self._passing_alone(scope) + 1)[contenders]
-        rows, scope = self._rows(contenders), scope.take(contenders, axis=0)
-        admitted = contention.admit_in_order(rows, most, scope, self.room)
+    def decided(self, eligible: Int64s) -> Contest:
+        """Return the contest with who goes of the first `eligible` rows of each flow."""
+        is_enforcing = self.is_short & (self.policy.shared.on_excess != OnExcess.OBSERVE)
+        if not is_enforcing.any():
+            return self
+        room = self.room.before_rows(is_enforcing)
+        return replace(self, turns=self.contenders.decide(eligible[self.contenders.flow], room))
+
+    def count(self, eligible: Int64s) -> Int64s:
+        """Return how many of the first `eligible` rows of each flow go."""
+        if self.turns is None:
+            return eligible
         count = eligible.copy()
-        count[contenders] = admitted
-        refusals = contention.first_refusals(rows, most, scope, self.room, admitted)
-        flow = contenders[refusals.flow]
-        stops.level[flow] = np.array(SHARED_LEVELS)[refusals.level]
-        stops.dimension[flow] = refusals.dimension
-        stops.scope[flow] = refusals.scope
-        return count, stops
+        count[self.contenders.flow] = self.turns.count
+        return count
 
-    def _passing_alone(self, scope: Int64s) -> Int64s:
-        """Return how many first rows of each flow would pass its scopes, shape (flows, 3), if it were alone."""
-        messages = by_row(np.minimum, np.append(self.room.messages, UNBOUNDED)[scope])
-        within = self.layout.rows_within(by_row(np.minimum, np.append(self.room.bytes, UNBOUNDED)[scope]))
-        return np.minimum(messages, within)
-
-    def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
-        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
+    def stops(self, eligible: Int64s, count: Int64s, scope: Int64s) -> Stops:
+        """Return what stopped each flow: the narrowest of its scopes that has no room left, messages first.
 
         Parameters
         ----------
         scope
-            Shape (flows, 3): the observing scopes of each flow that may run short, -1 for its other scopes.
+            Shape (flows, 3): the scopes that can hold each flow back.
         """
-        if scope.max(initial=-1) < 0:
+        stops = Stops.none(len(count))
+        stopped = np.flatnonzero(count < eligible)
+        if not len(stopped):
+            return stops
+        size_bytes = self.layout.bytes_of_first(count)
+        left = self.room.less(*taken_by(scope, count, size_bytes, len(self.policy.shared)))
+        scope = scope.take(stopped, axis=0)
+        level = np.append(left.is_spent, False)[scope].argmax(axis=1)
+        stopping = scope[np.arange(len(stopped)), level]
+        stops.level[stopped] = np.array(SHARED_LEVELS)[level]
+        stops.dimension[stopped] = np.where(left.messages[stopping] <= 0, _MESSAGES, _BYTES)
+        stops.scope[stopped] = stopping
+        return stops
+
+    def marked_from(self, count: Int64s, matches: Matches) -> list[MarkStarts]:
+        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks."""
+        is_observing = self.is_short & (self.policy.shared.on_excess == OnExcess.OBSERVE)
+        scope = scopes_where(is_observing, matches.shared_scope)
+        is_observing = is_observing & is_short_of(scope, count, self.layout.bytes_of_first(count), self.room)
+        if not is_observing.any():
             return []
-        scope = scopes_where(is_short_of(scope, count, self.layout.bytes_of_first(count), self.room), scope)
-        watched = np.flatnonzero(by_row(np.logical_or, scope >= 0) & (count > 0))
-        if not len(watched):
-            return []
-        rows, levels = self._rows(watched), []
+        scope, levels = scopes_where(is_observing, scope), list[MarkStarts]()
+        both, at = self.room.before_rows(is_observing), self.contenders.flow
         # By messages alone: a row behind that end is short of messages, whatever else it is short of.
-        messages_only = Room(self.room.messages, np.full_like(self.room.bytes, UNBOUNDED))
+        messages_only = np.stack([both[_MESSAGES], np.full_like(both[_BYTES], UNBOUNDED)])
         for column, level in enumerate(SHARED_LEVELS):
-            at = np.flatnonzero(scope[watched, column] >= 0)
-            flow = watched[at]
-            claims = Claims(at, scope[flow, column], np.zeros_like(at), count[flow])
-            rank, messages_rank = count.copy(), count.copy()
-            rank[flow] = rows_before_end(rows, claims, self.room)
-            messages_rank[flow] = rows_before_end(rows, claims, messages_only)
-            levels.append(MarkStarts(level, scope[:, column], rank, messages_rank))
+            ranks = [count.copy(), count.copy()]
+            if scope[:, column].max(initial=-1) >= 0:
+                for rank, room in zip(ranks, (both, messages_only), strict=True):
+                    rank[at] = self.contenders.let_pass(count[at], room, column)
+            levels.append(MarkStarts(level, scope[:, column], *ranks))
         return levels
-
-    def leads_after(
-        self, lead_vt: Int64s, eligible: Int64s, served: Int64s, is_contended: Bools, policy: CompiledPolicy
-    ) -> Int64s:
-        """Return the leads that the batch leaves (`FairOrder.leads_after`)."""
-        return self.order.leads_after(lead_vt, self.layout, eligible, served, is_contended, policy)
-
-    def _rows(self, flows: Int64s) -> FairRows:
-        """Return the rows of `flows`, which ascend, in the form that `contention` takes."""
-
-        def ties(at: Int64s) -> Int64s:
-            return self.layout.ties(flows[at], self.candidates, self.names, now_ms=self.now_ms)
-
-        order = self.order if len(flows) == len(self.order.domain) else self.order.take(flows)
-        return FairRows(self.layout, order, self.layout.segments.starts[flows], ties)
 
 
 def _settled(  # noqa: PLR0913 - all that a batch debits
     outcome: Outcome,
-    lead_vt: Int64s,
     flows: Flows,
     limits: Limits,
     taken: Int64s,
@@ -331,8 +291,9 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     policy: CompiledPolicy,
     *,
     floors: DebtFloors,
+    contest: Contest | None,
 ) -> FlowPlan:
     """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
     left = debit(flows.balance_micro, outcome.served, floors.own)
     balance_micro = np.where(limits.is_limited, left, flows.balance_micro)
-    return FlowPlan(outcome, balance_micro, lead_vt, shared.debited(taken.T, policy, floors.shared))
+    return FlowPlan(outcome, balance_micro, shared.debited(taken.T, policy, floors.shared), contest)

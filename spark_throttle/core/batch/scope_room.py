@@ -10,15 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.ends import Room
+from spark_throttle.core.fair.contest import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.names.matching import Matches, scopes_where
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows
-
-UNBOUNDED = 1 << 62
-"""The room where nothing is limited."""
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
@@ -50,19 +47,38 @@ class OwnRoom:
         return by_messages, np.minimum(by_messages, by_bytes)
 
 
-def room_of(balance_micro: Int64s, policy: CompiledPolicy) -> Room:
-    """Return the room in the balances of the shared scopes, shape (scopes, 2)."""
-    limited = policy.shared.is_limited
-    return Room(
-        np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
-        np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """The room left in the shared scopes, in tokens."""
 
+    messages: Int64s
+    """Shape (scopes,): the number of messages that pass; large where unlimited."""
 
-def is_overdrawn(room: Room, policy: CompiledPolicy) -> Bools:
-    """Return whether each shared scope has given more bytes than it had, and holds rows back for that."""
-    shared = policy.shared
-    return shared.is_limited[:, _BYTES] & (shared.on_excess != OnExcess.OBSERVE) & (room.bytes < 0)
+    bytes: Int64s
+    """Shape (scopes,): the most bytes that may go before a message, negative if none may; large where unlimited."""
+
+    @classmethod
+    def of(cls, balance_micro: Int64s, policy: CompiledPolicy) -> Room:
+        """Return the room in the balances of the shared scopes, shape (scopes, 2)."""
+        limited = policy.shared.is_limited
+        return cls(
+            np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
+            np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
+        )
+
+    def less(self, messages: Int64s, size_bytes: Int64s) -> Room:
+        """Return the room that is left after `messages` and `size_bytes` are taken, by scope."""
+        return Room(self.messages - messages, self.bytes - size_bytes)
+
+    @property
+    def is_spent(self) -> Bools:
+        """Whether no message passes, shape (scopes,)."""
+        return (self.messages <= 0) | (self.bytes < 0)
+
+    def before_rows(self, is_counted: Bools) -> Int64s:
+        """Return the tokens that may go before a row, -1 if none may, shape (2, scopes); large if not counted."""
+        room = np.stack([self.messages - 1, self.bytes])
+        return np.where(is_counted, np.where(self.is_spent, -1, room), UNBOUNDED)
 
 
 def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:

@@ -22,8 +22,9 @@ from typing import Final
 
 import numpy as np
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import running_total
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
 
 MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
@@ -34,6 +35,38 @@ MOST_WORK: Final = 1 << 40
 
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
+
+_BYTES_A_MESSAGE: Final = 1024
+"""The bytes that are as much work as a message in a scope that does not limit both."""
+
+BYTE_BITS: Final = 10
+"""The binary places of a byte's work."""
+
+
+def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
+    """Return the work of a byte in scopes of these rates, in ``2**-BYTE_BITS``; 0 where bytes are not limited.
+
+    A scope's rates are the same amount of work. A byte counts as much as a message at most.
+
+    Parameters
+    ----------
+    rate_micro_per_ms
+        Shape (scopes, 2), by `Dimension`.
+
+    Examples
+    --------
+    Scopes of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; in bytes a message:
+
+    >>> rates = np.array([[10_000, 20_480_000], [-1, 77], [5, -1]])
+    >>> [MESSAGE * 2**BYTE_BITS // work if work else 0 for work in byte_work(rates).tolist()]
+    [2048, 1024, 0]
+    """
+    messages, size_bytes = rate_micro_per_ms[:, Dimension.MESSAGES], rate_micro_per_ms[:, Dimension.BYTES]
+    most = np.full_like(messages, MESSAGE << BYTE_BITS)
+    in_proportion = np.minimum(proportional(most, messages, size_bytes), most)
+    has_both = (messages > 0) & (size_bytes > 0)
+    work = np.where(has_both, np.maximum(in_proportion, 1), most // _BYTES_A_MESSAGE)
+    return np.where(size_bytes == UNLIMITED, 0, work)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

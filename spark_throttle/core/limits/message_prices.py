@@ -61,19 +61,6 @@ class MessagePrices:
         at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
         return MessagePrices(np.append(self.own_ns, 0)[at], self.shared_ns)
 
-    def rates(self, rate_micro_per_ms: Int64s, scope: Int64s) -> Int64s:
-        """Return the rates by which the service of every flow counts, shape (n, 2), given those of its scope.
-
-        Parameters
-        ----------
-        scope
-            The scope whose rates they are; -1 for none.
-        """
-        own_ns, shared_ns = self._both(scope)
-        rate = rate_micro_per_ms[:, _MESSAGES]
-        told = np.maximum(proportional(rate, shared_ns, own_ns), 1)
-        return self._with_messages(rate_micro_per_ms, np.where((own_ns > 0) & (rate > 0), told, rate))
-
     def counted(self, amount: Int64s, scope: Int64s) -> Int64s:
         """Return what an amount of every flow's messages counts for in a scope, at any unit; shape (n, 2).
 

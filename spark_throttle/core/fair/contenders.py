@@ -1,0 +1,390 @@
+"""The flows that compete in a batch, as leaves of the fair tree, and what the tree remembers, by name.
+
+A flow competes if a scope on its way runs short. Its way is job, group, tenant, namespace; a tenant without a group is
+a child of the job. Where a group is shared between namespaces, each of them has a node in the place of its tenant's.
+
+Names keep what a batch leaves: leads, and held rows. Where no scope runs short, everybody has had what was asked for,
+and nothing is remembered. A held row may be gone before it goes: it was rejected, or it became too old. Then its nodes
+have not sent it, and their leads are less its work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.fair.contest import UNBOUNDED, Outcome, Scopes, Standing, decide, let_pass
+from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
+from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
+from spark_throttle.core.state import Flows, NodeLeads
+
+_WIDEST_FIRST = (2, 1, 0)
+"""The columns of `Matches.shared_scope`: the job, the group, the tenant."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leads:
+    """What a batch leaves of its contest."""
+
+    lead_work: Int64s
+    """Shape (flows, 2): as in `Flows`."""
+
+    held_work: Int64s
+    """Shape (flows, 2): as in `Flows`."""
+
+    nodes: NodeLeads
+
+    @classmethod
+    def none(cls, flows: int) -> Leads:
+        """Return no leads of `flows` flows."""
+        nothing = np.zeros((flows, 2), dtype=np.int64)
+        return cls(nothing, nothing, NodeLeads.none())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nodes:
+    """The inner nodes of a tree."""
+
+    tenant_names: pa.StringArray
+    group: Int64s
+    """Shape (children,): the group of each child of the job, -1 for a tenant."""
+
+    child_tenant: Int64s
+    """Shape (children,): the tenant of each child of the job, -1 for a group."""
+
+    tenant: Int64s
+    """Shape (nodes,): the tenant of each node below; -1 for a namespace that has a node of its own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contenders:
+    """The flows that compete."""
+
+    flow: Int64s
+    """The flow of each leaf."""
+
+    tree: Tree
+    standing: Standing
+    scopes: Scopes
+    """The shared scopes of the nodes. Whoever lets them choose gives the room."""
+
+    rows: Rows
+    tie: Int64s
+    nodes: _Nodes
+
+    @classmethod
+    def of(  # noqa: PLR0913 - all that a tree is made of
+        cls,
+        flow: Int64s,
+        layout: Layout,
+        work: Int64s | None,
+        flows: Flows,
+        limits: Limits,
+        matches: Matches,
+        nodes: NodeLeads,
+        policy: CompiledPolicy,
+        *,
+        lapsed: Int64s | None,
+        tie: Int64s,
+    ) -> Contenders:
+        """Return the tree over some flows.
+
+        Parameters
+        ----------
+        flow
+            The flows, ascending.
+        work
+            The work of each row of `layout`, as in `Rows.of`.
+        lapsed
+            Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
+        tie
+            The rank of each of `flow` among those that are otherwise equal.
+        """
+        groups, shared = len(policy.group_names), policy.shared
+        group, tenant_of = matches.group[flow], _tenants_of(flows.names.take(pa.array(flow)))
+        known_group = _positions(nodes.group, policy.group_names)
+        tenant_names, known_tenant = _with(tenant_of.dictionary, nodes.tenant)
+        code, tenants = tenant_of.indices.to_numpy().astype(np.int64), len(tenant_names)
+        named = _positions(tenant_names, policy.tenant_names)
+        scope_of_tenant = np.where(named >= 0, 1 + named, -1)
+
+        child_key = np.where(group >= 0, group, groups + code)
+        known_child = np.where(known_group >= 0, known_group, groups + known_tenant)
+        is_tenant = known_tenant >= 0
+        is_alone = (
+            np.append(policy.is_between_namespaces, False)[group] if policy.is_between_namespaces is not None else None
+        )
+        ways = tenants if is_alone is None else tenants + len(flow)
+        node_key = child_key * ways + code
+        if is_alone is not None:
+            node_key = np.where(is_alone, child_key * ways + tenants + np.arange(len(flow)), node_key)
+        known_node = (known_child * ways + known_tenant)[is_tenant]
+        children, nodes_of_tree = (
+            np.unique(np.append(child_key, known_child)),
+            np.unique(np.append(node_key, known_node)),
+        )
+        parent = np.searchsorted(children, nodes_of_tree // ways)
+        node = np.searchsorted(nodes_of_tree, node_key)
+        order = np.argsort(node, kind="stable")
+        flow, node = flow[order], node[order]
+
+        node_tenant = nodes_of_tree % ways
+        child_group = np.where(children < groups, children, -1)
+        child_tenant = np.where(children < groups, -1, children - groups)
+        weight = limits.weight[flow]
+        node_scope = np.append(scope_of_tenant, -1)[np.minimum(node_tenant, tenants)]
+        node_weight = _weights(node_scope, shared)
+        if is_alone is not None:
+            alone = np.flatnonzero(node_tenant >= tenants)
+            first = np.searchsorted(node, alone)
+            node_weight[alone] = weight[first]
+            node_scope[alone] = matches.shared_scope[flow[first], 0]
+        child_scope = np.where(child_group >= 0, 1 + len(policy.tenant_names) + child_group, -1)
+        child_weight = _weights(
+            np.where(child_group >= 0, child_scope, np.append(scope_of_tenant, -1)[child_tenant]), shared
+        )
+        tree = Tree(
+            (
+                Level.of(node, len(nodes_of_tree), weight),
+                Level.of(parent, len(children), node_weight),
+                Level.of(np.zeros_like(children), 1, child_weight),
+            )
+        )
+        named_nodes = _Nodes(tenant_names, child_group, child_tenant, np.where(node_tenant < tenants, node_tenant, -1))
+        at = np.searchsorted(nodes_of_tree, known_node), np.searchsorted(children, known_child)
+        standing = _standing(named_nodes, tree, flows, flow, nodes.lead_work, is_tenant, at, lapsed)
+        scopes = Scopes(
+            node_scope, child_scope, np.zeros(1, dtype=np.int64), np.zeros((2, len(shared)), dtype=np.int64)
+        )
+        rows = Rows.of(layout.segments.starts[flow], layout.total, work)
+        return cls(flow, tree, standing, scopes, rows, tie[order], named_nodes)
+
+    def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
+        """Return which of the first `eligible` rows of each leaf go.
+
+        Parameters
+        ----------
+        room
+            Shape (2, scopes): as in `Scopes`.
+        """
+        return decide(self.tree, self.standing, self.rows, eligible, self._with_room(room), self.tie)
+
+    def let_pass(self, until: Int64s, room: Int64s, column: int) -> Int64s:
+        """Return how many of the first `until` rows of each leaf the scopes of one level alone would let pass.
+
+        Parameters
+        ----------
+        column
+            The column of `Matches.shared_scope`.
+        """
+        return let_pass(self.tree, self.standing, self.rows, until, self._with_room(room), self.tie, column + 1)
+
+    def _with_room(self, room: Int64s) -> Scopes:
+        """Return the scopes of the nodes that are limited, with their room."""
+        is_limited = np.append(by_row(np.logical_or, (room < UNBOUNDED).T), False)
+
+        def limited(scope: Int64s) -> Int64s:
+            return np.where(is_limited[scope], scope, -1)
+
+        scopes = self.scopes
+        return Scopes(limited(scopes.tenant), limited(scopes.child), limited(scopes.job), room)
+
+    def leads(self, outcome: Outcome, layout: Layout, is_waiting: Bools, policy: CompiledPolicy) -> Leads:
+        """Return what the contest leaves; who neither waits nor is ahead has no lead.
+
+        Parameters
+        ----------
+        is_waiting
+            Whether each row of the batch waits afterwards, in the sequence in which `layout` counts them.
+        """
+        after, tree, rank = outcome.standing, self.tree, outcome.count
+        held, gone = np.zeros((2, 2, len(self.flow)), dtype=np.int64)
+        for place in (1, 0):  # the child of the job holds the earlier row
+            leaf = np.flatnonzero(after.held[place])
+            work = self.rows.take(leaf).work(rank[leaf], rank[leaf] + 1)
+            waits = is_waiting[layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]]
+            held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)
+            rank = rank + after.held[place]
+        waiting = layout.segments.totals(is_waiting)[self.flow]
+        lead, tenant_lead, child_lead = (
+            np.where((tree.sums(waiting, height) > 0) | (each > 0), each, 0)
+            for height, each in enumerate(_without(tree, after.leads, gone))
+        )
+        flows, node = len(layout.segments.counts), tree.levels[0].parent
+        is_alone = self.nodes.tenant[node] < 0
+        lead_work, held_work = np.zeros((2, flows, 2), dtype=np.int64)
+        lead_work[self.flow, 0] = np.where(is_alone, tenant_lead[node], lead)
+        lead_work[self.flow, 1] = np.where(is_alone, after.tenant_leads[node], 0)
+        held_work[self.flow] = held.T
+        return Leads(lead_work, held_work, self._node_leads(tenant_lead, after.tenant_leads, child_lead, policy))
+
+    def _node_leads(self, tenant_lead: Int64s, among: Int64s, child_lead: Int64s, policy: CompiledPolicy) -> NodeLeads:
+        """Return the leads of the inner nodes that have any, by name."""
+        nodes, parent = self.nodes, self.tree.levels[1].parent
+        in_group = np.flatnonzero((nodes.tenant >= 0) & (nodes.group[parent] >= 0))
+        below_job = np.flatnonzero((nodes.tenant >= 0) & (nodes.group[parent] < 0))
+        groups = np.flatnonzero(nodes.group >= 0)
+        group = np.concatenate([nodes.group[parent[in_group]], np.full(len(below_job), -1), nodes.group[groups]])
+        tenant = np.concatenate([nodes.tenant[in_group], nodes.tenant[below_job], np.full(len(groups), -1)])
+        lead = np.concatenate([tenant_lead[in_group], child_lead[parent[below_job]], child_lead[groups]])
+        second = np.concatenate([among[in_group], among[below_job], np.zeros(len(groups), dtype=np.int64)])
+        kept = np.flatnonzero((lead != 0) | (second != 0))
+        return NodeLeads(
+            _named(policy.group_names, group[kept]), _named(nodes.tenant_names, tenant[kept]),
+            np.stack([lead[kept], second[kept]], axis=1),
+        )  # fmt: skip
+
+
+def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: MessagePrices | None) -> Int64s | None:
+    """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
+
+    The resources that count are those that the scopes running short limit. Bytes count in the proportion of the widest
+    of these scopes that limits them. Where a scope is divided by time, a message counts by its price.
+
+    Parameters
+    ----------
+    short
+        Shape (flows, 3): the shared scopes of each flow that run short, -1 for the others.
+    """
+    is_limited, of_byte = policy.shared.is_limited, byte_work(policy.shared.rate_micro_per_ms)
+    messages, a_byte, widest = (np.zeros(len(short), dtype=np.int64) for _ in range(3))
+    widest -= 1
+    counts_messages = np.zeros(len(short), dtype=np.bool_)
+    for column in _WIDEST_FIRST:
+        scope = short[:, column]
+        counts_messages |= np.append(is_limited[:, Dimension.MESSAGES], False)[scope]
+        a_byte = np.where(a_byte > 0, a_byte, np.append(of_byte, 0)[scope])
+        widest = np.where(widest >= 0, widest, scope)
+    if not a_byte.any() and prices is None:
+        return None
+    messages = np.full((len(short), 2), MESSAGE)
+    if prices is not None:
+        messages = np.maximum(prices.counted(messages, widest), 1)
+    of_message = np.where(counts_messages | (widest < 0), messages[:, 0], 1)
+    flow = layout.segments.key
+    size_bytes = np.diff(layout.total)
+    return np.maximum(of_message[flow], size_bytes * a_byte[flow] >> BYTE_BITS)
+
+
+def carried_nodes(
+    nodes: NodeLeads, former: Int64s, before: CompiledPolicy, after: CompiledPolicy, is_same: Bools
+) -> NodeLeads:
+    """Return the leads of those nodes whose scopes count work under `after` as they did under `before`.
+
+    Parameters
+    ----------
+    former, is_same
+        As in `counts_the_same`.
+    """
+    if not len(nodes):
+        return nodes
+    old, new = (_scopes_of(nodes, policy) for policy in (before, after))
+    return nodes.take(np.flatnonzero(counts_the_same(old, new, former, is_same)))
+
+
+def is_same_work(before: CompiledPolicy, after: CompiledPolicy, former: Int64s) -> Bools:
+    """Return whether each shared scope of `after` counts work as it did before; `former` has its former position."""
+    is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
+    work = byte_work(before.shared.rate_micro_per_ms)[former] == byte_work(after.shared.rate_micro_per_ms)
+    return (former >= 0) & is_same & work
+
+
+def counts_the_same(old: Int64s, new: Int64s, former: Int64s, is_same: Bools) -> Bools:
+    """Return which rows of scopes, shape (n, 3), are the scopes that they were, and count work the same.
+
+    Parameters
+    ----------
+    former, is_same
+        Of every shared scope of the policy after: its position before, and `is_same_work`.
+    """
+    kept = np.where(new >= 0, np.append(is_same, True)[new] & (np.append(former, -1)[new] == old), old < 0)
+    return by_row(np.logical_and, kept)
+
+
+def _scopes_of(nodes: NodeLeads, policy: CompiledPolicy) -> Int64s:
+    """Return the shared scopes of the tenant, the group and the job of each node, -1 where there is none."""
+    tenant, group = _positions(nodes.tenant, policy.tenant_names), _positions(nodes.group, policy.group_names)
+    of_group = np.where(group >= 0, 1 + len(policy.tenant_names) + group, -1)
+    return np.stack([np.where(tenant >= 0, 1 + tenant, -1), of_group, np.zeros_like(group)], axis=1)
+
+
+def _standing(
+    nodes: _Nodes,
+    tree: Tree,
+    flows: Flows,
+    flow: Int64s,
+    lead_work: Int64s,
+    is_tenant: Bools,
+    at: tuple[Int64s, Int64s],
+    lapsed: Int64s | None,
+) -> Standing:
+    """Return the standing of a tree's nodes, given the leads of the inner nodes, which are `at` these places."""
+    leaves, tenants, children = tree.levels
+    tenant_lead, among, child_lead = (np.zeros(len(each), dtype=np.int64) for each in (tenants, tenants, children))
+    of_node, of_child = at
+    in_group = nodes.group[of_child] >= 0
+    tenant_lead[of_node] = np.where(in_group[is_tenant], lead_work[is_tenant, 0], 0)
+    among[of_node] = lead_work[is_tenant, 1]
+    is_child = ~is_tenant | ~in_group
+    child_lead[of_child[is_child]] = lead_work[is_child, 0]
+    lead = flows.lead_work[flow, 0]
+    is_alone = nodes.tenant[leaves.parent] < 0
+    if is_alone.any():
+        alone = np.flatnonzero(is_alone)
+        tenant_lead[leaves.parent[alone]] = lead[alone]
+        among[leaves.parent[alone]] = flows.lead_work[flow[alone], 1]
+        lead = np.where(is_alone, 0, lead)
+    held = flows.held_work[flow].T
+    leads = (lead, tenant_lead, child_lead)
+    if lapsed is not None and held.any():
+        first = np.stack([(held[1] > 0).astype(np.int64), np.zeros_like(lead)])
+        gone = np.where(first < lapsed[flow], held, 0)
+        leads, held = _without(tree, leads, gone), held - gone
+    by_tenant, by_child = (held > 0).astype(np.int64)
+    return Standing(leads, among, (by_tenant, by_child))
+
+
+def _without(tree: Tree, leads: tuple[Int64s, ...], gone: Int64s) -> tuple[Int64s, ...]:
+    """Return the leads of nodes that have not sent held rows of this work, shape (2, leaves)."""
+    lead, tenant_lead, child_lead = leads
+    if not gone.any():
+        return leads
+    return lead - gone[0] - gone[1], tenant_lead - tree.sums(gone[1], 1), child_lead
+
+
+def _weights(scope: Int64s, shared: Limits) -> Int64s:
+    return np.append(shared.weight, 1)[scope]
+
+
+def _tenants_of(names: pa.StringArray) -> pa.DictionaryArray:
+    """Return the tenants of namespaces, the text before the first slash."""
+    if not len(names):
+        return names.dictionary_encode()
+    return pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0).dictionary_encode()
+
+
+def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
+    found = pc.fill_null(pc.index_in(names, value_set=known), -1)
+    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _with(names: pa.StringArray, others: pa.StringArray) -> tuple[pa.StringArray, Int64s]:
+    """Return the names and those of `others` that are new, and the positions of `others`; -1 for a null."""
+    if not len(others):
+        return names, np.zeros(0, dtype=np.int64)
+    is_new = pc.and_not(others.is_valid(), pc.is_in(others, value_set=names))
+    names = pa.concat_arrays([names, pc.unique(others.filter(is_new))])
+    return names, _positions(others, names)
+
+
+def _named(names: pa.StringArray, at: Int64s) -> pa.StringArray:
+    """Return the names at `at`, null for -1."""
+    return names.take(pa.array(at, mask=at < 0))
