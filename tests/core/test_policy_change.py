@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from spark_throttle.core.fair.fair_order import FairOrder
 from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
+
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, carried_shared
 from spark_throttle.core.quota import (

@@ -25,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, enter
@@ -60,6 +61,12 @@ class AdmissionPlan:
     pace_micro_per_ms: Int64s
     """Shape (namespaces of `state`,): how many messages are likely to leave of each namespace of which rows joined the
     queue, in micro-messages per ms; 0 for the others. Nothing that is decided depends on it."""
+
+    flow_names: pa.StringArray
+    """The namespaces of the flows that the batch concerned."""
+
+    flows: FlowPlan
+    """How far each of them got."""
 
 
 def plan_admission(
@@ -134,7 +141,7 @@ def plan_admission(
     if len(joined):
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
     after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes)
-    return AdmissionPlan(decided, after, usage, pace_micro_per_ms)
+    return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

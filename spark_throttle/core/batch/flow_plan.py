@@ -6,6 +6,7 @@ from the sums of its flows, before any row is put in order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,6 +63,9 @@ class Outcome:
 
     queues: Layout | None = None
     """The layout of the candidates that are not admitted; `None` if no candidate was put in order."""
+
+    mark_starts: Sequence[MarkStarts] = ()
+    """Where the marks of each level begin."""
 
     @classmethod
     def of_all(cls, wanted: Int64s) -> Outcome:
@@ -160,6 +164,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
         np.stack([count, layout.bytes_of_first(count)], axis=1),
         layout.behind(count),
+        levels,
     )
     taken = taken_by(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     floors = DebtFloors.none() if not levels else DebtFloors.of(

@@ -9,20 +9,23 @@ text of the design, and none can overflow.
 3. Malformed arrivals and those over a bound on their size are rejected; Pegasus' rules pass, hold or reject each of
    the others.
 4. In each flow, the eligible prefix ends at a row that is held until later or meets an overdrawn namespace.
-5. Eligible rows of all flows take turns in virtual time, until a shared scope of theirs is overdrawn.
-6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes.
+5. Eligible rows of all flows take turns, until a shared scope of theirs is overdrawn.
+6. The remaining rows wait or are rejected, as the scope that stopped their flow prescribes: the narrowest that is
+   overdrawn.
 7. Waiting rows that exceed the queue's bounds are rejected, from the ends of the longest queues.
-8. Virtual times move on; flows with nothing to remember are forgotten.
+8. Flows with nothing to remember are forgotten.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.quota import (
+    MICRO,
     NEVER_MS,
     UNLIMITED,
     CompiledPolicy,
@@ -37,7 +40,7 @@ from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, ScopeLimits, malformed_reason
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, malformed_reason
 from spark_throttle.testing.oracle.reference_state import (
     QueuedRow,
     ReferenceState,
@@ -61,28 +64,60 @@ class ReferencePlan:
     oldest_waiting_ms: int | None
 
 
+@dataclass(slots=True)
+class Served:
+    """How far one flow got."""
+
+    count: int
+    """The number of its first rows that are admitted."""
+
+    marked_from: dict[Level, int] = field(default_factory=dict)
+    """The rank of the first row that an observing shared scope of a level would have stopped."""
+
+    short_of_messages_from: dict[Level, int] = field(default_factory=dict)
+    """The rank of the first of these that found the balance of messages negative."""
+
+
 def reference_admission(
-    state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, *, now_ms: int
+    state: DeciderState,
+    arrivals: Arrivals,
+    policy: CompiledPolicy,
+    *,
+    now_ms: int,
+    served: Mapping[str, Served] | None = None,
 ) -> ReferencePlan:
     """Return what `plan_admission` must return for the same arguments.
+
+    Parameters
+    ----------
+    served
+        Who was served, by namespace; `None` for one row of each flow in turn. Who goes first is the fair tree's to say,
+        and its law is the fluid's. Here, whoever was served must have fitted, and who was not must have been stopped.
 
     Raises
     ------
     QueueOverflowError
         If an arrival has to wait, the waiting rows then exceed the bounds, and the policy says `fail`.
     """
-    return _Batch(state, arrivals, policy, now_ms).plan()
+    return _Batch(state, arrivals, policy, now_ms, served).plan()
 
 
 class _Batch:
     """One call of `reference_admission`: the steps of the module's header, in order."""
 
-    def __init__(self, state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, now_ms: int) -> None:
+    def __init__(
+        self,
+        state: DeciderState,
+        arrivals: Arrivals,
+        policy: CompiledPolicy,
+        now_ms: int,
+        served: Mapping[str, Served] | None,
+    ) -> None:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
         self.quotas, self.policy = policy, in_force(policy, state.shared.time)
-        self.now_ms = now_ms
+        self.now_ms, self.served = now_ms, served
         self.flows: dict[str, Flow] = {}
         self.scopes: dict[int, Scope] = {}
         # The rows of flows, that is all rows except the malformed, in order.
@@ -97,17 +132,12 @@ class _Batch:
         self.take_arrivals()
         for flow in self.flows.values():
             flow.find_eligible(self.now_ms)
-        short = [scope for scope in self.scopes.values() if self.runs_short(scope)]
-        for flow in self.flows.values():
-            flow.loose = [scope.limits for scope in self.scopes.values() if self.is_loose(scope, short)]
-            flow.tag(short)
         self.take_turns()
         for flow in self.flows.values():
             self.decide_rest(flow)
         self.bound_queue()
         self.mark_sizes()
         self.tell_throttle_times()
-        self.move_virtual_time()
         decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
         invalid_messages = len(decisions) - len(self.rows)
         by_reason = Counter(each.reason for each in decisions if each.verdict is Verdict.REJECT)
@@ -133,12 +163,9 @@ class _Batch:
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
             elapsed_ms = self.now_ms - self.old.advanced_to_ms
-            flow = self.flows[name] = Flow.remembered(
+            self.flows[name] = Flow.remembered(
                 self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms, time=self.time_of(name)
             )
-            memory = (self.old.time or {}).get(name)
-            flow.price_ns = 0 if memory is None else memory.price_ns
-            flow.shared_price_ns = {index: each.price_ns for index, each in enumerate(self.old.shared)}
         return self.flows[name]
 
     def time_of(self, name: str) -> TokenBucket | None:
@@ -205,55 +232,101 @@ class _Batch:
     # Step 5
 
     def take_turns(self) -> None:
-        turns = []
+        """Admit what was served, and find what stopped each flow."""
+        self.served = self.in_turns() if self.served is None else self.served
         for flow in self.flows.values():
-            for k, tag in enumerate(flow.start_tags):
-                turns.append((tag // flow.rules.domain_weight, flow.tie, k, flow.name))
-        for _, _, k, name in sorted(turns):
-            flow = self.flows[name]
-            if flow.blocked_by is None:
+            served = self.served.get(flow.name, Served(0))
+            assert served.count <= flow.eligible, f"{flow.name} gets {served} of {flow.eligible} rows"
+            for k, row in enumerate(flow.rows[: served.count]):
+                self.admit(flow, row, k, served)
+        for scope in self.scopes.values():
+            self.debit(scope)
+        for flow in self.flows.values():
+            if flow.admitted < flow.eligible:
                 flow.blocked_by = next((each for each in self.enforced(flow) if each.overdrawn() is not None), None)
-            if flow.blocked_by is None:
-                self.admit(flow, flow.rows[k])
+                assert flow.blocked_by, f"{flow.name} could go on: {flow.admitted} of {flow.eligible} rows"
 
-    def runs_short(self, scope: Scope) -> bool:
-        """Return whether a scope lacks tokens for all eligible rows of its flows."""
-        return scope.lacks(
-            self.wanted_of([flow for flow in self.flows.values() if scope.limits in flow.rules.enforced])
-        )
+    def in_turns(self) -> dict[str, Served]:
+        """Return who is served if rows go one by one: the first rows of all flows, then the second ones, and so on.
 
-    def wanted_of(self, flows: list[Flow]) -> Pair:
-        return total_tokens([row for flow in flows for row in flow.rows[: flow.eligible]])
-
-    def is_loose(self, scope: Scope, short: list[Scope]) -> bool:
-        """Return whether no flows compete for a scope, since it has what their groups and tenants let pass of them."""
-        if scope not in short or scope.limits.level != Level.JOB:
-            return scope not in short
-        passing = [0, 0]
-        for domain in self.scopes.values():
-            wanted = self.wanted_of([flow for flow in self.flows.values() if flow.rules.domain == domain.limits])
-            for d in DIMENSIONS:
-                is_bound = domain is not scope and domain.limits.limits(d)
-                passing[d] += min(wanted[d], max(domain.room(d), 0)) if is_bound else wanted[d]
-        return all(passing[d] <= scope.room(d) for d in scope.limits.limited_dimensions)
+        A flow of twice the weight has two rows in each turn.
+        """
+        turns = [
+            ((k + 1) / flow.limits.weight, flow.tie, k, flow)
+            for flow in self.flows.values()
+            for k in range(flow.eligible)
+        ]
+        left = {scope.limits.index: list(scope.balance_micro) for scope in self.scopes.values()}
+        served = {flow.name: Served(0) for flow in self.flows.values()}
+        for *_, k, flow in sorted(turns, key=lambda turn: turn[:3]):
+            of_flow = served[flow.name]
+            short = {
+                limits.level: next((d for d in limits.limited_dimensions if left[limits.index][d] < 0), None)
+                for limits in flow.rules.shared
+            }
+            if of_flow.count < k or any(short[limits.level] is not None for limits in flow.rules.enforced):
+                continue
+            of_flow.count += 1
+            for limits in flow.rules.shared:
+                dimension = short[limits.level]
+                if dimension is not None:
+                    of_flow.marked_from.setdefault(limits.level, k)
+                    if dimension == Dimension.MESSAGES:
+                        of_flow.short_of_messages_from.setdefault(limits.level, k)
+                left[limits.index] = [left[limits.index][d] - flow.rows[k].tokens[d] * MICRO for d in DIMENSIONS]
+        return served
 
     def enforced(self, flow: Flow) -> list[Scope]:
         return [self.scopes[limits.index] for limits in flow.rules.enforced]
 
-    def admit(self, flow: Flow, row: Row) -> None:
-        """Admit the row, marked by the narrowest observing scope that is overdrawn, and debit all levels."""
+    def admit(self, flow: Flow, row: Row, k: int, served: Served) -> None:
+        """Admit the row, marked by the narrowest observing scope that would have stopped it."""
         self.decisions[row.index] = Decision(Verdict.ADMIT)
-        levels: list[Flow | Scope] = [flow, *(self.scopes[limits.index] for limits in flow.rules.shared)]
-        flagged_by = [
-            (level, dimension)
-            for level in levels
-            if level.limits.is_observed and (dimension := level.overdrawn()) is not None
-        ]
+        flagged_by: list[tuple[Flow | Scope, Dimension]] = []
+        dimension = flow.overdrawn() if flow.limits.is_observed else None
+        if dimension is not None:
+            flagged_by.append((flow, dimension))
+        for limits in flow.rules.shared:
+            if limits.is_observed and k >= served.marked_from.get(limits.level, flow.eligible):
+                is_of_messages = k >= served.short_of_messages_from.get(limits.level, flow.eligible)
+                told = Dimension.MESSAGES if is_of_messages else Dimension.BYTES
+                flagged_by.append((self.scopes[limits.index], told))
         if flagged_by:
             self.refuse(Verdict.ADMIT, row, *flagged_by[0])
         flow.admitted += 1
-        for level in levels:
-            level.debit(row.tokens, is_marked=any(level is flagging for flagging, _ in flagged_by))
+        flow.debit(row.tokens, is_marked=dimension is not None)
+
+    def debit(self, scope: Scope) -> None:
+        """Debit a shared scope, first for the rows that it lets pass, then for those that it only marks.
+
+        The rows that it lets pass fit, in some order: none of them finds it overdrawn. If it marks any, it has no room
+        left for them.
+        """
+        let_pass: list[Row] = []
+        marked: list[Row] = []
+        last: list[Row] = []
+        for flow in self.flows.values():
+            if all(limits.index != scope.limits.index for limits in flow.rules.shared):
+                continue
+            first = flow.admitted
+            if scope.limits.is_observed and self.served is not None:
+                first = min(self.served.get(flow.name, Served(0)).marked_from.get(scope.limits.level, first), first)
+            let_pass += flow.rows[:first]
+            marked += flow.rows[first : flow.admitted]
+            last += flow.rows[:first][-1:]
+        if let_pass and (scope.is_enforced or scope.limits.is_observed):
+            assert scope.overdrawn() is None, f"{scope.limits} is overdrawn, and lets {len(let_pass)} rows pass"
+            messages, size_bytes = total_tokens(let_pass)
+            largest = max(row.size_bytes for row in last)
+            for d, before in ((Dimension.MESSAGES, messages - 1), (Dimension.BYTES, size_bytes - largest)):
+                assert d not in scope.limited_dimensions or before * MICRO <= scope.balance_micro[d], (
+                    f"{scope.limits} lets {messages} messages and {size_bytes} bytes pass of {scope.balance_micro}"
+                )
+        for row in let_pass:
+            scope.debit(row.tokens, is_marked=False)
+        assert not marked or scope.overdrawn() is not None, f"{scope.limits} marks {len(marked)} rows that fit"
+        for row in marked:
+            scope.debit(row.tokens, is_marked=True)
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
         told = TIME if dimension == Dimension.MESSAGES and by.is_by_time else dimension
@@ -324,23 +397,6 @@ class _Batch:
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
 
     # Step 8
-
-    def move_virtual_time(self) -> None:
-        """Move every flow by the least virtual time of its scopes, among those that hold any flow back."""
-        virtual_now: dict[int, int] = {}
-        for scope in self.scopes.values():
-            members = [flow for flow in self.flows.values() if scope.limits in flow.rules.enforced]
-            keys = [tag // flow.rules.domain_weight for flow in members for tag in flow.start_tags[: flow.admitted]]
-            if scope.owes_bytes or any(flow.blocked_by is scope for flow in members):
-                virtual_now[scope.limits.index] = max(keys, default=0)
-        for flow in self.flows.values():
-            kept = [limits for limits in flow.rules.enforced if limits.index in virtual_now]
-            if kept:
-                stopping = [limits for limits in kept if limits in flow.rules.binding(flow.loose)] or kept
-                advance = min(virtual_now[limits.index] for limits in stopping) * flow.rules.domain_weight
-                flow.move(advance, kept, still_waits=bool(self.waiting(flow)))
-            else:
-                flow.lead_vt = [0, 0]
 
     def new_state(self) -> ReferenceState:
         flows = {

@@ -1,4 +1,4 @@
-"""A single token bucket, and virtual time, in plain Python integers: obvious, exact and slow.
+"""A single token bucket in plain Python integers: obvious, exact and slow.
 
 The rule is KIP-599's: a message passes while the balance is not negative, and is then debited in full, so a debt is at
 most one message. Balances are micro-tokens, rates micro-tokens per millisecond. Python's integers do not overflow,
@@ -10,11 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS
-
-VT_SECOND = 2**30
-"""The virtual time in which a flow of weight 1 may use one second's tokens of its domain."""
-
-VT_MAX = 2**60
 
 
 @dataclass(slots=True)
@@ -111,43 +106,3 @@ def name_hash(name: str) -> int:
     value = (value ^ (value >> 33)) * 0xFF51AFD7ED558CCD & mask
     value = (value ^ (value >> 33)) * 0xC4CEB9FE1A85EC53 & mask
     return (value ^ (value >> 33)) >> 1
-
-
-def virtual_time(tokens: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the virtual time that `tokens` take, rounded down.
-
-    Examples
-    --------
-    One second's tokens for a flow of weight 1, and for one of weight 4:
-
-    >>> virtual_time(500, 500_000, 1) == VT_SECOND, virtual_time(500, 500_000, 4) == VT_SECOND // 4
-    (True, True)
-    """
-    if rate_micro_per_ms == 0:
-        return 0
-    scaled, denominator = _virtual_ratio(tokens, rate_micro_per_ms, weight)
-    return min(scaled // denominator, VT_MAX)
-
-
-def virtual_time_up(tokens: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the virtual time that `tokens` take, rounded up."""
-    if rate_micro_per_ms == 0:
-        return 0
-    scaled, denominator = _virtual_ratio(tokens, rate_micro_per_ms, weight)
-    return min(ceil_div(scaled, denominator), VT_MAX)
-
-
-def _virtual_ratio(tokens: int, rate_micro_per_ms: int, weight: int) -> tuple[int, int]:
-    # Above 2**30 a rate is taken in whole tokens per second, so that its product with a weight stays inside int64.
-    if rate_micro_per_ms >= 2**30:
-        return tokens << 30, (rate_micro_per_ms // 1000) * weight
-    return (tokens * 1000) << 30, rate_micro_per_ms * weight
-
-
-def milli_tokens_in(virtual: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the thousandths of a token that correspond to a virtual time; whole tokens at large rates."""
-    if virtual <= 0 or rate_micro_per_ms == 0:
-        return 0
-    if rate_micro_per_ms >= 2**30:
-        return ((virtual * (rate_micro_per_ms // 1000) * weight) >> 30) * 1000
-    return (virtual * rate_micro_per_ms * weight) >> 30

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Dimension, Int64s, Level, OnExcess
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.testing.oracle.reference_bucket import VT_MAX, TokenBucket, milli_tokens_in
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, NamespaceRules, Pair, ScopeLimits, pair, rules_of
-from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory, in_force
+from spark_throttle.testing.oracle.reference_bucket import TokenBucket
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, ScopeLimits, pair, rules_of
+from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory
 
 
 def reference_epoch(
@@ -20,9 +20,8 @@ def reference_epoch(
     """Return what `under_epoch` must return for the same arguments."""
     names: list[str] = state.flows.names.to_pylist()
     flows = {}
-    was, becomes = in_force(before, state.shared.time), in_force(after, row.time)
     for i, name in enumerate(names):
-        old, new = rules_of(was, name), rules_of(becomes, name)
+        old, new = rules_of(before, name), rules_of(after, name)
         balances = [
             changed_balance(
                 old.limits,
@@ -35,9 +34,6 @@ def reference_epoch(
         ]
         memory = FlowMemory(
             pair(balances),
-            changed_lead(
-                old, new, pair(state.flows.lead_vt[i]), is_same_domain=_domain(was, old) == _domain(becomes, new)
-            ),
             int(state.flows.window_second[i]),
             pair(state.flows.window_units[i]),
         )
@@ -50,8 +46,7 @@ def reference_epoch(
     pinned = SharedBuckets(balance_micro, paid_ms, row.share_micro_per_ms, row.time)
     after_epoch = ReferenceState.from_arrays(replace(state, shared=pinned), after)
     if after is before:
-        kept = {name: replace(after_epoch.flows[name], lead_vt=flow.lead_vt) for name, flow in flows.items()}
-        return replace(after_epoch, flows=kept, epoch=row.epoch)
+        return replace(after_epoch, epoch=row.epoch)
     queue = []
     for queued in after_epoch.queue:
         rules = rules_of(after, queued.namespace).windows
@@ -124,38 +119,3 @@ def changed_balance(
     if bucket.rate_micro_per_ms == 0 and bucket.balance_micro in (-1, -2):
         bucket.balance_micro = 0  # closed, but not in debt
     return min(bucket.balance_micro, begins.balance_micro)
-
-
-def changed_lead(old: NamespaceRules, new: NamespaceRules, lead_vt: Pair, *, is_same_domain: bool) -> Pair:
-    """Return the lead of a flow after a change: the same number of tokens as before, at most one message."""
-    was, becomes = old.domain, new.domain
-    if is_same_domain and (was is None or becomes is None or old.turn_rates == new.turn_rates):
-        is_same_weight = old.limits.weight == new.limits.weight
-        if is_same_weight:
-            return lead_vt
-    ahead = [0, 0]
-    for d in DIMENSIONS:
-        if was is None or becomes is None or d not in old.clocked_dimensions or d not in new.clocked_dimensions:
-            continue
-        thousandths = milli_tokens_in(lead_vt[d] - 2, old.turn_rates[d], old.limits.weight)
-        thousandths = min(thousandths, 1000 * (1 if d == Dimension.MESSAGES else MAX_SIZE_BYTES))
-        ahead[d] = _time_of(thousandths, new.turn_rates[d], new.limits.weight)
-    return pair(ahead)
-
-
-def _time_of(thousandths: int, rate_micro_per_ms: int, weight: int) -> int:
-    """Return the virtual time of thousandths of a token, rounded down; whole tokens at large rates."""
-    if rate_micro_per_ms == 0:
-        return 0
-    if rate_micro_per_ms >= 2**30:
-        return min(((thousandths // 1000) << 30) // (rate_micro_per_ms // 1000 * weight), VT_MAX)
-    return min((thousandths << 30) // (rate_micro_per_ms * weight), VT_MAX)
-
-
-def _domain(policy: CompiledPolicy, rules: NamespaceRules) -> tuple[Level, str] | None:
-    """Return the level and the name of the scope in which a namespace takes turns."""
-    domain = rules.domain
-    if domain is None:
-        return None
-    names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
-    return domain.level, names[domain.index]

@@ -9,17 +9,13 @@ from spark_throttle.testing.oracle.reference_bucket import (
     TokenBucket,
     name_hash,
     throttle_time_ms,
-    virtual_time,
-    virtual_time_up,
 )
 from spark_throttle.testing.oracle.reference_rules import (
     DIMENSIONS,
     NamespaceRules,
     Pair,
     ScopeLimits,
-    common_rates,
     pair,
-    proportional,
     rules_of,
 )
 from spark_throttle.testing.oracle.reference_state import FlowMemory, ScopeMemory, TimeBucket
@@ -197,7 +193,6 @@ class Flow:
     buckets: dict[Dimension, TokenBucket]
     """The buckets of the limited dimensions."""
 
-    lead_vt: list[int]
     window_second: int
     window_units: list[int]
 
@@ -210,15 +205,6 @@ class Flow:
     is_held: bool = False
     """Whether the first row that is not eligible waits for its release."""
 
-    loose: list[ScopeLimits] = field(default_factory=list)
-    """The shared scopes for which no flows compete."""
-
-    base: dict[Dimension, int] = field(default_factory=dict)
-    """The flow's position relative to its domain's virtual time, by each dimension that counts."""
-
-    start_tags: list[int] = field(default_factory=list)
-    """Start tags of the eligible rows."""
-
     admitted: int = 0
     """Number of leading `rows` that are admitted."""
 
@@ -228,14 +214,8 @@ class Flow:
     is_by_time: bool = False
     """Whether the time lets less through than the namespace's own limit on messages when the batch begins."""
 
-    price_ns: int = 0
-    """What a message costs in processing time; 0 if nobody knows."""
-
-    shared_price_ns: dict[int, int] = field(default_factory=dict)
-    """The same on average for the shared scopes that are divided by time, by index."""
-
     blocked_by: Scope | None = None
-    """The shared scope that refused the flow's first refused row."""
+    """The narrowest shared scope that is overdrawn after the batch, if not all eligible rows are admitted."""
 
     @classmethod
     def remembered(
@@ -249,7 +229,7 @@ class Flow:
     ) -> Flow:
         """Return the flow of a namespace, refilled; without memory it starts with full buckets."""
         rules = rules_of(policy, name)
-        flow = cls(name, rules, {}, [0, 0], 0, [0, 0])
+        flow = cls(name, rules, {}, 0, [0, 0])
         for d in rules.limits.limited_dimensions:
             bucket = TokenBucket.full(rules.limits.rate_micro_per_ms[d], rules.limits.burst_micro[d])
             if memory is not None:
@@ -257,7 +237,6 @@ class Flow:
                 bucket.refill(elapsed_ms)
             flow.buckets[d] = bucket
         if memory is not None:
-            flow.lead_vt = list(memory.lead_vt)
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
         flow.time = TokenBucket.full(0, 0) if flow.limits.is_shut_by_time else time
@@ -309,30 +288,6 @@ class Flow:
         """The order at equal tags: the longest wait first, then a hash that prefers no spelling."""
         return self.rows[0].arrival_ms, name_hash(self.name)
 
-    def prices_in(self, scope: ScopeLimits) -> tuple[int, int]:
-        """Return what a message of the flow costs, and one of the scope; zeros where that is not divided by time."""
-        shared_ns = self.shared_price_ns.get(scope.index, 0)
-        return (self.price_ns, shared_ns) if self.price_ns and shared_ns else (0, 0)
-
-    def _rate_in(self, scope: ScopeLimits, dimension: Dimension) -> int:
-        """Return a rate of a scope, in common time; that of messages is as many as take the time of the scope's own."""
-        rate = common_rates(scope)[dimension]
-        price_ns, shared_ns = self.prices_in(scope)
-        if dimension == Dimension.BYTES or rate <= 0 or not price_ns:
-            return rate
-        return max(proportional(rate, shared_ns, price_ns, 50), 1)
-
-    @property
-    def counted_rates(self) -> Pair:
-        """The rates in which service is counted."""
-        return pair([self._rate_in(self.rules.counted_scope(d, self.loose), d) for d in DIMENSIONS])
-
-    @property
-    def counted_lead(self) -> list[int]:
-        """The lead, in the virtual time in which service is counted."""
-        rates = zip(self.lead_vt, self.rules.turn_rates, self.counted_rates, strict=True)
-        return [told_in(lead_vt, kept, counted) for lead_vt, kept, counted in rates]
-
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""
         balance_micro = {d: bucket.balance_micro for d, bucket in self.buckets.items()}
@@ -348,71 +303,14 @@ class Flow:
                 balance_micro[d] -= row.tokens[d] * MICRO
             self.eligible += 1
 
-    def tag(self, short: list[Scope]) -> None:
-        """Set the start tags of the eligible rows: the dominant virtual time of the rows before each.
-
-        The dimensions that count are those limited by the scopes that run short, or else by the domain.
-        """
-        domain = self.rules.domain
-        if domain is None:
-            self.start_tags = [0] * self.eligible
-            return
-        enforced = [scope.limits for scope in short if scope.limits in self.rules.enforced]
-        binding = self.rules.binding(self.loose)
-        limited = [limits for limits in enforced if limits in binding] or enforced or [domain]
-        counted = [d for d in DIMENSIONS if any(limits.limits(d) for limits in limited)]
-        lead_vt, memory = self.counted_lead, self.rules.memory(self.loose)
-        base = {d: max(lead_vt[d], -memory) for d in counted}
-        behind = max(0, -max(base.values()))
-        self.base = {d: base[d] + behind for d in base}
-        before, rates = [0, 0], self.counted_rates
-        for row in self.rows[: self.eligible]:
-            tags = [self.base[d] + virtual_time(before[d], rates[d], self.limits.weight) for d in base]
-            self.start_tags.append(max(tags))
-            before = [before[d] + row.tokens[d] for d in DIMENSIONS]
-
-    def move(self, advance: int, kept: list[ScopeLimits], *, still_waits: bool) -> None:
-        """Add the service to the lead, and move the origin by `advance`.
-
-        In a dimension that does not count, the lead stays; in one that no scope of `kept` limits, it is dropped.
-        """
-        served = total_tokens(self.rows[: self.admitted])
-        memory = self.rules.memory(self.loose)
-        counted, kept_rates = self.counted_rates, self.rules.turn_rates
-        lead_vt = {}
-        for d in DIMENSIONS:
-            if not any(limits.limits(d) for limits in kept):
-                continue
-            lead_vt[d] = self.lead_vt[d]
-            if d in self.base:
-                finish = self.counted_lead[d]
-                if self.eligible:
-                    finish = self.base[d] + virtual_time_up(served[d], counted[d], self.limits.weight)
-                after = max(finish - advance, -memory)
-                if after != self.counted_lead[d]:
-                    rate = kept_rates[d]
-                    service = virtual_time_up(served[d], rate, self.limits.weight) if rate > 0 else 0
-                    lead_vt[d] = min(told_in(after, counted[d], rate), max(0, self.lead_vt[d]) + service)
-        if not still_waits and max(lead_vt.values(), default=0) <= 0:
-            lead_vt = {}
-        self.lead_vt = [lead_vt.get(d, 0) for d in DIMENSIONS]
-
     def has_memory(self, now_ms: int) -> bool:
         """Return whether a later batch might be decided differently if a flow without waiting rows were forgotten."""
         counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
         is_full = all(bucket.is_full for bucket in self.buckets.values())
-        return not is_full or self.lead_vt != [0, 0] or counts_this_second
+        return not is_full or counts_this_second
 
     def memory(self, now_ms: int) -> FlowMemory:
         """Return what is stored of the flow."""
         balance_micro = [self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS]
-        memory = FlowMemory(pair(balance_micro), pair(self.lead_vt), self.window_second, pair(self.window_units))
+        memory = FlowMemory(pair(balance_micro), self.window_second, pair(self.window_units))
         return memory.meaningful(self.rules, second=now_ms // 1000)
-
-
-def told_in(lead_vt: int, of: int, rate: int) -> int:
-    """Return a lead at the rate `of`, converted to the rate `rate`."""
-    if of == rate:
-        return lead_vt
-    told = proportional(abs(lead_vt), of, rate, 60)
-    return told if lead_vt > 0 else -told

@@ -17,7 +17,6 @@ from spark_throttle.core.quota import (
     OnExcess,
     WindowRules,
 )
-from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 
 MAX_NAMESPACE_BYTES: Final = 1024
 
@@ -145,86 +144,6 @@ class NamespaceRules:
     def enforced(self) -> tuple[ScopeLimits, ...]:
         """The shared scopes that can hold a row back."""
         return tuple(scope for scope in self.shared if scope.is_enforced)
-
-    @property
-    def domain_weight(self) -> int:
-        """Weight of the domain against other domains that share a wider scope with it."""
-        return 1 if self.domain is None or self.domain.level == Level.JOB else self.domain.weight
-
-    @property
-    def clocked_dimensions(self) -> list[Dimension]:
-        """The dimensions limited by a scope that can hold a row back."""
-        return [d for d in DIMENSIONS if any(scope.limits(d) for scope in self.enforced)]
-
-    def turn_scope(self, dimension: Dimension) -> ScopeLimits:
-        """Return the scope in whose rate leads of a dimension are kept: the domain, or a wider one that limits it."""
-        found = self.domain
-        assert found is not None
-        if found.limits(dimension):
-            return found
-        for level in (Level.TENANT, Level.JOB):
-            found = next((each for each in self.enforced if each.level == level and each.limits(dimension)), found)
-        return found
-
-    @property
-    def turn_rates(self) -> Pair:
-        """The rates of the clocked dimensions, in common time."""
-        return pair([common_rates(self.turn_scope(d))[d] for d in DIMENSIONS])
-
-    def binding(self, loose: list[ScopeLimits]) -> list[ScopeLimits]:
-        """Return the enforced scopes for which flows compete: those that are not loose, or all if all are."""
-        return [scope for scope in self.enforced if scope not in loose] or list(self.enforced)
-
-    def widest_binding(self, loose: list[ScopeLimits]) -> ScopeLimits:
-        """Return the widest of the scopes for which flows compete."""
-        by_level = {scope.level: scope for scope in self.binding(loose)}
-        return next(by_level[level] for level in (Level.JOB, Level.TENANT, Level.RESOURCE_GROUP) if level in by_level)
-
-    def counted_scope(self, dimension: Dimension, loose: list[ScopeLimits]) -> ScopeLimits:
-        """Return the scope in whose rate service is counted: the widest binding one, if it limits the dimension."""
-        short = self.widest_binding(loose)
-        return short if short.limits(dimension) else self.turn_scope(dimension)
-
-    def memory(self, loose: list[ScopeLimits]) -> int:
-        """Return the largest remembered lag behind virtual time: 2 s at the widest binding scope's own rates."""
-        own, told = self.widest_binding(loose).rate_micro_per_ms, common_rates(self.widest_binding(loose))
-        return max(proportional(2 * VT_SECOND, own[d], max(told[d], 1), 60) for d in DIMENSIONS)
-
-    @property
-    def domain(self) -> ScopeLimits | None:
-        """The scope within which the namespace takes turns: its group, else its tenant, else the job."""
-        by_level = {scope.level: scope for scope in self.enforced}
-        for level in (Level.RESOURCE_GROUP, Level.TENANT, Level.JOB):
-            if level in by_level:
-                return by_level[level]
-        return None
-
-
-def common_rates(scope: ScopeLimits) -> Pair:
-    """Return the rates of a scope in common time: 1,000 messages per second, otherwise 1,000 KiB per second."""
-    messages, size_bytes = scope.rate_micro_per_ms
-    if 0 in (messages, size_bytes):
-        return messages, size_bytes
-    if messages < 0:
-        return -1, 1_024_000_000
-    if size_bytes < 0:
-        return 1_000_000, -1
-    by_messages = proportional(size_bytes, 1_000_000, messages, 50)
-    if by_messages < 1_000_000:
-        return proportional(messages, 1_000_000, size_bytes, 50), 1_000_000
-    return 1_000_000, by_messages
-
-
-def proportional(amount: int, to: int, of: int, most_bits: int) -> int:
-    """Return ``amount * to / of`` from the 31 leading bits of each, at most ``2**most_bits``; 0 unless all are > 0."""
-    if min(amount, to, of) <= 0:
-        return 0
-    wide_amount, wide_to, wide_of = (max(each.bit_length() - 31, 0) for each in (amount, to, of))
-    product = (amount >> wide_amount) * (to >> wide_to)
-    room = 62 - product.bit_length()
-    part = (product << room) // (of >> wide_of)
-    shift = wide_amount + wide_to - wide_of - room
-    return min(part << shift if shift >= 0 else part >> -shift, 2**most_bits)
 
 
 def falls_under(name: str, pattern: str) -> bool:

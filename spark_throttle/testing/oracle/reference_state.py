@@ -23,7 +23,6 @@ class FlowMemory:
     """The stored state of one namespace."""
 
     balance_micro: Pair
-    lead_vt: Pair
     window_second: int
     window_units: Pair
 
@@ -31,7 +30,7 @@ class FlowMemory:
         """Return the same memory, with 0 where there is no limit and for a window that has ended or counted nothing."""
         counts = self.window_second == second and self.window_units != (0, 0)
         balance_micro = rules.limits.meaningful(self.balance_micro)
-        return FlowMemory(balance_micro, self.lead_vt, second if counts else 0, self.window_units if counts else (0, 0))
+        return FlowMemory(balance_micro, second if counts else 0, self.window_units if counts else (0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def in_force(policy: CompiledPolicy, limits: MessageLimits | None) -> CompiledPo
 
 @dataclass(frozen=True, slots=True)
 class ReferenceState:
-    """A `DeciderState` in plain Python; equal states have the same future."""
+    """A `DeciderState` in plain Python, without what the fair tree remembers."""
 
     advanced_to_ms: int
     flows: dict[str, FlowMemory]
@@ -120,7 +119,6 @@ class ReferenceState:
         for i, name in enumerate(names):
             memory = FlowMemory(
                 pair(state.flows.balance_micro[i]),
-                pair(state.flows.lead_vt[i]),
                 int(state.flows.window_second[i]),
                 pair(state.flows.window_units[i]),
             )
@@ -172,7 +170,8 @@ class ReferenceState:
             Flows(
                 pa.array(names, pa.string()),
                 _pairs([flow.balance_micro for flow in flows]),
-                _pairs([flow.lead_vt for flow in flows]),
+                np.zeros((len(flows), 2), dtype=np.int64),
+                np.zeros((len(flows), 2), dtype=np.int64),
                 np.array([flow.window_second for flow in flows], dtype=np.int64),
                 _pairs([flow.window_units for flow in flows]),
             ),
