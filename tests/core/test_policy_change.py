@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spark_throttle.core.fair.fair_order import FairOrder
-from spark_throttle.core.fair.fair_queue import least_service, service_units, virtual_time, virtual_time_of
 
-from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import carried_balances, carried_shared
 from spark_throttle.core.quota import (
-    MAX_BURST_TOKENS,
-    MAX_SIZE_BYTES,
     MICRO,
     MIN_BALANCE_MICRO,
     CompiledPolicy,
@@ -29,16 +24,11 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.testing.oracle import reference_bucket
 from spark_throttle.testing.oracle.decider import Decider, Engine
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 from tests.effort import examples
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
-RATES = st.one_of(
-    st.sampled_from([1, 10, 2**30 - 1, 2**30, 2**40, 1_000 * MAX_BURST_TOKENS]),
-    st.integers(1, 1_000 * MAX_BURST_TOKENS),
-)
 WEIGHTS = st.sampled_from([1, 2, 7, 1_000])
 CHANGES = [change for change in product(OnExcess, OnExcess) if change[0] != change[1]]
 
@@ -50,28 +40,6 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 # Leads
-
-
-@pytest.mark.slow
-@given(st.integers(0, 2**62), RATES, WEIGHTS)
-def test_least_service_is_what_exact_integers_give(virtual: int, rate: int, weight: int) -> None:
-    exact = max(0, virtual - 2)
-    if rate >= 2**30:
-        expected = min(exact * (rate // 1000) * weight >> 30, MAX_SIZE_BYTES) * 1000
-    else:
-        expected = min(exact * rate * weight >> 30, MAX_SIZE_BYTES * 1000)
-    assert least_service(np.array([virtual]), np.array([rate]), np.array([weight])).tolist() == [expected]
-
-
-@pytest.mark.slow
-@given(st.integers(0, MAX_SIZE_BYTES), st.lists(st.tuples(RATES, WEIGHTS), min_size=2, max_size=8))
-def test_lead_stands_for_no_more_tokens_after_any_number_of_changes(tokens: int, paces: list[tuple[int, int]]) -> None:
-    columns = [(np.array([rate]), np.array([weight])) for rate, weight in paces]
-    lead_vt = virtual_time(np.array([tokens]), *service_units(*columns[0]), round_up=True)
-    for before, after in pairwise(columns):
-        thousandths = least_service(lead_vt, *before)
-        assert thousandths.tolist()[0] <= 1_000 * tokens
-        lead_vt = virtual_time_of(thousandths, *after)
 
 
 GROUP_RATES = st.sampled_from([0.001, 0.01, 1, 50, 10**6])
@@ -107,27 +75,6 @@ def some_tokens(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[floa
     """Return tokens for a few messages of every scope."""
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     return {name: (draw(st.integers(0, 9)), draw(st.sampled_from([0, 100, 3_000]))) for name in names}
-
-
-@pytest.mark.slow
-@given(st.data())
-def test_lead_grows_by_no_more_than_the_service_however_the_rates_of_two_scopes_differ(data: st.DataObject) -> None:
-    sizes = {name: data.draw(SIZES) for name in FLOWS}
-    decider = Decider("kernel", data.draw(contended()))
-    for at in range(3):
-        arrivals = [(name, sizes[name]) for name in FLOWS] * 5 if not at else []
-        before = dict(zip(decider.state.flows.names.to_pylist(), decider.state.flows.lead_vt.tolist(), strict=True))
-        decider.batch(1_000 * at, arrivals, data.draw(some_tokens(decider.policy)))
-        flows, served = decider.state.flows, Counter(decider.admitted())
-        matches = match(flows.names, decider.policy)
-        limits = decider.policy.namespace_limits.take(matches.rule)
-        rates = FairOrder.of(limits, matches, decider.policy).lead_rate_micro_per_ms
-        for name, lead, rate, weight in zip(
-            flows.names.to_pylist(), flows.lead_vt.tolist(), rates.tolist(), limits.weight.tolist(), strict=True
-        ):
-            for d, tokens in enumerate((served[name], served[name] * sizes[name])):
-                service = reference_bucket.virtual_time_up(tokens, rate[d], weight) if rate[d] > 0 else 0
-                assert lead[d] <= max(0, before.get(name, (0, 0))[d]) + service
 
 
 @pytest.mark.slow

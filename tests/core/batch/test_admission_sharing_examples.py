@@ -21,7 +21,6 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.decider import START_MS, Decider, Engine
-from spark_throttle.testing.oracle.reference_bucket import VT_SECOND
 from spark_throttle.testing.oracle.reference_usage import Decision
 from spark_throttle.testing.oracle.worlds import (
     UNBOUNDED_QUEUE,
@@ -97,21 +96,6 @@ def test_dominant_dimension_is_what_is_shared(engine: Engine) -> None:
     decider = Decider(engine, policy)
     decider.batch(0, [("small", 0)] * 200 + [("large", 1_000)] * 20)
     assert decider.admitted() == {"small": 91, "large": 10}
-
-
-def test_clock_of_the_resource_that_a_flow_did_not_use_is_remembered_for_two_seconds(engine: Engine) -> None:
-    quota = limit(messages_per_second=10, bytes_per_second=10_000, burst_seconds=100)
-    decider = Decider(engine, make_policy(groups={"gold": quota}, default=Namespace(group="gold")))
-    small, large = [("a", 1)] * 100, [("b", 10_000)] * 10
-    later = [("a", 10_000)] * 9 + [("b", 10_000)] * 9
-    # Ten seconds of service each: of messages for one, of bytes for the other.
-    decider.batch(0, small + large + later, {"gold": (109, 10**6)})
-    assert decider.admitted() == {"a": 100, "b": 10}
-    # Two seconds are 20 messages, each of which is told as a millisecond.
-    assert -min(min(flow.lead_vt) for flow in decider.plan.state.flows.values()) == 20 * VT_SECOND // 1000
-    # The clock of the bytes of a is 2 s behind, not 10: its messages start at 0, 0.1, 0.2 and 1 s; b's at 0 and 1.
-    decider.batch(1, [], {"gold": (10**3, 50_001)})
-    assert decider.admitted() == {"a": 4, "b": 2}
 
 
 def test_idle_share_goes_to_who_wants_it(engine: Engine) -> None:

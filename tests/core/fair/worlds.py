@@ -202,7 +202,7 @@ class World:
         return {p: x for p, x in lag.items() if any(self.queues[q] for q in self.came if q[:depth] == p)}
 
 
-def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:  # noqa: PLR0912 - a draw each
+def drawn(seed: int, kind: type[World] = World) -> tuple[World, random.Random, list[Path], list[int]]:  # noqa: PLR0912 - a draw each
     """Draw a world."""
     r = random.Random(seed)
     sizes = r.choice([[1], [1, 10], [1, 60], list(range(1, 1001, 37)), [1, 1000]])
@@ -244,9 +244,9 @@ def drawn(seed: int) -> tuple[World, random.Random, list[Path], list[int]]:  # n
         if r.random() < 0.15:
             buckets[path] = Bucket(rate(r.choice([0.05, 0.2])))
     if dims == "messages":
-        world = World(weights, buckets)
+        world = kind(weights, buckets)
     else:
-        world = World(weights, buckets, max(1, int(big)) if dims == "both" else 1, dims == "both")
+        world = kind(weights, buckets, max(1, int(big)) if dims == "both" else 1, dims == "both")
     return world, r, paths, sizes
 
 
@@ -269,9 +269,9 @@ class Referee:
         self.in_a_window = max([self.in_a_window, *(lag - self.least[path] for path, lag in lags.items())])
 
 
-def lived(seed: int, batches: int) -> list[Referee]:
+def lived(seed: int, batches: int, kind: type[World] = World) -> list[Referee]:
     """Return what the referees of namespaces and of tenants saw in a drawn history."""
-    world, r, paths, sizes = drawn(seed)
+    world, r, paths, sizes = drawn(seed, kind)
     referees = [Referee(depth, max(world.work(size) for size in sizes) / MESSAGE) for depth in (3, 2)]
     churn, lazy = r.choice([0, 0, 10, 30, 200 if seed % 16 == 0 else 5]), r.choice([0.2, 0.6, 1])
     for batch in range(batches):

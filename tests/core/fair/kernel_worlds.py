@@ -1,0 +1,115 @@
+"""Drawn histories of the fair tree as the decider plays them: policies, names, queues and all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, byte_work
+from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.testing.oracle.decider import Decider
+from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_limits, make_policy
+from tests.core.fair.fluid import Path
+from tests.core.fair.worlds import Bucket, World
+
+
+def named(path: Path) -> str:
+    """Return the namespace of a leaf: its tenant, then its group and itself, for a tenant has no group of its own."""
+    group, tenant, name = path
+    return f"{tenant}/{group}-{name}"
+
+
+@dataclass
+class DecidedWorld(World):
+    """A world whose batches a decider decides, a second apart.
+
+    A tenant has one weight, whatever groups its nodes are in, and the bytes of all scopes are in one proportion to
+    their messages.
+    """
+
+    decider: Decider = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for path in [path for path in self.weights if len(path) == 2]:
+            self.weights[path] = self.weights["g0", path[1]]
+        each = self.bytes_a_message
+        if each and self.counts_messages:
+            for bucket in self.buckets.values():
+                messages = bucket.rate[0]
+                assert messages is not None
+                bucket.rate = (messages, messages * each)
+                bucket.balance = [messages, messages * each]
+        self.decider = Decider("kernel", self.policy())
+
+    def limit_of(self, scope: object, weight: int = 1) -> Limit:
+        bucket = self.buckets.get(scope, Bucket((None, None)))
+        return limit(messages_per_second=bucket.rate[0], bytes_per_second=bucket.rate[1], weight=weight)
+
+    def policy(self) -> CompiledPolicy:
+        paths = sorted({path for path in (*self.weights, *self.buckets) if isinstance(path, tuple) and len(path) == 3})
+        tenants = sorted({path[1] for path in self.weights if len(path) in {2, 3}})
+        groups = sorted({path[0] for path in self.weights if path})
+        namespaces = {
+            named(path): Namespace(self.limit_of(path, self.weights[path]), path[0])
+            for path in paths
+            if path[0] != "tenant"
+        }
+        return make_policy(
+            job=self.limit_of(()),
+            tenants={
+                name: Tenant(self.limit_of(("tenant", name), self.weights.get(("g0", name), 1))) for name in tenants
+            },
+            groups={name: self.limit_of((name,), self.weights[name,]) for name in groups},
+            namespaces=namespaces | {f"*/{group}-*": Namespace(group=group) for group in groups},
+        )
+
+    def work(self, size: int) -> int:
+        rates = [bucket.rate for bucket in self.buckets.values() if isinstance(bucket.rate, tuple)]
+        both = limit(messages_per_second=rates[0][0], bytes_per_second=rates[0][1])
+        of_byte = int(byte_work(make_limits([both]).rate_micro_per_ms)[0])
+        return max(MESSAGE if self.counts_messages else 1, size * of_byte >> BYTE_BITS)
+
+    def batch(self) -> dict[Path, list[int]]:
+        """Decide a batch; return the sizes of the rows that go."""
+        self.batches += 1
+        for bucket in self.buckets.values():
+            bucket.refill()
+        paths = sorted(path for path, queue in self.queues.items() if queue)
+        own = {path: self._own(path) for path in paths}
+        coming = [(named(path), size) for path in paths for size in list(self.queues[path])[self.waiting(path) :]]
+        self.decider.batch(1_000 * self.batches, coming)
+        served = self.decider.admitted()
+        gone: dict[Path, list[int]] = {}
+        for path in paths:
+            count, queue = served[named(path)], self.queues[path]
+            works = [self.work(size) for size in queue]
+            self.came[path] = max(self.came[path], self.served[path] + sum(works[: own[path]]))
+            assert count <= own[path]
+            gone[path] = [queue.popleft() for _ in range(count)]
+            self.known[path] = len(queue)
+            self.served[path] += sum(works[:count])
+            self.went[path] += sum(works[:count])
+            for scope in ((), path[:1], ("tenant", path[1]), path):
+                if scope in self.buckets:
+                    bucket = self.buckets[scope]
+                    bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
+        scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
+        stopped: set[Path] = {
+            node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
+        }
+        self.fluid.serve(self.came, self.served, stopped)
+        self.forget_who_is_done()
+        return gone
+
+    known: dict[Path, int] = field(default_factory=dict)
+    """How many rows of each namespace wait in the decider."""
+
+    def waiting(self, path: Path) -> int:
+        return self.known.get(path, 0)
+
+    def forget_who_is_done(self) -> None:
+        """A batch in which all goes that came ends what anybody was ahead or behind."""
+        if not any(self.queues.values()):
+            self.came.clear()
+            self.served.clear()
+            self.fluid.ideal.clear()
