@@ -92,11 +92,6 @@ class Segments:
         starts = before[self.starts]
         return Segments(self.order[is_kept], starts, before[self.starts + self.counts] - starts)
 
-    def totals(self, values: np.ndarray) -> Int64s:
-        """Return the sum of each key's values, which stand in the sequence of the rows as given."""
-        total = total_in_order(values.astype(np.int64, copy=False), self.order)
-        return total[self.starts + self.counts] - total[self.starts]
-
     def sums(self, total: Int64s, rows: Int64s | None = None) -> Int64s:
         """Return the sum of each key's first `rows` values, by default of all, given their `running_total`."""
         rows = self.counts if rows is None else rows

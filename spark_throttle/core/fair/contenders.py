@@ -198,7 +198,7 @@ class Contenders:
         return Scopes(limited(scopes.tenant), limited(scopes.child), limited(scopes.job), room)
 
     def leads(self, outcome: Outcome, layout: Layout, is_waiting: Bools, policy: CompiledPolicy) -> Leads:
-        """Return what the contest leaves; who neither waits nor is ahead has no lead.
+        """Return what the contest leaves.
 
         Parameters
         ----------
@@ -213,11 +213,7 @@ class Contenders:
             waits = is_waiting[layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]]
             held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)
             rank = rank + after.held[place]
-        waiting = layout.segments.totals(is_waiting)[self.flow]
-        lead, tenant_lead, child_lead = (
-            np.where((tree.sums(waiting, height) > 0) | (each > 0), each, 0)
-            for height, each in enumerate(_without(tree, after.leads, gone))
-        )
+        lead, tenant_lead, child_lead = _without(tree, after.leads, gone)
         flows, node = len(layout.segments.counts), tree.levels[0].parent
         is_alone = self.nodes.tenant[node] < 0
         lead_work, held_work = np.zeros((2, flows, 2), dtype=np.int64)

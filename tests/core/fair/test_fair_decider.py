@@ -1,0 +1,94 @@
+"""L3 through the decider: what a backlogged namespace or tenant gets, whatever others are there and come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from spark_throttle.core.quota import CompiledPolicy, OnExcess
+from spark_throttle.testing.oracle.decider import Decider
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.core.fair.kernel_worlds import DecidedWorld
+from tests.core.fair.worlds import lived
+
+NAMESPACE_BOUND, TENANT_BOUND, WINDOW_BOUND = 6.0, 4.0, 9.0
+"""As in `test_fair_tree`."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_no_backlogged_namespace_or_tenant_is_behind_the_fluid_by_more_than_a_constant(first: int) -> None:
+    for seed in range(first, first + 20):
+        namespaces, tenants = lived(seed, 12, DecidedWorld)
+        assert namespaces.since_birth <= NAMESPACE_BOUND, seed
+        assert tenants.since_birth <= TENANT_BOUND, seed
+        assert max(namespaces.in_a_window, tenants.in_a_window) <= WINDOW_BOUND, seed
+
+
+def group_of(rate: float, *, on_excess: OnExcess = OnExcess.DELAY, **tenants: int) -> CompiledPolicy:
+    """Return a policy with one group for all, and weights of tenants."""
+    return make_policy(
+        groups={"g": limit(messages_per_second=rate, on_excess=on_excess)},
+        tenants={name: Tenant(limit(weight=weight), "g") for name, weight in tenants.items()},
+        default=Namespace(group="g"),
+    )
+
+
+def test_a_tenant_of_weight_1000_is_not_starved_by_names_that_come_once() -> None:
+    decider, went = Decider("kernel", group_of(100, b=1_000)), 0
+    for batch in range(60):
+        decider.batch(1_000 * batch, [(f"a{n}/{batch}", 1) for n in range(120)] + [("b/x", 1)] * 10)
+        went += decider.admitted()["b/x"]
+    assert went >= 60 * 10 - 1
+
+
+def test_a_quiet_tenant_does_not_wait_behind_one_with_a_hundred_namespaces() -> None:
+    decider = Decider("kernel", group_of(100))
+    for batch in range(30):
+        busy = [(f"a/{n}", 1) for n in range(100)] * 3
+        decider.batch(1_000 * batch, busy + [("b/x", 1)] * 10 + [("c/x", 1)] * 10)
+        assert (decider.admitted()["b/x"], decider.admitted()["c/x"]) == (10, 10)
+
+
+def test_a_tenant_that_splits_itself_into_a_thousand_namespaces_gains_at_most_a_message() -> None:
+    decider, served = Decider("kernel", group_of(37)), Counter[str]()
+    rows = [("one/n", 1)] * 2_000 + [(f"split/{n}", 1) for n in range(1_000)] * 2
+    for batch in range(12):
+        decider.batch(1_000 * batch, [] if batch else rows)
+        for name, count in decider.admitted().items():
+            served[name.split("/")[0]] += count
+        assert abs(served["one"] - served["split"]) <= 1
+
+
+def test_dominant_resource_is_what_is_shared() -> None:
+    """A message of 1,000 bytes takes a tenth of the bytes of a second, an empty one a hundredth of the messages."""
+    policy = make_policy(
+        groups={"gold": limit(messages_per_second=100, bytes_per_second=10_000)}, default=Namespace(group="gold")
+    )
+    decider = Decider("kernel", policy)
+    decider.batch(0, [("small", 0)] * 200 + [("large", 1_000)] * 20)
+    assert decider.admitted() == {"small": 92, "large": 9}
+
+
+@pytest.mark.parametrize("burst", [3, 10])
+def test_rows_that_a_scope_rejects_cost_nobody_a_turn(burst: int) -> None:
+    """Rows that were next when the tokens ended are rejected; who lost one is not charged for it."""
+    decider, served = Decider("kernel", group_of(7, on_excess=OnExcess.REJECT)), Counter[str]()
+    names = ("a/x", "b/x", "c/x")
+    for batch in range(90):
+        decider.batch(1_000 * batch, [(name, 1) for name in names] * burst)
+        assert not len(decider.state.queue)
+        served.update(decider.admitted())
+    assert max(served.values()) - min(served.values()) <= 4
+
+
+def test_rows_that_become_too_old_cost_nobody_a_turn() -> None:
+    policy = group_of(2)
+    decider = Decider("kernel", replace(policy, queue=replace(policy.queue, age_ms=1_500)))
+    served = Counter[str]()
+    for batch in range(120):
+        decider.batch(1_000 * batch, [(name, 1) for name in ("a/x", "b/x", "c/x")] * 2)
+        served.update(decider.admitted())
+    assert max(served.values()) - min(served.values()) <= 4
