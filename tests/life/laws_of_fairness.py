@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import combinations, permutations
+from itertools import permutations
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
+from tests.core.fair.fluid import Fluid, Path
 from tests.life.account import DIMENSIONS, cost_of
 from tests.life.contract import MICRO, Contract, Contracts, Key, Limit, Scope, text_of
-from tests.life.gap import Gap
 from tests.life.laws import Law, World
 
-REMEMBERED_MS: Final = 2_000
-"""How long it is remembered that a namespace lags in the resource of which it took less: its rows had another size, or
-another policy did not limit it."""
+NAMESPACE_BOUND: Final = 6
+TENANT_BOUND: Final = 4
+"""How far a namespace or a tenant may be behind its ideal, in the largest messages: two for each level above it."""
 
 Costs: TypeAlias = tuple[int, int]
 """Micro-tokens of messages and of bytes."""
@@ -40,87 +40,123 @@ class Sizes:
         """Return the cost of the largest message of a namespace."""
         return MICRO if dimension == 0 else MICRO * self._largest.get(name, 0)
 
+    def largest(self, dimension: int) -> int:
+        """Return the cost of the largest message of all."""
+        return MICRO if dimension == 0 else MICRO * max(1, *self._largest.values(), 1)
 
-@dataclass(slots=True)
-class _Pair:
-    """Two that compete, since both are backlogged."""
+    def rivals(self, contracts: Contracts, one: str, other: str) -> tuple[int, int] | None:
+        """Return the weights by which two namespaces compete, or `None` if others count in their places.
 
-    gap: Gap = field(default_factory=Gap)
-    weights: tuple[int, int] = (1, 1)
-    changes: Fraction = Fraction(0)
-    """How much their own limits and weights have changed since; each change counts for 1 at most."""
+        They are namespaces of one tenant, or each is the only one that its tenant has in their group.
+        """
+        ways = [way_of(name, contracts.of(name)) for name in (one, other)]
+        if ways[0][:2] == ways[1][:2]:
+            return contracts.of(one).weight, contracts.of(other).weight
+        if ways[0][0] != ways[1][0]:
+            return None
+        places = [way_of(name, contracts.of(name))[:2] for name in self._largest]
+        if any(places.count(way[:2]) > 1 for way in ways):
+            return None
+        first, second = (weights_on(way, contracts.of(way[2]))[way[:2]] for way in ways)
+        return first, second
 
-    def reweigh(self, weights: tuple[int, int], bounds: tuple[Fraction, Fraction]) -> None:
-        """Measure what was apart by other weights: as much of what they may be apart by these."""
-        if weights != self.weights:
-            factor = bounds[1] / bounds[0]
-            gap = self.gap
-            gap.ahead, gap.most, gap.least = (factor * value for value in (gap.ahead, gap.most, gap.least))
-            self.weights = weights
+
+def way_of(name: str, contract: Contract) -> Path:
+    """Return the way from the job to a namespace: its group, or its tenant where it has none, its tenant, itself."""
+    tenant = name.partition("/")[0]
+    group = next((f"group {scope.key[1]}" for scope in contract.scopes if scope.key[0] == "group"), f"tenant {tenant}")
+    return group, tenant, name
+
+
+def weights_on(way: Path, contract: Contract) -> dict[Path, int]:
+    """Return the weights of the nodes on the way to a namespace."""
+    weight = {scope.key[0]: scope.weight for scope in contract.scopes}
+    of_tenant = weight.get("tenant", 1)
+    return {way[:1]: weight.get("group", of_tenant), way[:2]: of_tenant, way: contract.weight}
 
 
 class Fairness(Law):
-    """L3: weighted service of two that stay backlogged in one domain differs by a message of each.
+    """L3: what stays backlogged is behind its fluid ideal by a constant number of messages, a tenant as a namespace.
 
-    A change of a policy costs two whose limits and weights it changes a message of each at most, and of that
-    only the part by which it changes them: a rate that is raised by a tenth costs a tenth. So many small changes cost
-    no more than a few large ones, and one that does not concern them costs nothing.
+    It is asked where scopes limit one dimension and no time. A scope with a limit passes what it did pass, so groups
+    that have limits are compared by `Starvation` alone. What was behind when a policy changes may be behind once more.
     """
 
     name = "L3"
     is_put_back = True
 
     def __init__(self) -> None:
-        self._pairs: dict[tuple[str, str, int], _Pair] = {}
+        self._fluid = Fluid({})
+        self._served: dict[Path, float] = {}
+        self._came: dict[Path, float] = {}
         self._contracts: Contracts | None = None
         self._sizes = Sizes()
+        self._times = 1
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
-        """Compare every two that can be compared."""
+        """Give the fluid what was served, and compare."""
         contracts = world.contracts(batch.revision)
         before, self._contracts = self._contracts or contracts, contracts
         self._sizes.note(batch.arrived)
-        served = served_in(batch)
-        backlogged = [name for name in world.waited.keys() & world.waiting.keys() if not world.may_be_held(name)]
-        came = {name for name in world.waiting.keys() - world.waited.keys() if not world.may_be_held(name)}
-        kept: dict[tuple[str, str, int], _Pair] = {}
-        for one, other in combinations(sorted({*backlogged, *came}), 2):
-            found = before.of(one), before.of(other), contracts.of(one), contracts.of(other)
-            change = max(changed(found[0], found[2]), changed(found[1], found[3])) if before is not contracts else 0
-            dimension = _compared(found[2], found[3])
-            for d in (0, 1):
-                pair = self._pairs.get((one, other, d))
-                if pair is not None:
-                    pair.changes += change
-                    kept[one, other, d] = pair
-            if dimension is None:
-                continue
-            weights = found[2].weight, found[3].weight
-            pair = kept.setdefault((one, other, dimension), _Pair(weights=weights))
-            bounds = [self._bound(one, other, dimension, w) for w in (pair.weights, weights)]
-            pair.reweigh(weights, (bounds[0], bounds[1]))
-            difference = Fraction(served[one][dimension], weights[0]) - Fraction(served[other][dimension], weights[1])
-            if one in came or other in came:
-                continue
-            apart = pair.gap.add(difference)
-            bound = bounds[1] * (1 + pair.changes)
-            if apart > bound:
-                yield (
-                    f"{one!r} and {other!r} (weights {weights}) were backlogged for {pair.gap.batches} "
-                    f"batches and are {float(apart / MICRO):g} {DIMENSIONS[dimension]} apart; a message of each, "
-                    f"and {float(pair.changes):g} for changes of their limits, are {float(bound / MICRO):g}"
-                )
-        self._pairs = kept
+        refused = Counter(text_of(each.row.namespace) for each in batch.rejected if each.reason == "quota")
+        names = {*world.waiting, *world.waited, *refused, *(text_of(row.namespace) for row in batch.admitted)}
+        names |= {way[2] for way in self._came}
+        found = {name: contracts.of(name) for name in names if contracts.of(name).scopes}
+        limited = {
+            d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
+        }
+        is_changed = any(before.of(name) != contract for name, contract in found.items())
+        if is_changed:
+            self._start(times=2)
+        open_names = {name for name in found if not self._is_held(world, name, found[name])}
+        backlogged = open_names & {*world.waiting, *refused}
+        if len(limited) != 1 or not backlogged or any(each.timed for each in found.values()):
+            self._start(times=self._times if limited and not backlogged else 1)
+            return
+        dimension = limited.pop()
+        served, ways = served_in(batch), {name: way_of(name, each) for name, each in found.items()}
+        for name, way in ways.items():
+            self._served[way] = self._served.get(way, 0) + served[name][dimension]
+            waits = sum(cost_of(row, dimension) for row in world.waiting.get(name, ()))
+            waits += refused[name] * self._sizes.message(name, dimension)
+            self._came[way] = self._served[way] + (waits if name in open_names else 0)
+        self._fluid.weights = {
+            node: weight for name, way in ways.items() for node, weight in weights_on(way, found[name]).items()
+        }
+        self._fluid.serve(self._came, self._served, self._bounded(ways, found))
+        message = self._sizes.largest(dimension)
+        for depth, most in ((2, TENANT_BOUND), (3, NAMESPACE_BOUND)):
+            behind: dict[Path, float] = defaultdict(float)
+            for way in self._came:
+                behind[way[:depth]] += self._fluid.ideal[way] - self._served[way]
+            for node in {ways[name][:depth] for name in backlogged}:
+                if behind[node] > most * self._times * message + self._times:
+                    yield (
+                        f"{node[-1]!r} of {node[0]!r} is behind its ideal by {behind[node] / message:g} of the largest "
+                        f"messages, counted in {DIMENSIONS[dimension]}; {most * self._times} are allowed"
+                    )
 
-    def _bound(self, one: str, other: str, dimension: int, weights: tuple[int, int]) -> Fraction:
-        message = Fraction(0)
-        for name, weight in zip((one, other), weights, strict=True):
-            message += Fraction(self._sizes.message(name, dimension) or 1, weight)
-        return message
+    @staticmethod
+    def _is_held(world: World, name: str, contract: Contract) -> bool:
+        return world.may_be_held(name) or any(scope.key[0] == "namespace" for scope in contract.enforced)
+
+    @staticmethod
+    def _bounded(ways: Mapping[str, Path], found: Mapping[str, Contract]) -> set[Path]:
+        """Return the nodes whose scope has a limit."""
+        bounded: set[Path] = set()
+        for name, way in ways.items():
+            levels = {scope.key[0] for scope in found[name].enforced}
+            bounded |= {way[:1]} if "group" in levels else set()
+            bounded |= {way[:2]} if "tenant" in levels else set()
+        return bounded
+
+    def _start(self, *, times: int) -> None:
+        """Begin anew."""
+        self._fluid, self._served, self._came, self._times = Fluid({}), {}, {}, times
 
     def forget(self) -> None:
         """Forget who was ahead."""
-        self._pairs.clear()
+        self._start(times=2)
         self._contracts = None
 
 
@@ -198,10 +234,7 @@ class Starvation(Law):
             ahead = served[names[1]][d] - self._LEAST_PART * explained * served[names[0]][d]
             behind[d] = max(Fraction(0), behind[d] + ahead)
             message = sum(self._sizes.message(name, d) for name in names)
-            limit = scope.limits[d]
-            # One whose sizes change catches up in the resource in which it lagged, as far as that is remembered.
-            remembered = REMEMBERED_MS * limit.rate if limit and len(limited) == 2 else 0
-            is_starved &= behind[d] > ((self._TURNS + 1) * message + remembered) * explained
+            is_starved &= behind[d] > (self._TURNS + 1) * message * explained
         return is_starved
 
     def forget(self) -> None:
@@ -218,16 +251,6 @@ def served_in(batch: SimulatedBatch) -> dict[str, list[int]]:
         total[0] += cost_of(row, 0)
         total[1] += cost_of(row, 1)
     return served
-
-
-def _compared(one: Contract, other: Contract) -> int | None:
-    """Return the dimension in which two namespaces compete as equals, or `None` if they do not."""
-    if any(scope.key[0] == "namespace" for contract in (one, other) for scope in contract.enforced):
-        return None
-    if one.enforced != other.enforced or one.domain is None:
-        return None
-    limited = {d for scope in one.enforced for d, limit in enumerate(scope.limits) if limit is not None}
-    return limited.pop() if len(limited) == 1 else None
 
 
 def changed(before: Contract, after: Contract) -> Fraction:

@@ -18,7 +18,7 @@ from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Limit, text_of
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
-from tests.life.laws_of_fairness import REMEMBERED_MS, Sizes, served_in
+from tests.life.laws_of_fairness import Sizes, served_in
 
 Limits = tuple[Limit, Limit]
 
@@ -68,7 +68,8 @@ class Pace(Law):
         for names in combinations(sorted(backlogged), 2):
             found = contracts.of(names[0]), contracts.of(names[1])
             limits = _limits_of(*found)
-            if limits is None or found != (before.of(names[0]), before.of(names[1])):
+            weights = self._sizes.rivals(contracts, *names)
+            if limits is None or weights is None or found != (before.of(names[0]), before.of(names[1])):
                 continue
             sizes = _size_of(world.waited[names[0]]), _size_of(world.waited[names[1]])
             if sizes[0] is None or sizes[1] is None:
@@ -80,12 +81,10 @@ class Pace(Law):
             for total, name in zip(pair.served, names, strict=True):
                 total[0] += served[name][0]
                 total[1] += served[name][1]
-            weights = found[0].weight, found[1].weight
             times = [_time_of(total, limits) / weight for total, weight in zip(pair.served, weights, strict=True)]
             difference = times[0] - times[1] - pair.gap.ahead
             apart = pair.gap.add(difference)
             bound = self._bound(names, weights, limits)
-            bound += sum(REMEMBERED_MS for name in names if len(self._seen[name]) > 2)
             if apart > bound:
                 yield (
                     f"{names[0]!r} and {names[1]!r} (weights {weights}) were backlogged for "
@@ -95,10 +94,11 @@ class Pace(Law):
         self._pairs = kept
 
     def _bound(self, names: tuple[str, str], weights: tuple[int, int], limits: Limits) -> Fraction:
-        """Return the time of a message of each."""
+        """Return the time of a message of each, and of the largest of others."""
         bound = Fraction(0)
         for name, weight in zip(names, weights, strict=True):
-            bound += _time_of([self._sizes.message(name, d) for d in (0, 1)], limits) / weight
+            for message in ([self._sizes.message(name, d) for d in (0, 1)], [self._sizes.largest(d) for d in (0, 1)]):
+                bound += _time_of(message, limits) / weight
         return bound
 
     def forget(self) -> None:

@@ -20,6 +20,7 @@ from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Key, Scope, text_of
 from tests.life.gap import Gap
 from tests.life.laws import Law, World
+from tests.life.laws_of_fairness import Sizes
 
 _REMEMBERED_MS: Final = 500_000
 """How long a price is surely remembered without a batch."""
@@ -102,10 +103,11 @@ class _Pair:
 
 @dataclass(slots=True)
 class TimeShares(Law):
-    """Two that stay backlogged get as much time for their weight, to a message of each and a fiftieth."""
+    """Two that stay backlogged get as much time for their weight, to two messages of each and a fiftieth."""
 
     _prices: _Prices = field(default_factory=_Prices)
     _pairs: dict[tuple[str, str], _Pair] = field(default_factory=dict)
+    _sizes: Sizes = field(default_factory=Sizes)
     name = "Time"
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
@@ -114,19 +116,24 @@ class TimeShares(Law):
         if not prices.begin(world, batch):
             self._pairs.clear()
         contracts = world.contracts(batch.revision)
+        self._sizes.note(batch.arrived)
         served = Counter(text_of(row.namespace) for row in batch.admitted)
         backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(sorted(backlogged), 2):
             key = prices.scopes[one].key
-            if key != prices.scopes[other].key:
+            weights = self._sizes.rivals(contracts, one, other)
+            if key != prices.scopes[other].key or weights is None:
                 continue
             pair = kept[one, other] = self._pairs.get((one, other), _Pair())
-            message_ns = [Fraction(prices.known_ns[name], contracts.of(name).weight) for name in (one, other)]
+            cost_ns = [prices.known_ns[name] for name in (one, other)]
+            message_ns = [Fraction(each, weight) for each, weight in zip(cost_ns, weights, strict=True)]
+            largest_ns = max(prices.known_ns.values())
             given_ns = served[one] * message_ns[0], served[other] * message_ns[1]
             pair.given_ns = pair.given_ns[0] + given_ns[0], pair.given_ns[1] + given_ns[1]
             apart_ns = pair.gap.add(given_ns[0] - given_ns[1])
             bound_ns = sum(message_ns) + max(pair.given_ns) / _PARTS
+            bound_ns += sum(Fraction(largest_ns, weight) for weight in weights)
             if apart_ns > bound_ns:
                 yield (
                     f"{one!r} and {other!r} ({', '.join(f'{float(each):g}' for each in message_ns)} ns a "

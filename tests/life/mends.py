@@ -38,24 +38,24 @@ MENDS: Final = (
         ),
     ),
     Mend(
-        "one order of all groups",
-        "groups in one shard have no common order under the job's limit",
+        "refused rows keep their place",
+        "a row that is rejected when its turn has come costs its namespace that turn",
         (
             (
-                "core/fair/fair_order.py",
-                "contended = self._competed_for(holding)",
-                "contended = np.where(self.domain[:, None] == self.enforcing, self.enforcing, -1)",
+                "core/fair/contenders.py",
+                "held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)",
+                "held[place, leaf] = work",
             ),
         ),
     ),
     Mend(
-        "one time of all groups",
-        "a group of a large rate goes before one of a small rate under the job's limit",
+        "leads of leaves",
+        "a namespace that was ahead is served as if it had not been",
         (
             (
-                "core/fair/fair_order.py",
-                "common = _in_common_time(shared.rate_micro_per_ms)",
-                "common = shared.rate_micro_per_ms",
+                "core/fair/contenders.py",
+                "lead_work[self.flow, 0] = np.where(is_alone, tenant_lead[node], lead)",
+                "lead_work[self.flow, 0] = 0",
             ),
         ),
     ),
@@ -71,15 +71,9 @@ MENDS: Final = (
         ),
     ),
     Mend(
-        "converted leads",
-        "a lead of seconds at the old rate is kept at the new one",
-        (
-            (
-                "core/policy_change.py",
-                "return np.where(is_same[:, None], lead_vt, np.where(becomes.has_clock, told, 0))",
-                "return lead_vt",
-            ),
-        ),
+        "leads of another measure",
+        "a lead of bytes is kept as one of messages",
+        (("core/policy_change.py", "np.where(keeps_lead, flows.lead_work, 0)", "flows.lead_work"),),
     ),
     Mend(
         "starts full",
@@ -235,17 +229,6 @@ MENDS: Final = (
                 "core/limits/message_prices.py",
                 "return cls(own_ns, shared_ns) if own_ns.any() and shared_ns.any() else None",
                 "return None",
-            ),
-        ),
-    ),
-    Mend(
-        "leads in messages",
-        "a scope's price that rises makes a lead of one message one of hundreds",
-        (
-            (
-                "core/fair/fair_order.py",
-                "        kept = common.take(domain, axis=0)\n",
-                "        kept = priced(common.take(domain, axis=0), domain)\n",
             ),
         ),
     ),

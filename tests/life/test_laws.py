@@ -17,11 +17,11 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import codec, shared_buckets
 from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.codec import Epoch
-from spark_throttle.core.fair.fair_order import FairOrder
+from spark_throttle.core.fair import contenders
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits import size_bounds, token_bucket
 from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
@@ -83,7 +83,6 @@ OF_EQUALS = Step("contest_for_time", {
     "document": ROOM_FOR_TIME, "heavy": ("acme/a", "acme/b", "acme/c"), "light": "cora/ü", "triggers": 60, "every": 25,
     "row_ns": (("acme", 5_000_000), ("blue", 0), ("cora", 60_000_000_000)),
 })  # fmt: skip
-AT_TIMES = Step("contest_for_time", OF_EQUALS.args | {"document": TIMED, "triggers": 24, "every": 8})
 GIANT = Step("run", {"rows": [("acme/a", 60_000, 1)], "triggers": 1, "after_ms": 1_000})
 SMALL = Step("flood", {"rows": [("blue/a", 10, 150)], "triggers": 12, "after_ms": 1_000})
 TWIN = Step("twin", {"is_other_query": False, "at": None, "rows": [("acme/a", 1, 5)]})
@@ -145,10 +144,10 @@ def pays_at_every_failover(patch: pytest.MonkeyPatch) -> None:
 
 
 def serves_by_name(patch: pytest.MonkeyPatch) -> None:
-    def tags(self: FairOrder, flow: Int64s, messages_before: Int64s, bytes_before: Int64s) -> Int64s:
-        return flow * 10**12 + messages_before
+    def weights(scope: Int64s, _: Limits) -> Int64s:
+        return np.where(np.arange(len(scope)), 1, 1_000)
 
-    patch.setattr(FairOrder, "tags", tags)
+    patch.setattr(contenders, "_weights", weights)
 
 
 def turns_the_order_round(patch: pytest.MonkeyPatch) -> None:
@@ -249,16 +248,6 @@ def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MessagePrices, "of", classmethod(lambda *_: None))
 
 
-def keeps_leads_by_price(patch: pytest.MonkeyPatch) -> None:
-    of = FairOrder.of
-
-    def made(*given: Any, **more: Any) -> FairOrder:
-        order = of(*given, **more)
-        return replace(order, lead_rate_micro_per_ms=order.rate_micro_per_ms)
-
-    patch.setattr(FairOrder, "of", made)
-
-
 def waits_for_the_price_to_fall(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TimeMix, "with_waiting", lambda _, time: time)
 
@@ -315,7 +304,6 @@ def test_a_law_finds_the_fault_that_breaks_it(
         ("Sharing", all_runs_are_one, Birth(GROUP, is_sharing=True), [PEER, SOON, AGAIN, AGAIN, SEAT, SETTLE]),
         ("Charges", loses_charges, Birth(TIMED, row_ns=(("acme", 20_000_000),)), [COSTLY] * 3),
         ("Time", counts_every_message_alike, Birth(TIMED), [CONTEST]),
-        ("Time", keeps_leads_by_price, Birth(TIMED), [AT_TIMES]),
         ("Unspent", waits_for_the_price_to_fall, Birth(TIMED), [OF_EQUALS]),
         ("Sharing", knows_no_other_run, Birth(GROUP, is_sharing=True), [PEER, SOON, COPY]),
     ],
