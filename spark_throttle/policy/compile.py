@@ -22,6 +22,7 @@ from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     UNLIMITED,
+    Bools,
     CompiledPolicy,
     Destinations,
     Int64s,
@@ -103,8 +104,16 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
+        is_between_namespaces=_between_namespaces(document),
         destinations=_destinations(document, direction, 1 + len(tenants)),
     )
+
+
+def _between_namespaces(document: PolicyDocument) -> Bools | None:
+    found = np.array(
+        [group.fair_between == "namespaces" for group in document.resource_groups.values()], dtype=np.bool_
+    )
+    return found if found.any() else None
 
 
 def _destinations(document: PolicyDocument, direction: Direction, first_group: int) -> Destinations | None:

@@ -292,6 +292,9 @@ class DestinationPolicy(_Part):
 class GroupPolicy(ScopePolicy):
     """The quotas of a resource group, which may stand for a destination."""
 
+    fair_between: Literal["tenants", "namespaces"] = "tenants"
+    """Who divides the group's quota: its tenants, and within each its namespaces; or all its namespaces alike."""
+
     destination: Annotated[DestinationPolicy | None, BeforeValidator(_check_present)] = None
 
     @model_validator(mode="after")

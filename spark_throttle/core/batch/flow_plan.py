@@ -18,6 +18,7 @@ from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
 from spark_throttle.core.fair.contest import UNBOUNDED
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
@@ -140,8 +141,9 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         has_lead = by_row(np.logical_or, flows.lead_work != 0) | by_row(np.logical_or, flows.held_work != 0)
         at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | has_lead))
         prices = None if shared.time is None else shared.time.prices_of(flows.names)
+        rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
         contenders = Contenders.of(
-            at, layout, row_work(layout, short, policy, prices), flows, limits, matches, nodes, policy,
+            at, rows, flows, limits, matches, nodes, policy,
             lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)

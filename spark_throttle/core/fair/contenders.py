@@ -84,8 +84,7 @@ class Contenders:
     def of(  # noqa: PLR0913 - all that a tree is made of
         cls,
         flow: Int64s,
-        layout: Layout,
-        work: Int64s | None,
+        rows: Rows,
         flows: Flows,
         limits: Limits,
         matches: Matches,
@@ -101,8 +100,8 @@ class Contenders:
         ----------
         flow
             The flows, ascending.
-        work
-            The work of each row of `layout`, as in `Rows.of`.
+        rows
+            The rows of these flows.
         lapsed
             Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
         tie
@@ -160,12 +159,11 @@ class Contenders:
         )
         named_nodes = _Nodes(tenant_names, child_group, child_tenant, np.where(node_tenant < tenants, node_tenant, -1))
         at = np.searchsorted(nodes_of_tree, known_node), np.searchsorted(children, known_child)
-        standing = _standing(named_nodes, tree, flows, flow, nodes.lead_work, is_tenant, at, lapsed)
+        standing = _standing(named_nodes, tree, flows, flow, nodes.lead_work, is_tenant, at=at, lapsed=lapsed)
         scopes = Scopes(
             node_scope, child_scope, np.zeros(1, dtype=np.int64), np.zeros((2, len(shared)), dtype=np.int64)
         )
-        rows = Rows.of(layout.segments.starts[flow], layout.total, work)
-        return cls(flow, tree, standing, scopes, rows, tie[order], named_nodes)
+        return cls(flow, tree, standing, scopes, rows.take(order), tie[order], named_nodes)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.
@@ -289,8 +287,17 @@ def carried_nodes(
 def is_same_work(before: CompiledPolicy, after: CompiledPolicy, former: Int64s) -> Bools:
     """Return whether each shared scope of `after` counts work as it did before; `former` has its former position."""
     is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
-    work = byte_work(before.shared.rate_micro_per_ms)[former] == byte_work(after.shared.rate_micro_per_ms)
-    return (former >= 0) & is_same & work
+    is_same &= byte_work(before.shared.rate_micro_per_ms)[former] == byte_work(after.shared.rate_micro_per_ms)
+    is_same &= _between_namespaces(before)[former] == _between_namespaces(after)
+    return (former >= 0) & is_same
+
+
+def _between_namespaces(policy: CompiledPolicy) -> Bools:
+    """Return whether namespaces, and not tenants, divide the tokens of each shared scope."""
+    found = np.zeros(len(policy.shared), dtype=np.bool_)
+    if policy.is_between_namespaces is not None:
+        found[1 + len(policy.tenant_names) :] = policy.is_between_namespaces
+    return found
 
 
 def counts_the_same(old: Int64s, new: Int64s, former: Int64s, is_same: Bools) -> Bools:
@@ -312,13 +319,14 @@ def _scopes_of(nodes: NodeLeads, policy: CompiledPolicy) -> Int64s:
     return np.stack([np.where(tenant >= 0, 1 + tenant, -1), of_group, np.zeros_like(group)], axis=1)
 
 
-def _standing(
+def _standing(  # noqa: PLR0913 - all that was remembered
     nodes: _Nodes,
     tree: Tree,
     flows: Flows,
     flow: Int64s,
     lead_work: Int64s,
     is_tenant: Bools,
+    *,
     at: tuple[Int64s, Int64s],
     lapsed: Int64s | None,
 ) -> Standing:
@@ -339,7 +347,7 @@ def _standing(
         among[leaves.parent[alone]] = flows.lead_work[flow[alone], 1]
         lead = np.where(is_alone, 0, lead)
     held = flows.held_work[flow].T
-    leads = (lead, tenant_lead, child_lead)
+    leads: tuple[Int64s, ...] = (lead, tenant_lead, child_lead)
     if lapsed is not None and held.any():
         first = np.stack([(held[1] > 0).astype(np.int64), np.zeros_like(lead)])
         gone = np.where(first < lapsed[flow], held, 0)

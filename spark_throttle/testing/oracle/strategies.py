@@ -180,6 +180,7 @@ def policies(
         groups={name: draw(limits(on_excess)) for name in groups},
         namespaces={name: draw(member) for name in (*named, *draw(st.sampled_from(SOME_GLOBS)))},
         exempt=draw(st.sampled_from(SOME_EXEMPT)),
+        between_namespaces=draw(st.sampled_from(((), (), groups[:1], groups))),
         default=draw(member),
         queue=draw(queue_bounds(may_fail=may_fail)),
     )

@@ -17,7 +17,7 @@ Two namespaces of one group that may together use 100 messages per second:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -116,11 +116,18 @@ def make_policy(  # noqa: PLR0913 - one argument per part of a policy
     groups: Mapping[str, Limit] | None = None,
     namespaces: Mapping[str, Namespace] | None = None,
     exempt: Sequence[str] = (),
+    between_namespaces: Collection[str] = (),
     default: Namespace = Namespace(),
     queue: QueueBounds = UNBOUNDED_QUEUE,
     revision: str = "r1",
 ) -> CompiledPolicy:
-    """Return a policy with every name resolved to an index; globs are tried in the order of `namespaces`."""
+    """Return a policy with every name resolved to an index; globs are tried in the order of `namespaces`.
+
+    Parameters
+    ----------
+    between_namespaces
+        The groups whose tokens namespaces divide, and not tenants.
+    """
     tenants, groups, namespaces = tenants or {}, groups or {}, namespaces or {}
     group_position = {name: i for i, name in enumerate(groups)} | {None: -1}
     named = [name for name in namespaces if "*" not in name]
@@ -140,6 +147,7 @@ def make_policy(  # noqa: PLR0913 - one argument per part of a policy
         namespace_windows=make_windows([(member.by_count, member.by_size) for member in members]),
         namespace_group=np.array([group_position[member.group] for member in members], dtype=np.int64),
         queue=queue,
+        is_between_namespaces=np.array([name in between_namespaces for name in groups]) if between_namespaces else None,
     )
 
 

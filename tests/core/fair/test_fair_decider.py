@@ -92,3 +92,38 @@ def test_rows_that_become_too_old_cost_nobody_a_turn() -> None:
         decider.batch(1_000 * batch, [(name, 1) for name in ("a/x", "b/x", "c/x")] * 2)
         served.update(decider.admitted())
     assert max(served.values()) - min(served.values()) <= 4
+
+
+@pytest.mark.parametrize("is_between_namespaces", [False, True])
+def test_a_group_is_divided_between_tenants_unless_it_says_between_namespaces(*, is_between_namespaces: bool) -> None:
+    policy = make_policy(
+        groups={"g": limit(messages_per_second=60)},
+        namespaces={"a/1": Namespace(limit(weight=3), "g")},
+        default=Namespace(group="g"),
+        between_namespaces=("g",) if is_between_namespaces else (),
+    )
+    decider, served = Decider("kernel", policy), Counter[str]()
+    rows = [(name, 1) for name in ("a/1", "a/2", "a/3", "b/1") for _ in range(300)]
+    for batch in range(6):
+        decider.batch(1_000 * batch, [] if batch else rows)
+        served.update(decider.admitted())
+    parts = {"a/1": 3, "a/2": 1, "a/3": 1, "b/1": 1 if is_between_namespaces else 5}
+    whole = sum(parts.values())
+    for name, part in parts.items():
+        assert served[name] == pytest.approx(361 * part / whole, abs=2)
+
+
+def test_a_tenant_with_a_limit_divides_it_between_its_namespaces_of_a_group_that_namespaces_divide() -> None:
+    policy = make_policy(
+        groups={"g": limit(messages_per_second=100)},
+        tenants={"a": Tenant(limit(messages_per_second=10))},
+        default=Namespace(group="g"),
+        between_namespaces=("g",),
+    )
+    decider, served = Decider("kernel", policy), Counter[str]()
+    names = [f"a/{n}" for n in range(7)]
+    for batch in range(40):
+        decider.batch(1_000 * batch, [(name, 1) for name in names] * 3 + [("b/1", 1)] * 200)
+        served.update(decider.admitted())
+    assert max(served[name] for name in names) - min(served[name] for name in names) <= 2
+    assert sum(served[name] for name in names) == pytest.approx(400, abs=2)
