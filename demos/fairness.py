@@ -1,7 +1,8 @@
 """The fairness with which an overloaded group served its namespaces, measured from a run's tables.
 
-Namespaces that always had rows waiting should be served in proportion to their weights (law L3). Service is dominant
-service: the larger of a namespace's parts of its group's message rate and byte rate.
+Namespaces that always had rows waiting should be served in proportion to their weights (law L3), in a group that is
+divided between namespaces. Service is dominant service: the larger of a namespace's parts of its group's message rate
+and byte rate.
 """
 
 from __future__ import annotations

@@ -17,12 +17,19 @@ from tests.crash.history import Batch, Flows, reigns
 from tests.crash.workload import LARGEST_BYTES
 from tests.life.contract import MICRO, Contracts, Key, Limit, Scope
 from tests.life.gap import Gap
+from tests.life.laws_of_fairness import rival_weights, way_of, weights_on
 
 LARGEST: Final = (1, LARGEST_BYTES)
 """What the largest message costs in each dimension."""
 
 _TIME: Final = len(LARGEST)
 """The dimension of processing time, where that counts."""
+
+_ROWS_AHEAD: Final = 2
+"""How many of the largest messages a rival may be ahead or behind: one of its own, and one of another."""
+
+_ROWS_BEHIND: Final = 6
+"""How many of the largest messages a namespace may be behind its ideal (`laws_of_fairness`)."""
 
 _DEAREST_NS: Final = 10_000_000
 """The time of a row with what its batch takes beside, generously: the work on a row takes a hundredth of it."""
@@ -77,9 +84,11 @@ def _equals(policy: Contracts, names: Sequence[str]) -> Iterator[tuple[list[int]
 def _compared(
     batches: Sequence[Batch], flows: Flows, policy: Contracts, reign: list[int], pair: tuple[int, int], dimension: int
 ) -> Iterator[Apart]:
-    contracts = [policy.of(flows.names[n]) for n in pair]
     names = flows.names[pair[0]], flows.names[pair[1]]
-    bound = sum((Fraction(1, contract.weight) for contract in contracts), Fraction(0))
+    weights = rival_weights(policy, flows.names, *names)
+    if weights is None:
+        return
+    bound = sum((Fraction(_ROWS_AHEAD, weight) for weight in weights), Fraction(0))
     worst: Apart | None = None
     between: Gap | None = None
     for at in reign:
@@ -89,8 +98,7 @@ def _compared(
             continue
         between = between or Gap()
         service = [
-            Fraction(int(flows.admitted[at, n, dimension]), contract.weight)
-            for n, contract in zip(pair, contracts, strict=True)
+            Fraction(int(flows.admitted[at, n, dimension]), weight) for n, weight in zip(pair, weights, strict=True)
         ]
         apart = between.add(service[0] - service[1]) / LARGEST[dimension]
         if worst is None or apart > worst.messages:
@@ -186,8 +194,8 @@ def _needed(
     needed: dict[tuple[Key, int], int] = {}
     for scope in own.enforced:
         others = [other for other in names if other != name and scope in policy.of(other).enforced]
-        if any(policy.of(other).domain != own.domain for other in others):
-            return None  # their turns are not taken in one order
+        if any(policy.of(other).enforced != own.enforced for other in others):
+            return None  # other scopes may hold them too, and leave more or less to this one
         turns = _turns(policy, others, name)
         for dimension, limit in enumerate(scope.limits):
             if limit is None:
@@ -203,9 +211,15 @@ def _needed(
 
 
 def _turns(policy: Contracts, others: Sequence[str], name: str) -> Fraction:
-    """Return how many messages others may get before a namespace gets its next."""
-    weight = policy.of(name).weight
-    return sum((1 + Fraction(policy.of(other).weight, weight) for other in others), Fraction(0))
+    """Return how many messages are due to others by the time that a namespace, behind as it may be, gets its next."""
+    found = {each: way_of(each, policy.of(each)) for each in (*others, name)}
+    weights = {node: weight for each, way in found.items() for node, weight in weights_on(way, policy.of(each)).items()}
+    part = Fraction(1)
+    for depth in range(1, len(found[name]) + 1):
+        node = found[name][:depth]
+        siblings = {way[:depth] for way in found.values() if way[: depth - 1] == node[:-1]}
+        part *= Fraction(weights[node], sum(weights[each] for each in siblings))
+    return (_ROWS_BEHIND + 1) / part
 
 
 def _debts(contracts: Mapping[str, Contracts]) -> dict[tuple[Key, int], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import permutations
@@ -45,20 +45,25 @@ class Sizes:
         return MICRO if dimension == 0 else MICRO * max(1, *self._largest.values(), 1)
 
     def rivals(self, contracts: Contracts, one: str, other: str) -> tuple[int, int] | None:
-        """Return the weights by which two namespaces compete, or `None` if others count in their places.
+        """Return the `rival_weights` of two, among all who ever came."""
+        return rival_weights(contracts, list(self._largest), one, other)
 
-        They are namespaces of one tenant, or each is the only one that its tenant has in their group.
-        """
-        ways = [way_of(name, contracts.of(name)) for name in (one, other)]
-        if ways[0][:2] == ways[1][:2]:
-            return contracts.of(one).weight, contracts.of(other).weight
-        if ways[0][0] != ways[1][0]:
-            return None
-        places = [way_of(name, contracts.of(name))[:2] for name in self._largest]
-        if any(places.count(way[:2]) > 1 for way in ways):
-            return None
-        first, second = (weights_on(way, contracts.of(way[2]))[way[:2]] for way in ways)
-        return first, second
+
+def rival_weights(contracts: Contracts, names: Sequence[str], one: str, other: str) -> tuple[int, int] | None:
+    """Return the weights by which two namespaces compete, or `None` if others count in their places.
+
+    They are namespaces of one tenant, or each is the only one that its tenant has in their group.
+    """
+    ways = [way_of(name, contracts.of(name)) for name in (one, other)]
+    if ways[0][:2] == ways[1][:2]:
+        return contracts.of(one).weight, contracts.of(other).weight
+    if ways[0][0] != ways[1][0]:
+        return None
+    places = [way_of(name, contracts.of(name))[:2] for name in names]
+    if any(places.count(way[:2]) > 1 for way in ways):
+        return None
+    first, second = (weights_on(way, contracts.of(way[2]))[way[:2]] for way in ways)
+    return first, second
 
 
 def way_of(name: str, contract: Contract) -> Path:
