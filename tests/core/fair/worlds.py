@@ -77,7 +77,10 @@ class World:
 
     def work(self, size: int) -> int:
         work = MESSAGE if self.counts_messages else 1
-        return max(work, size * MESSAGE // self.bytes_a_message) if self.bytes_a_message else MESSAGE
+        return max(work, self.work_of_bytes(size)) if self.bytes_a_message else MESSAGE
+
+    def work_of_bytes(self, size: int) -> int:
+        return size * MESSAGE // self.bytes_a_message if self.bytes_a_message else UNLIMITED
 
     def _own(self, path: Path) -> int:
         """How many rows the namespace's own bucket lets pass."""
@@ -167,15 +170,22 @@ class World:
         ]
         self.standing = {path: tuple([*told, 0, 0][:3]) for path, *told in remembered if any(told)}
         scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
-        stopped: set[Path] = {
-            node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
-        }
-        self.fluid.serve(self.came, self.served, stopped)
+        more = {node: self.more(node, name) for node, name in scopes_of.items() if name in self.buckets}
+        self.fluid.serve(self.came, self.served, more)
         for path in list(self.came):
             if not self.queues[path] and self.served[path] - self.fluid.ideal[path] < 1 and path not in self.standing:
                 del self.came[path], self.served[path]
                 self.fluid.ideal.pop(path, None)
         return gone
+
+    def more(self, node: Path, name: object) -> float:
+        """Return the least work of waiting rows below a node with which its tokens end."""
+        bucket = self.buckets[name]
+        if not bucket.is_open:
+            return 0
+        messages, size = bucket.balance
+        works = sorted(self.work(s) for path, queue in self.queues.items() if path[: len(node)] == node for s in queue)
+        return min(sum(works[: messages + 1]), self.work_of_bytes(size))
 
     def check_room(self, gone: dict[Path, list[int]], room: np.ndarray, names: list[object]) -> None:
         """L2: no scope gives more than it had, and one message."""
