@@ -36,8 +36,8 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.fair.filling import Vessels
 from spark_throttle.core.fair.tree import Tree
-from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -142,53 +142,38 @@ class _Search:
         tree, rows = contest.tree, contest.rows
         levels = tree.levels
         self.height = len(levels)
-        leaves = np.arange(tree.leaves)
-        self.held_work: list[Int64s] = []
+        self.leaves = np.arange(tree.leaves)
+        held_work: list[Int64s] = []
         first = np.zeros(tree.leaves, dtype=np.int64)
         for held in reversed(contest.held):  # the higher level holds the earlier row
             leaf = held[held >= 0]
             work = np.zeros_like(held)
             work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
-            self.held_work.insert(0, work)
+            held_work.insert(0, work)
             first[leaf] += 1
-        self.first, self.leaves = first, leaves
-        asked = rows.work(first, contest.until)
-        self.asked = [asked]
-        for level, held_work in zip(levels[:-1], self.held_work, strict=True):
-            self.asked.append(level.totals(self.asked[-1]) + held_work)
-        self.want = [np.maximum(a + lead, 0) for a, lead in zip(self.asked, contest.leads, strict=True)]
-        self.lead_sums = [level.totals(lead) for level, lead in zip(levels, contest.leads, strict=True)]
-        self.all_work = levels[-1].totals(self.asked[-1])
+        held_work.insert(0, np.zeros_like(first))
+        asked = [rows.work(first, contest.until)]
+        for level, work in zip(levels[:-1], held_work[1:], strict=True):
+            asked.append(level.totals(asked[-1]) + work)
+        self.vessels = Vessels(tree, contest.leads, held_work, asked, rows, first, contest.until)
+        self.all_work = levels[-1].totals(asked[-1])
 
     def look(self, amount: Int64s) -> _Look:
         """Serve an amount of work at each top."""
-        contest, levels, height = self.contest, self.contest.tree.levels, self.height
-        rows, first, until = contest.rows, self.first, contest.until
-        nothing = np.zeros(0, dtype=np.int64)
-        got, own, goes = [nothing] * height, [nothing] * height, [nothing > 0] * height
-        given, budget = amount, nothing
-        for k in range(height - 1, -1, -1):
-            level, lead = levels[k], contest.leads[k]
-            got[k] = covered(self.want[k], level.weight, level.parent, level.bounds, given + self.lead_sums[k])
-            budget = np.minimum(np.maximum(got[k] - lead, 0), self.asked[k])
-            is_empty = given <= 0  # who is given nothing serves nothing, not even what is late
-            if is_empty.any():
-                budget = np.where(is_empty[level.parent], 0, budget)
-            if k:
-                goes[k] = budget >= self.held_work[k - 1]
-                given = own[k] = np.where(goes[k], budget - self.held_work[k - 1], 0)
-        count = rows.within(first, until, budget)
+        contest, vessels, levels = self.contest, self.vessels, self.contest.tree.levels
+        rows, first, until = contest.rows, vessels.first, contest.until
+        filling = vessels.filled(amount)
+        count, served, got, goes = filling.count, filling.sent[0], filling.got, filling.goes
         at = first + count
-        served = rows.work(first, at)
         crossing = _Crossing(
             np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
             contest.leads[0] + served <= got[0],
         )  # fmt: skip
         steps = []
-        for k in range(1, height):
-            below, held, held_work = levels[k - 1], contest.held[k - 1], self.held_work[k - 1]
+        for k in range(1, self.height):
+            below, held, held_work = levels[k - 1], contest.held[k - 1], vessels.held[k]
             # A node that could not send the row that it holds sends nothing else.
-            left = np.where(goes[k], own[k] - below.totals(served), -1)
+            left = np.where(goes[k], filling.own[k] - below.totals(served), -1)
             order, parent, is_granted = self._served_first(
                 k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )
@@ -235,7 +220,7 @@ class _Search:
         is_late = ~crossing.has_begun[at]
         beyond = (contest.leads[k] + served - got)[at]
         key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
-        key = _packed(parent, is_late, np.maximum(key, 0), len(level.bounds) - 1)
+        key = _packed(parent, is_late, key - key.min(initial=0), len(level.bounds) - 1)
         place = np.argsort(key)
 
         def goes() -> Bools:
