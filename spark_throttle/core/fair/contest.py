@@ -230,8 +230,8 @@ def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes
     if not held:
         return _Round(passing, (chosen_by_tenant, none), none)
     # A tenant's node all of whose rows the job took still holds the row that its group refused.
-    holds = tree.sums(held[0] + held[1], 1) > 0
-    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]), none)
+    is_taken = tree.sums(passing[2] - passed, 1) == 0
+    return _Round(passing, (np.where(is_taken[tree.levels[0].parent], chosen_by_tenant, held[0]), held[1]), none)
 
 
 def _are_several(scope: Int64s) -> Bools:
