@@ -21,13 +21,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.turns import Contest, serve
+from spark_throttle.core.fair.turns import UNBOUNDED, Contest, serve
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
-
-UNBOUNDED = 1 << 62
-"""The room of a scope without a limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +145,9 @@ class _Entrants:
     tree: Tree
     leads: list[Int64s]
     rows: Rows
-    until: Int64s
+    passing: list[Int64s]
+    """How many rows of each leaf pass to every level; the last are those that the scopes may choose from."""
+
     held: list[Int64s]
     """As `Standing.held`, for the inner levels of the tree."""
 
@@ -159,7 +158,7 @@ class _Entrants:
 
         If no scope runs short, it returns all, and no list of what is held.
         """
-        tree, until = self.tree, self.until
+        tree, until = self.tree, self.passing[-1]
         of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
         wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
         is_short = (wanted > of_top + 1).any(axis=0) | ((of_top < 0).any(axis=0) & (wanted[0] > 0))
@@ -167,11 +166,14 @@ class _Entrants:
             return until, []
         part, at = tree.below(is_short)
         leaf = at[0]
-        held = [_holders(part, height, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(self.held, 1)]
         leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
-        turns = serve(
-            Contest(part, leads, self.rows.take(leaf), until[leaf], held, self.tie[leaf], of_top[:, is_short])
-        )
+        passed = [each[leaf] for each in self.passing]
+        held, before = list[Int64s](), np.zeros_like(leaf)
+        for height in range(len(self.held), 0, -1):
+            flags = self.held[height - 1][leaf] * (passed[-1] > before)
+            held.insert(0, _holders(part, height, flags))
+            before += flags
+        turns = serve(Contest(part, leads, self.rows.take(leaf), passed, held, self.tie[leaf], of_top[:, is_short]))
         passing = until.copy()
         passing[leaf] = turns.count
         after = []
@@ -196,9 +198,8 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
     while True:
         passed = _passed(tree, standing, rows, until, alone, tie)
         wanted = passed.passing[-1][leaf]
-        chosen, _ = _Entrants(over.tree, leads, rows.take(leaf), wanted, [none], tie[leaf]).served(
-            over.scope, scopes.room
-        )
+        entrants = _Entrants(over.tree, leads, rows.take(leaf), [wanted, wanted], [none], tie[leaf])
+        chosen, _ = entrants.served(over.scope, scopes.room)
         if (chosen == wanted).all():
             return replace(passed, passing=[eligible, *passed.passing[1:]], asked=asked)
         top = over.tree.top_of_leaf()
@@ -217,13 +218,13 @@ def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes
     by_tenant, by_child = standing.held
     (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(eligible)
     unsent = lead - rows.work(none, by_tenant + by_child)
-    passed, _ = _Entrants(tree.upper(1), [unsent], rows, eligible, [], tie).served(scopes.tenant, scopes.room)
-    passing = [eligible, passed]
+    passing = [eligible]
+    passing.append(_Entrants(tree.upper(1), [unsent], rows, passing[:1], [], tie).served(scopes.tenant, scopes.room)[0])
     leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
-    entrants = _Entrants(tree.upper(2), leads, rows, passed, [by_tenant], tie)
+    entrants = _Entrants(tree.upper(2), leads, rows, passing[:2], [by_tenant], tie)
     passed, chosen = entrants.served(scopes.child, scopes.room)
     passing.append(passed)
-    entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passed, [by_tenant, by_child], tie)
+    entrants = _Entrants(tree, [lead, tenant_lead, child_lead], rows, passing[:3], [by_tenant, by_child], tie)
     passed, held = entrants.served(scopes.job, scopes.room)
     passing.append(passed)
     chosen_by_tenant = chosen[0] if chosen else none

@@ -63,6 +63,9 @@ class Vessels:
     asked: list[Int64s]
     """The work of all rows that a node may send."""
 
+    want: list[Int64s]
+    """What the fluid can give it: the work of all rows that it has, and its lead."""
+
     rows: Rows
     first: Int64s
     until: Int64s
@@ -72,18 +75,18 @@ class Vessels:
         got, budget = self._poured(len(self.leads) - 1, amount)
         filling = self._sent(budget)
         filling.got.append(got)
-        for k in range(len(self.leads) - 1, 0, -1):
-            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > filling.own[k]
+        most = [*filling.own, np.maximum(amount, 0)]
+        for k in range(len(self.leads), 0, -1):
+            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > most[k]
             if is_over.any():
                 part, at = self._below(k, is_over)
-                filling.put(at, part.lowered(filling.own[k][is_over], filling.got[k - 1][at[-1]]))
+                filling.put(at, part.lowered(most[k][is_over], filling.got[k - 1][at[-1]]))
         return filling
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
         """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""
         level, lead = self.tree.levels[k], self.leads[k]
-        want = np.maximum(self.asked[k] + lead, 0)
-        got = covered(want, level.weight, level.parent, level.bounds, amount + level.totals(lead))
+        got = covered(self.want[k], level.weight, level.parent, level.bounds, amount + level.totals(lead))
         budget = np.minimum(np.maximum(got - lead, 0), self.asked[k])
         is_empty = amount <= 0  # who is given nothing serves nothing, not even what is late
         return got, np.where(is_empty[level.parent], 0, budget) if is_empty.any() else budget
@@ -106,11 +109,12 @@ class Vessels:
     def _below(self, height: int, is_taken: Bools) -> tuple[Vessels, list[Int64s]]:
         """Return the part below some nodes at a height, and the positions of its nodes."""
         tree, at = self.tree.upper(height).below(is_taken)
-        leads, held, asked = (
-            [each[to] for each, to in zip(of, at, strict=False)] for of in (self.leads, self.held, self.asked)
+        leads, held, asked, want = (
+            [each[to] for each, to in zip(of, at, strict=False)]
+            for of in (self.leads, self.held, self.asked, self.want)
         )
         leaf = at[0]
-        return Vessels(tree, leads, held, asked, self.rows.take(leaf), self.first[leaf], self.until[leaf]), at
+        return Vessels(tree, leads, held, asked, want, self.rows.take(leaf), self.first[leaf], self.until[leaf]), at
 
     def lowered(self, most: Int64s, got: Int64s) -> Filling:
         """Return what is sent up to the highest level up to which it is at most `most`; `got` leads to more."""

@@ -45,12 +45,13 @@ _KEY_BITS = 10
 """The binary places of a crossing row's key: the virtual time by which it finishes beyond the level."""
 
 _LOOKS = 60
-"""The most steps of the search for an amount; each halves what is in question if it does no better."""
+"""The most steps of the search for an amount."""
 
 _SURE_LOOKS = 8
 """The first steps of the search, none of which only halves what is in question."""
 
-_NEVER = 1 << 62
+UNBOUNDED = 1 << 62
+"""The room of a scope without a limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +63,9 @@ class Contest:
     """The leads of the nodes of each level."""
 
     rows: Rows
-    until: Int64s
-    """The number of eligible rows of each leaf."""
+    passing: list[Int64s]
+    """For each level, how many rows of each leaf its nodes may pass to their parents: those of the last may go. The
+    fluid of a level counts also rows that go no further, so that the order of those that do is the same as ever."""
 
     held: list[Int64s]
     """For each level of inner nodes, the leaf whose row a node holds, -1 for none; the lowest level first."""
@@ -152,16 +154,21 @@ class _Search:
             held_work.insert(0, work)
             first[leaf] += 1
         held_work.insert(0, np.zeros_like(first))
-        asked = [rows.work(first, contest.until)]
+        until = contest.passing[-1]
+        asked = [rows.work(first, until)]
         for level, work in zip(levels[:-1], held_work[1:], strict=True):
             asked.append(level.totals(asked[-1]) + work)
-        self.vessels = Vessels(tree, contest.leads, held_work, asked, rows, first, contest.until)
+        want = [
+            np.maximum(each + lead + tree.sums(rows.work(until, passing), height), 0)
+            for height, (each, lead, passing) in enumerate(zip(asked, contest.leads, contest.passing, strict=True))
+        ]
+        self.vessels = Vessels(tree, contest.leads, held_work, asked, want, rows, first, until)
         self.all_work = levels[-1].totals(asked[-1])
 
-    def look(self, amount: Int64s) -> _Look:
-        """Serve an amount of work at each top."""
+    def look(self, amount: Int64s, most: Int64s) -> _Look:
+        """Serve an amount of work at each top, and crossing rows while there are tokens, and work is at most `most`."""
         contest, vessels, levels = self.contest, self.vessels, self.contest.tree.levels
-        rows, first, until = contest.rows, vessels.first, contest.until
+        rows, first, until = contest.rows, vessels.first, vessels.until
         filling = vessels.filled(amount)
         count, served, got, goes = filling.count, filling.sent[0], filling.got, filling.goes
         at = first + count
@@ -190,7 +197,7 @@ class _Search:
             steps.append(_Step(crossing, granted, chosen, node))
             served = below.totals(served) + np.where(sent, held_work, 0)
             crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
-        return self._top(count, crossing, served, got[-1], steps)
+        return self._top(count, crossing, served, got[-1], steps, most)
 
     def _served_first(
         self,
@@ -246,7 +253,9 @@ class _Search:
                 place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[tied]))]
             untied = cut
 
-    def _top(self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step]) -> _Look:
+    def _top(
+        self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step], most: Int64s
+    ) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
         contest, tree = self.contest, self.contest.tree
         level, tops, room = tree.levels[-1], tree.tops, contest.room
@@ -256,8 +265,9 @@ class _Search:
         rank = count[row]
         tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
         order, top, passes = self._served_first(
-            self.height - 1, crossing, served, got, tokens, room - used, may_overdraw=True
-        )
+            self.height - 1, crossing, served, got, np.vstack([tokens, crossing.work]),
+            np.vstack([room - used, most - level.totals(served)]), may_overdraw=True,
+        )  # fmt: skip
         tokens = tokens[:, order]
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
@@ -273,23 +283,23 @@ class _Search:
     def run(self) -> Turns:
         """Return what is served with the amounts that are found."""
         contest, tops = self.contest, self.contest.tree.tops
-        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(contest.until), contest.until), self.height)
+        until = self.vessels.until
+        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(until), until), self.height)
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
         guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
-        is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
-        best_error = np.full(tops, _NEVER, dtype=np.int64)
+        unbounded = np.full(tops, UNBOUNDED)
+        is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
-        look = self.look(guess)
+        look = self.look(guess, unbounded)
         for step in range(_LOOKS):
-            look = look if not step else self.look(guess)
+            look = self.look(guess, unbounded) if step else look
             is_good = look.fits & look.ends
-            error = np.abs(look.served - guess)
-            is_better = is_open & is_good & (error < best_error)
-            best, best_error = np.where(is_better, guess, best), np.where(is_better, error, best_error)
+            is_found = is_open & is_good & (np.abs(look.served - guess) <= look.largest)
+            found = np.where(is_found, guess, found)
             rises = look.fits & (~look.ends | (look.served > guess))
             low = np.where(is_open & rises, np.maximum(low, guess), low)
             high = np.where(is_open & ~rises, np.minimum(high, guess), high)
-            is_open &= ~(is_good & (error <= look.largest)) & (high - low > 1)
+            is_open &= ~is_found & (high - low > 1)
             if not is_open.any():
                 break
             part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
@@ -299,9 +309,9 @@ class _Search:
             last, was_good = (guess, look.served), is_good
             is_within = (told > low) & (told < high)
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
-            guess = np.where(is_open, told, np.where(best >= 0, best, low))
-        final = np.where(best >= 0, best, low)
-        look = look if (final == guess).all() else self.look(final)
+            guess = np.where(is_open, told, np.where(found >= 0, found, low))
+        if not ((found == guess) & (found >= 0)).all():
+            look = self.look(np.maximum(found, low), np.where(found >= 0, UNBOUNDED, np.maximum(low, 0)))
         return Turns(look.count, self._held(look.steps))
 
     def _held(self, steps: list[_Step]) -> list[Int64s]:
