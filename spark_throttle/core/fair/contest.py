@@ -7,7 +7,8 @@ It chooses last, from what all others let pass, as if it were its nodes' parent;
 what it refused. So it is asked only for rows that could go, and holds nobody back whom it does not run short for.
 
 What a scope could not use is given out in another round: after the batch no flow has an eligible row left all of whose
-scopes have a balance that is not negative. Normally there is one round.
+scopes have a balance that is not negative. Normally there is one round; a top that is short of two resources may need
+another (`turns`).
 
 Afterwards every node is told what its children were really served, and its fluid is served the same. The fluid of a
 node asks for the rows that the narrower scopes let pass, as its rows did.

@@ -5,11 +5,15 @@ level of the fluid (`water`) that is given what the node was served itself. A ch
 next row at the tag L / w in the virtual time of its parent, and finishes it when its work is done. In one batch:
 
 1. The fluid fills the node's amount, and what it lacks, into the children's demands, leads included, up to a level v.
-2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead.
-3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The
-   first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead. Where these are more than
+   the node's amount, because a large row that went early has delayed them, only those up to an earlier level go, up to
+   which they fit (`filling`). So no node sends more than it is given.
+3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, one a child, by their finish.
+   The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
-   beforehand where work is one resource; else a search finds it, to within one row.
+   beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
+   there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
+   an amount at which tokens do not end yet, to within one row, and another round goes on from there.
 
 *Theorem.* A child that stays backlogged is behind its share of what its parent was served by less than its own largest
 row and the largest row of its siblings. Its share is the fluid's; neither number nor history of others counts.
@@ -17,15 +21,20 @@ row and the largest row of its siblings. Its share is the fluid's; neither numbe
 *Proof.* Let p be the last unserved row of the child that finishes up to the virtual time V, at F <= V, and m the last
 row served that finishes after F, in a batch whose decisions were made at the level v. (If there is no m, all that was
 ever served finishes by V, so the fluid served all of it, and p: more than was given out.) At m's turn, p and every row
-that is served after m and finishes by F had not begun by v, else it would have gone before m. Nor can a row that comes
-later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So after
-v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch both
-were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row. So these
-unserved rows are less than one row together; and of the row after them, the fluid has not served all.
+that is served after m and finishes by F had not begun by v, else it would have gone before m: both what goes by its
+finish up to a level and what crosses it go in the order of their finish, among rows that have begun. Nor can a row that
+comes later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So
+after v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch
+both were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row, by 2
+and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
+the row after them, the fluid has not served all.
 
 *Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
-than one of its own rows, and one of a sibling's.
+than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond.
+Without the condition of having begun, a heavy child is ahead by as many rows as it has siblings. The fluid asks for all
+rows of a node, also those that a narrower scope refused to pass (`Contest.passing`), so the order of a group's rows in
+the job's contest is a beginning of their order in the group's.
 """
 
 from __future__ import annotations

@@ -11,6 +11,11 @@ memoryless form of DRFQ):
 - A flow that mixes rows of many kinds is charged at most R times its dominant share, R being the number of resources:
   the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
 
+There is one proportion for the whole tree, that of what the tree may pass of each resource (`row_work`): the rate of
+the job, and where the job does not limit a resource, the sum of the rates of those scopes below it that do. A narrower
+scope's own proportion would charge its rows at the job for what no sibling contends for. So where a group is short of
+bytes and the job of messages, a row counts the same in both contests, and the order keeps to the ideal in that measure.
+
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
 """
@@ -22,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import running_total
 from spark_throttle.core.quota import Int64s
 
@@ -29,11 +35,34 @@ MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
 """The work of a message where messages are limited."""
 
+BYTE: Final = 1 << 8
+"""The work of a byte where bytes alone are limited: more than a heavy flow's level is rounded by."""
+
 MOST_WORK: Final = 1 << 40
 """The most work that one row counts: 2**24 messages."""
 
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
+
+
+def row_work(size_bytes: Int64s, messages_rate: int | None, bytes_rate: int | None) -> Int64s | None:
+    """Return the work of rows by the rates of the whole tree, in one unit of time; `None` where each counts `MESSAGE`.
+
+    Examples
+    --------
+    Of 100 messages and 5,000 bytes a second, a row of up to 50 bytes takes a message's part, one of 100 twice that:
+
+    >>> (row_work(np.array([1, 50, 100]), 100, 5000) / MESSAGE).tolist()
+    [1.0, 1.0, 2.0]
+    >>> (row_work(np.array([1, 50]), None, 5000) / BYTE).tolist()
+    [1.0, 50.0]
+    """
+    if bytes_rate is None:
+        return None
+    if messages_rate is None:
+        return np.clip(size_bytes, 1, MOST_WORK // BYTE) * BYTE
+    rates = np.array([messages_rate]), np.array([bytes_rate])
+    return np.clip(proportional(size_bytes, *rates, MESSAGE_BITS), MESSAGE, MOST_WORK)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

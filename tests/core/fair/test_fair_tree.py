@@ -8,9 +8,9 @@ import pytest
 from spark_throttle.core.fair.contest import Scopes, Standing, decide
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.water import covered
-from spark_throttle.core.fair.work import MESSAGE, MOST_WORK, Rows
+from spark_throttle.core.fair.work import BYTE, MESSAGE, MOST_WORK, Rows, row_work
 from tests.core.fair.fluid import Path
-from tests.core.fair.worlds import Bucket, Referee, World, fought, lived
+from tests.core.fair.worlds import Bucket, Referee, World, fought, lived, referees_of
 
 ROWS_A_LEVEL = 1.25
 """Largest rows by which a node may be behind or ahead of its ideal, for itself and each node above it.
@@ -249,3 +249,37 @@ def test_late_rows_of_a_flow_go_in_one_round() -> None:
         world.offer(heavy, [1] * 30)
         world.batch()
         assert world.rounds <= 2
+
+
+@pytest.mark.parametrize("rates", [(100, 5_000), (1, 8_000_000), (1_000_000, 1), (3, 7)])
+def test_a_row_counts_the_larger_of_its_parts_of_what_the_tree_may_pass(rates: tuple[int, int]) -> None:
+    sizes = np.array([0, 1, 49, 50, 51, 1000, 8_000_000])
+    work = row_work(sizes, *rates)
+    assert work is not None
+    for size, counted in zip(sizes.tolist(), work.tolist(), strict=True):
+        exact = min(max(MESSAGE, size * MESSAGE * rates[0] // rates[1]), MOST_WORK)
+        assert abs(counted - exact) <= exact >> 29
+
+
+def test_a_row_counts_one_message_or_its_bytes_where_one_resource_is_limited() -> None:
+    sizes = np.array([0, 1, 1000, 1 << 40])
+    bytes_alone = row_work(sizes, None, 5)
+    assert row_work(sizes, 5, None) is None
+    assert bytes_alone is not None
+    assert bytes_alone.tolist() == [BYTE, BYTE, 1000 * BYTE, MOST_WORK]
+
+
+@pytest.mark.parametrize("group_bytes", [2_000, 20_000, 200_000])
+def test_a_group_short_of_bytes_in_a_job_short_of_messages_keeps_to_the_ideal(group_bytes: int) -> None:
+    """By the rates of the whole tree, a message of the job is as much as its part of the group's bytes."""
+    world = World({}, {(): Bucket((40, None)), ("g",): Bucket((None, group_bytes))}, bytes_a_message=group_bytes // 40)
+    for tenant in "ab":
+        world.offer(("g", tenant, "large"), [1000] * 400)
+        world.offer(("g", tenant, "small"), [10] * 400)
+        world.offer(("h", tenant, "n"), [1000] * 400)
+    referees = referees_of(world, [1000])
+    for _ in range(8):
+        world.batch()
+        for referee in referees:
+            referee.watch(world)
+    judged(referees, group_bytes)
