@@ -283,3 +283,18 @@ def test_a_group_short_of_bytes_in_a_job_short_of_messages_keeps_to_the_ideal(gr
         for referee in referees:
             referee.watch(world)
     judged(referees, group_bytes)
+
+
+def test_where_two_resources_end_at_no_amount_another_round_goes_on() -> None:
+    """Light flows send many rows more before the heavy one's next large row has begun, and hardly any after it has."""
+    heavy = ("g", "heavy", "n")
+    world = World({heavy[:2]: 200}, {("g",): Bucket((1000, 1000))}, bytes_a_message=100)
+    world.offer(heavy, [100] * 100)
+    for n in range(200):
+        world.offer(("g", f"t{n}", "n"), [1] * 20)
+    rounds = 0
+    for _ in range(4):
+        world.batch()
+        rounds = max(rounds, world.rounds)
+        assert abs(world.lags()[heavy]) <= 1.5
+    assert rounds == 2
