@@ -12,10 +12,10 @@ from spark_throttle.core.fair.work import BYTE, MESSAGE, MOST_WORK, Rows, row_wo
 from tests.core.fair.fluid import Path
 from tests.core.fair.worlds import Bucket, Referee, World, fought, lived, referees_of
 
-ROWS_A_LEVEL = 1.25
+ROWS_A_LEVEL = 1.5
 """Largest rows by which a node may be behind or ahead of its ideal, for itself and each node above it.
 
-Two are proved; no drawn history comes near them, and what breaks the order goes beyond these soon.
+Two are proved; no drawn history comes near them, and what breaks the order goes beyond this soon.
 """
 
 
