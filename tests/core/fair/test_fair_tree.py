@@ -239,16 +239,9 @@ def test_a_heavy_tenant_is_not_ahead_because_many_light_ones_do_not_fit_their_gr
         assert abs(world.lags()[heavy]) <= 1.5
 
 
-def test_late_rows_of_a_flow_go_in_one_round() -> None:
-    """A large row has delayed thirty small ones of a heavy flow, more than the tokens suffice for."""
-    heavy = ("g", "heavy", "n")
-    world = World({heavy[:2]: 1000}, {("g",): Bucket((None, 14))}, bytes_a_message=1, counts_messages=False)
-    world.offer(("g", "large", "n"), [60] * 3)
-    world.batch()
-    for _ in range(20):
-        world.offer(heavy, [1] * 30)
-        world.batch()
-        assert world.rounds <= 2
+def test_a_tenant_holds_no_row_that_its_group_refused_while_the_job_left_others() -> None:
+    """A heavy namespace beside light ones, in a tenant of which its group passes many rows and the job hardly any."""
+    judged(lived(10_616, 25), 10_616)
 
 
 @pytest.mark.parametrize("rates", [(100, 5_000), (1, 8_000_000), (1_000_000, 1), (3, 7)])
