@@ -128,7 +128,7 @@ class Fairness(Law):
         self._fluid.weights = {
             node: weight for name, way in ways.items() for node, weight in weights_on(way, found[name]).items()
         }
-        self._fluid.serve(self._came, self._served, self._bounded(ways, found))
+        self._fluid.serve(self._came, self._served, dict.fromkeys(self._bounded(ways, found), 0.0))
         message = self._sizes.largest(dimension)
         for depth, most in ((2, TENANT_BOUND), (3, NAMESPACE_BOUND)):
             behind: dict[Path, float] = defaultdict(float)

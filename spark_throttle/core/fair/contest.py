@@ -7,7 +7,8 @@ It chooses last, from what all others let pass, as if it were its nodes' parent;
 what it refused. So it is asked only for rows that could go, and holds nobody back whom it does not run short for.
 
 What a scope could not use is given out in another round: after the batch no flow has an eligible row left all of whose
-scopes have a balance that is not negative. Normally there is one round.
+scopes have a balance that is not negative. Normally there is one round; a top that is short of two resources may need
+another (`turns`).
 
 Afterwards every node is told what its children were really served, and its fluid is served the same. The fluid of a
 node asks for the rows that the narrower scopes let pass, as its rows did.
@@ -21,13 +22,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.turns import Contest, serve
+from spark_throttle.core.fair.turns import UNBOUNDED, Contest, serve
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
-
-UNBOUNDED = 1 << 62
-"""The room of a scope without a limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +146,9 @@ class _Entrants:
     tree: Tree
     leads: list[Int64s]
     rows: Rows
-    until: Int64s
+    passing: list[Int64s]
+    """How many rows of each leaf pass to every level; the last are those that the scopes may choose from."""
+
     held: list[Int64s]
     """As `Standing.held`, for the inner levels of the tree."""
 
@@ -159,7 +159,7 @@ class _Entrants:
 
         If no scope runs short, it returns all, and no list of what is held.
         """
-        tree, until = self.tree, self.until
+        tree, until = self.tree, self.passing[-1]
         of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
         wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
         is_short = (wanted > of_top + 1).any(axis=0) | ((of_top < 0).any(axis=0) & (wanted[0] > 0))
@@ -167,11 +167,14 @@ class _Entrants:
             return until, []
         part, at = tree.below(is_short)
         leaf = at[0]
-        held = [_holders(part, height, flags[leaf] * (until[leaf] > 0)) for height, flags in enumerate(self.held, 1)]
         leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
-        turns = serve(
-            Contest(part, leads, self.rows.take(leaf), until[leaf], held, self.tie[leaf], of_top[:, is_short])
-        )
+        passed = [each[leaf] for each in self.passing]
+        held, before = list[Int64s](), np.zeros_like(leaf)
+        for height in range(len(self.held), 0, -1):
+            flags = self.held[height - 1][leaf] * (passed[-1] > before)
+            held.insert(0, _holders(part, height, flags))
+            before += flags
+        turns = serve(Contest(part, leads, self.rows.take(leaf), passed, held, self.tie[leaf], of_top[:, is_short]))
         passing = until.copy()
         passing[leaf] = turns.count
         after = []
@@ -210,7 +213,7 @@ def _chosen_by_tenants(
     over, leaf = _tenants(tree.levels[0], scope)
     unsent = standing.leads[0] - rows.work(np.zeros_like(wanted), standing.above[0])
     leads, none = [unsent[leaf], standing.tenant_leads[over.order]], np.zeros(len(leaf), dtype=np.int64)
-    entrants = _Entrants(over.tree, leads, rows.take(leaf), wanted[leaf], [none], tie[leaf])
+    entrants = _Entrants(over.tree, leads, rows.take(leaf), [wanted[leaf], wanted[leaf]], [none], tie[leaf])
     chosen = wanted.copy()
     chosen[leaf], _ = entrants.served(over.scope, room)
     return chosen
@@ -229,31 +232,30 @@ def let_pass(
     if height == 1 and _are_several(scopes.tenant).any():
         return _chosen_by_tenants(tree, standing, rows, until, scopes.tenant, scopes.room, tie)
     scope = (scopes.tenant, scopes.child, scopes.job)[height - 1]
-    return _entrants(tree, standing, rows, until, tie, height).served(scope, scopes.room)[0]
+    return _entrants(tree, standing, rows, [until] * height, tie).served(scope, scopes.room)[0]
 
 
-def _entrants(tree: Tree, standing: Standing, rows: Rows, until: Int64s, tie: Int64s, height: int) -> _Entrants:
-    """Return the leaves as they enter the contest for the scopes of one height: 1 tenants, 2 children, 3 the job.
+def _entrants(tree: Tree, standing: Standing, rows: Rows, passing: list[Int64s], tie: Int64s) -> _Entrants:
+    """Return the leaves as they enter the contest for the scopes of the next height, after the narrower ones passed.
 
     A node that is served for its own scope has sent nothing yet: what it holds itself is among its first rows again.
     """
     by_tenant, by_child = standing.held
-    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(until)
-    if height == 3:
-        return _Entrants(tree, [lead, tenant_lead, child_lead], rows, until, [by_tenant, by_child], tie)
+    (lead, tenant_lead, child_lead), none = standing.leads, np.zeros_like(by_tenant)
+    if len(passing) == len(tree.levels):
+        return _Entrants(tree, [lead, tenant_lead, child_lead], rows, passing, [by_tenant, by_child], tie)
     unsent = lead - rows.work(none, by_tenant + by_child)
-    if height == 1:
-        return _Entrants(tree.upper(1), [unsent], rows, until, [], tie)
+    if len(passing) == 1:
+        return _Entrants(tree.upper(1), [unsent], rows, passing, [], tie)
     leads = [unsent + rows.work(none, by_tenant), tenant_lead - tree.sums(rows.work(none, by_child), 1)]
-    return _Entrants(tree.upper(2), leads, rows, until, [by_tenant], tie)
+    return _Entrants(tree.upper(2), leads, rows, passing, [by_tenant], tie)
 
 
 def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
     """Let the scopes of each height choose from what the narrower ones let pass."""
     passing, chosen, none = [eligible], list[list[Int64s]](), np.zeros_like(eligible)
-    for height, scope in ((1, scopes.tenant), (2, scopes.child), (3, scopes.job)):
-        entrants = _entrants(tree, standing, rows, passing[-1], tie, height)
-        passed, held = entrants.served(scope, scopes.room)
+    for scope in (scopes.tenant, scopes.child, scopes.job):
+        passed, held = _entrants(tree, standing, rows, list(passing), tie).served(scope, scopes.room)
         passing.append(passed)
         chosen.append(held)
     chosen_by_tenant = chosen[1][0] if chosen[1] else none
@@ -261,8 +263,8 @@ def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes
     if not held:
         return _Round(passing, (chosen_by_tenant, none), none)
     # A tenant's node all of whose rows the job took still holds the row that its group refused.
-    holds = tree.sums(held[0] + held[1], 1) > 0
-    return _Round(passing, (np.where(holds[tree.levels[0].parent], held[0], chosen_by_tenant), held[1]), none)
+    is_taken = tree.sums(passing[2] - passed, 1) == 0
+    return _Round(passing, (np.where(is_taken[tree.levels[0].parent], chosen_by_tenant, held[0]), held[1]), none)
 
 
 def _are_several(scope: Int64s) -> Bools:

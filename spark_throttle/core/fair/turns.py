@@ -5,11 +5,15 @@ level of the fluid (`water`) that is given what the node was served itself. A ch
 next row at the tag L / w in the virtual time of its parent, and finishes it when its work is done. In one batch:
 
 1. The fluid fills the node's amount, and what it lacks, into the children's demands, leads included, up to a level v.
-2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead.
-3. The rest is given to *crossing* rows, which begin up to v and finish beyond it, one a child, by their finish. The
-   first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+2. Rows that finish up to v go: a child's budget is what the fluid gives it, less its lead. Where these are more than
+   the node's amount, because a large row that went early has delayed them, only those up to an earlier level go, up to
+   which they fit (`filling`). So no node sends more than it is given.
+3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, one a child, by their finish.
+   The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
-   beforehand where work is one resource; else a search finds it, to within one row.
+   beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
+   there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
+   an amount at which tokens do not end yet, to within one row, and another round goes on from there.
 
 *Theorem.* A child that stays backlogged is behind its share of what its parent was served by less than its own largest
 row and the largest row of its siblings. Its share is the fluid's; neither number nor history of others counts.
@@ -17,15 +21,20 @@ row and the largest row of its siblings. Its share is the fluid's; neither numbe
 *Proof.* Let p be the last unserved row of the child that finishes up to the virtual time V, at F <= V, and m the last
 row served that finishes after F, in a batch whose decisions were made at the level v. (If there is no m, all that was
 ever served finishes by V, so the fluid served all of it, and p: more than was given out.) At m's turn, p and every row
-that is served after m and finishes by F had not begun by v, else it would have gone before m. Nor can a row that comes
-later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So after
-v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch both
-were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row. So these
-unserved rows are less than one row together; and of the row after them, the fluid has not served all.
+that is served after m and finishes by F had not begun by v, else it would have gone before m: both what goes by its
+finish up to a level and what crosses it go in the order of their finish, among rows that have begun. Nor can a row that
+comes later take the turn of one that had begun: a leaf's rows keep their order, and a node holds what it has chosen. So
+after v the fluid served every row that is served after m, and also the child's unserved rows up to p. Since m's batch
+both were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row, by 2
+and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
+the row after them, the fluid has not served all.
 
 *Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
-than one of its own rows, and one of a sibling's.
+than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond.
+Without the condition of having begun, a heavy child is ahead by as many rows as it has siblings. The fluid asks for all
+rows of a node, also those that a narrower scope refused to pass (`Contest.passing`), so the order of a group's rows in
+the job's contest is a beginning of their order in the group's.
 """
 
 from __future__ import annotations
@@ -36,8 +45,8 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.fair.filling import Vessels
 from spark_throttle.core.fair.tree import Tree
-from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -45,12 +54,13 @@ _KEY_BITS = 10
 """The binary places of a crossing row's key: the virtual time by which it finishes beyond the level."""
 
 _LOOKS = 60
-"""The most steps of the search for an amount; each halves what is in question if it does no better."""
+"""The most steps of the search for an amount."""
 
 _SURE_LOOKS = 8
 """The first steps of the search, none of which only halves what is in question."""
 
-_NEVER = 1 << 62
+UNBOUNDED = 1 << 62
+"""The room of a scope without a limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +72,9 @@ class Contest:
     """The leads of the nodes of each level."""
 
     rows: Rows
-    until: Int64s
-    """The number of eligible rows of each leaf."""
+    passing: list[Int64s]
+    """For each level, how many rows of each leaf its nodes may pass to their parents: those of the last may go. The
+    fluid of a level counts also rows that go no further, so that the order of those that do is the same as ever."""
 
     held: list[Int64s]
     """For each level of inner nodes, the leaf whose row a node holds, -1 for none; the lowest level first."""
@@ -142,53 +153,43 @@ class _Search:
         tree, rows = contest.tree, contest.rows
         levels = tree.levels
         self.height = len(levels)
-        leaves = np.arange(tree.leaves)
-        self.held_work: list[Int64s] = []
+        self.leaves = np.arange(tree.leaves)
+        held_work: list[Int64s] = []
         first = np.zeros(tree.leaves, dtype=np.int64)
         for held in reversed(contest.held):  # the higher level holds the earlier row
             leaf = held[held >= 0]
             work = np.zeros_like(held)
             work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
-            self.held_work.insert(0, work)
+            held_work.insert(0, work)
             first[leaf] += 1
-        self.first, self.leaves = first, leaves
-        asked = rows.work(first, contest.until)
-        self.asked = [asked]
-        for level, held_work in zip(levels[:-1], self.held_work, strict=True):
-            self.asked.append(level.totals(self.asked[-1]) + held_work)
-        self.want = [np.maximum(a + lead, 0) for a, lead in zip(self.asked, contest.leads, strict=True)]
-        self.lead_sums = [level.totals(lead) for level, lead in zip(levels, contest.leads, strict=True)]
-        self.all_work = levels[-1].totals(self.asked[-1])
+        held_work.insert(0, np.zeros_like(first))
+        until = contest.passing[-1]
+        asked = [rows.work(first, until)]
+        for level, work in zip(levels[:-1], held_work[1:], strict=True):
+            asked.append(level.totals(asked[-1]) + work)
+        want = [
+            np.maximum(each + lead + tree.sums(rows.work(until, passing), height), 0)
+            for height, (each, lead, passing) in enumerate(zip(asked, contest.leads, contest.passing, strict=True))
+        ]
+        self.vessels = Vessels(tree, contest.leads, held_work, asked, want, rows, first, until)
+        self.all_work = levels[-1].totals(asked[-1])
 
-    def look(self, amount: Int64s) -> _Look:
-        """Serve an amount of work at each top."""
-        contest, levels, height = self.contest, self.contest.tree.levels, self.height
-        rows, first, until = contest.rows, self.first, contest.until
-        nothing = np.zeros(0, dtype=np.int64)
-        got, own, goes = [nothing] * height, [nothing] * height, [nothing > 0] * height
-        given, budget = amount, nothing
-        for k in range(height - 1, -1, -1):
-            level, lead = levels[k], contest.leads[k]
-            got[k] = covered(self.want[k], level.weight, level.parent, level.bounds, given + self.lead_sums[k])
-            budget = np.minimum(np.maximum(got[k] - lead, 0), self.asked[k])
-            is_empty = given <= 0  # who is given nothing serves nothing, not even what is late
-            if is_empty.any():
-                budget = np.where(is_empty[level.parent], 0, budget)
-            if k:
-                goes[k] = budget >= self.held_work[k - 1]
-                given = own[k] = np.where(goes[k], budget - self.held_work[k - 1], 0)
-        count = rows.within(first, until, budget)
+    def look(self, amount: Int64s, most: Int64s) -> _Look:
+        """Serve an amount of work at each top, and crossing rows while there are tokens, and work is at most `most`."""
+        contest, vessels, levels = self.contest, self.vessels, self.contest.tree.levels
+        rows, first, until = contest.rows, vessels.first, vessels.until
+        filling = vessels.filled(amount)
+        count, served, got, goes = filling.count, filling.sent[0], filling.got, filling.goes
         at = first + count
-        served = rows.work(first, at)
         crossing = _Crossing(
             np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
             contest.leads[0] + served <= got[0],
         )  # fmt: skip
         steps = []
-        for k in range(1, height):
-            below, held, held_work = levels[k - 1], contest.held[k - 1], self.held_work[k - 1]
+        for k in range(1, self.height):
+            below, held, held_work = levels[k - 1], contest.held[k - 1], vessels.held[k]
             # A node that could not send the row that it holds sends nothing else.
-            left = np.where(goes[k], own[k] - below.totals(served), -1)
+            left = np.where(goes[k], filling.own[k] - below.totals(served), -1)
             order, parent, is_granted = self._served_first(
                 k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )
@@ -205,7 +206,7 @@ class _Search:
             steps.append(_Step(crossing, granted, chosen, node))
             served = below.totals(served) + np.where(sent, held_work, 0)
             crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
-        return self._top(count, crossing, served, got[-1], steps)
+        return self._top(count, crossing, served, got[-1], steps, most)
 
     def _served_first(
         self,
@@ -235,7 +236,7 @@ class _Search:
         is_late = ~crossing.has_begun[at]
         beyond = (contest.leads[k] + served - got)[at]
         key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
-        key = _packed(parent, is_late, np.maximum(key, 0), len(level.bounds) - 1)
+        key = _packed(parent, is_late, key - key.min(initial=0), len(level.bounds) - 1)
         place = np.argsort(key)
 
         def goes() -> Bools:
@@ -261,7 +262,9 @@ class _Search:
                 place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[tied]))]
             untied = cut
 
-    def _top(self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step]) -> _Look:
+    def _top(
+        self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step], most: Int64s
+    ) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
         contest, tree = self.contest, self.contest.tree
         level, tops, room = tree.levels[-1], tree.tops, contest.room
@@ -271,8 +274,9 @@ class _Search:
         rank = count[row]
         tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
         order, top, passes = self._served_first(
-            self.height - 1, crossing, served, got, tokens, room - used, may_overdraw=True
-        )
+            self.height - 1, crossing, served, got, np.vstack([tokens, crossing.work]),
+            np.vstack([room - used, most - level.totals(served)]), may_overdraw=True,
+        )  # fmt: skip
         tokens = tokens[:, order]
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
@@ -288,23 +292,23 @@ class _Search:
     def run(self) -> Turns:
         """Return what is served with the amounts that are found."""
         contest, tops = self.contest, self.contest.tree.tops
-        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(contest.until), contest.until), self.height)
+        until = self.vessels.until
+        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(until), until), self.height)
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
         guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
-        is_open, best = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
-        best_error = np.full(tops, _NEVER, dtype=np.int64)
+        unbounded = np.full(tops, UNBOUNDED)
+        is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
-        look = self.look(guess)
+        look = self.look(guess, unbounded)
         for step in range(_LOOKS):
-            look = look if not step else self.look(guess)
+            look = self.look(guess, unbounded) if step else look
             is_good = look.fits & look.ends
-            error = np.abs(look.served - guess)
-            is_better = is_open & is_good & (error < best_error)
-            best, best_error = np.where(is_better, guess, best), np.where(is_better, error, best_error)
+            is_found = is_open & is_good & (np.abs(look.served - guess) <= look.largest)
+            found = np.where(is_found, guess, found)
             rises = look.fits & (~look.ends | (look.served > guess))
             low = np.where(is_open & rises, np.maximum(low, guess), low)
             high = np.where(is_open & ~rises, np.minimum(high, guess), high)
-            is_open &= ~(is_good & (error <= look.largest)) & (high - low > 1)
+            is_open &= ~is_found & (high - low > 1)
             if not is_open.any():
                 break
             part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
@@ -314,9 +318,9 @@ class _Search:
             last, was_good = (guess, look.served), is_good
             is_within = (told > low) & (told < high)
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
-            guess = np.where(is_open, told, np.where(best >= 0, best, low))
-        final = np.where(best >= 0, best, low)
-        look = look if (final == guess).all() else self.look(final)
+            guess = np.where(is_open, told, np.where(found >= 0, found, low))
+        if not ((found == guess) & (found >= 0)).all():
+            look = self.look(np.maximum(found, low), np.where(found >= 0, UNBOUNDED, np.maximum(low, 0)))
         return Turns(look.count, self._held(look.steps))
 
     def _held(self, steps: list[_Step]) -> list[Int64s]:

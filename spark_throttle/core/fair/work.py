@@ -11,6 +11,9 @@ memoryless form of DRFQ):
 - A flow that mixes rows of many kinds is charged at most R times its dominant share, R being the number of resources:
   the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
 
+Which resources count for a row, and in what proportion, is said by those of its scopes that run short
+(`contenders.row_work`). Where a scope limits bytes alone, 256 of them are as much as a message.
+
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
 """
@@ -30,14 +33,14 @@ MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
 """The work of a message where messages are limited."""
 
+BYTE: Final = 1 << 8
+"""The work of a byte where bytes alone are limited: more than a heavy flow's level is rounded by."""
+
 MOST_WORK: Final = 1 << 40
 """The most work that one row counts: 2**24 messages."""
 
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
-
-_BYTES_A_MESSAGE: Final = 1024
-"""The bytes that are as much work as a message in a scope that does not limit both."""
 
 BYTE_BITS: Final = 10
 """The binary places of a byte's work."""
@@ -59,13 +62,13 @@ def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
 
     >>> rates = np.array([[10_000, 20_480_000], [-1, 77], [5, -1]])
     >>> [MESSAGE * 2**BYTE_BITS // work if work else 0 for work in byte_work(rates).tolist()]
-    [2048, 1024, 0]
+    [2048, 256, 0]
     """
     messages, size_bytes = rate_micro_per_ms[:, Dimension.MESSAGES], rate_micro_per_ms[:, Dimension.BYTES]
     most = np.full_like(messages, MESSAGE << BYTE_BITS)
     in_proportion = np.minimum(proportional(most, messages, size_bytes), most)
     has_both = (messages > 0) & (size_bytes > 0)
-    work = np.where(has_both, np.maximum(in_proportion, 1), most // _BYTES_A_MESSAGE)
+    work = np.where(has_both, np.maximum(in_proportion, 1), BYTE << BYTE_BITS)
     return np.where(size_bytes == UNLIMITED, 0, work)
 
 

@@ -48,7 +48,7 @@ class Fluid:
         self,
         came: Mapping[Path, float],
         served: Mapping[Path, float],
-        stopped: set[Path],
+        more: Mapping[Path, float],
     ) -> None:
         """Serve a batch.
 
@@ -58,8 +58,9 @@ class Fluid:
             The work of all rows of each namespace that have come and could go as far as its own limits count.
         served
             The work of all rows of each namespace that really went, up to now.
-        stopped
-            The nodes whose own tokens ended: a limit lets the fluid pass no more than it let rows pass.
+        more
+            The work that the tokens left to nodes with limits of their own would still let pass: a limit lets the fluid
+            pass no more than what went, and that.
         """
         nodes: dict[Path, list[Path]] = defaultdict(list)
         for path in came:
@@ -73,8 +74,8 @@ class Fluid:
                 wants[node] = max(0.0, came[node] - self.ideal[node])
                 return wants[node]
             total = sum(want(child) for child in nodes[node])
-            if node in stopped:
-                total = min(total, max(0.0, owed(node)))
+            if node in more:
+                total = min(total, max(0.0, owed(node) + more[node]))
             wants[node] = total
             return total
 

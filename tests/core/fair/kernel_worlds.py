@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, byte_work
+from spark_throttle.core.fair.work import BYTE_BITS, byte_work
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.testing.oracle.decider import Decider
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_limits, make_policy
 from tests.core.fair.fluid import Path
-from tests.core.fair.worlds import Bucket, World
+from tests.core.fair.worlds import UNLIMITED, Bucket, World
 
 
 def named(path: Path) -> str:
@@ -63,11 +63,12 @@ class DecidedWorld(World):
             namespaces=namespaces | {f"*/{group}-*": Namespace(group=group) for group in groups},
         )
 
-    def work(self, size: int) -> int:
-        rates = [bucket.rate for bucket in self.buckets.values() if isinstance(bucket.rate, tuple)]
-        both = limit(messages_per_second=rates[0][0], bytes_per_second=rates[0][1])
-        of_byte = int(byte_work(make_limits([both]).rate_micro_per_ms)[0])
-        return max(MESSAGE if self.counts_messages else 1, size * of_byte >> BYTE_BITS)
+    def work_of_bytes(self, size: int) -> int:
+        messages, size_bytes = next(iter(self.buckets.values())).rate
+        if size_bytes is None:
+            return UNLIMITED
+        both = limit(messages_per_second=messages, bytes_per_second=size_bytes)
+        return size * int(byte_work(make_limits([both]).rate_micro_per_ms)[0]) >> BYTE_BITS
 
     def batch(self) -> dict[Path, list[int]]:
         """Decide a batch; return the sizes of the rows that go."""
@@ -94,10 +95,8 @@ class DecidedWorld(World):
                     bucket = self.buckets[scope]
                     bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
         scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
-        stopped: set[Path] = {
-            node for node, name in scopes_of.items() if name in self.buckets and not self.buckets[name].is_open
-        }
-        self.fluid.serve(self.came, self.served, stopped)
+        more = {node: self.more(node, name) for node, name in scopes_of.items() if name in self.buckets}
+        self.fluid.serve(self.came, self.served, more)
         self.forget_who_is_done()
         return gone
 

@@ -11,20 +11,14 @@ from spark_throttle.core.quota import CompiledPolicy, OnExcess
 from spark_throttle.testing.oracle.decider import Decider
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.fair.kernel_worlds import DecidedWorld
-from tests.core.fair.worlds import lived
-
-NAMESPACE_BOUND, TENANT_BOUND, WINDOW_BOUND = 6.0, 4.0, 9.0
-"""As in `test_fair_tree`."""
+from tests.core.fair.worlds import judged, lived
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_no_backlogged_namespace_or_tenant_is_behind_the_fluid_by_more_than_a_constant(first: int) -> None:
+def test_no_group_tenant_or_namespace_is_apart_from_the_fluid_by_more_than_a_constant(first: int) -> None:
     for seed in range(first, first + 20):
-        namespaces, tenants = lived(seed, 12, DecidedWorld)
-        assert namespaces.since_birth <= NAMESPACE_BOUND, seed
-        assert tenants.since_birth <= TENANT_BOUND, seed
-        assert max(namespaces.in_a_window, tenants.in_a_window) <= WINDOW_BOUND, seed
+        judged(lived(seed, 12, DecidedWorld), seed)
 
 
 def group_of(rate: float, *, on_excess: OnExcess = OnExcess.DELAY, **tenants: int) -> CompiledPolicy:

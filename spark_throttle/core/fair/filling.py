@@ -1,0 +1,150 @@
+"""How far an amount of work reaches down a tree: the rows that finish up to the level of the fluid, node by node.
+
+The fluid gives the children of a node what the node is given and what their leads owe it (`water`). A child's *budget*
+is what the fluid gives it, less its lead; an inner node sends the row that it holds first, and the rest is its *own*.
+
+Rows that finish up to the level of a node may be more than its own: a large row that went early has delayed small ones
+of others, which all finish at once. As a thousand nodes may have such rows at the same time, each is kept within its
+own: its level is put back, as far as it must be, to one up to which its children's rows fit. What else finishes up to
+the level that the fluid reached competes for the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.fair.tree import Tree
+from spark_throttle.core.fair.water import covered
+from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.quota import Bools, Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filling:
+    """What the nodes of every level send, as lists by level; the lowest is that of the leaves."""
+
+    got: list[Int64s]
+    """What the fluid gives."""
+
+    goes: list[Bools]
+    """Whether an inner node's budget suffices for the row that it holds."""
+
+    own: list[Int64s]
+    """What is left to it for other rows."""
+
+    count: Int64s
+    """The number of rows of each leaf."""
+
+    sent: list[Int64s]
+    """The work of what a node sends, an inner one at most its budget."""
+
+    def put(self, at: list[Int64s], part: Filling) -> None:
+        """Replace what the nodes at `at`, of the lowest levels, send."""
+        self.count[at[0]] = part.count
+        for k, to in enumerate(at):
+            self.sent[k][to] = part.sent[k]
+            if k < len(at) - 1:
+                self.got[k][to] = part.got[k]
+                self.goes[k + 1][at[k + 1]], self.own[k + 1][at[k + 1]] = part.goes[k + 1], part.own[k + 1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vessels:
+    """A tree whose nodes ask for work, as lists by level."""
+
+    tree: Tree
+    leads: list[Int64s]
+    held: list[Int64s]
+    """The work of the row that a node holds; leaves hold none."""
+
+    asked: list[Int64s]
+    """The work of all rows that a node may send."""
+
+    want: list[Int64s]
+    """What the fluid can give it: the work of all rows that it has, and its lead."""
+
+    rows: Rows
+    first: Int64s
+    until: Int64s
+
+    def filled(self, amount: Int64s) -> Filling:
+        """Give every top an amount; 0 or less gives nothing."""
+        got, budget = self._poured(len(self.leads) - 1, amount)
+        filling = self._sent(budget)
+        filling.got.append(got)
+        most = [*filling.own, np.maximum(amount, 0)]
+        for k in range(len(self.leads), 0, -1):
+            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > most[k]
+            if is_over.any():
+                part, at = self._below(k, is_over)
+                filling.put(at, part.lowered(most[k][is_over], filling.got[k - 1][at[-1]]))
+        return filling
+
+    def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
+        """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""
+        level, lead = self.tree.levels[k], self.leads[k]
+        got = covered(self.want[k], level.weight, level.parent, level.bounds, amount + level.totals(lead))
+        budget = np.minimum(np.maximum(got - lead, 0), self.asked[k])
+        is_empty = amount <= 0  # who is given nothing serves nothing, not even what is late
+        return got, np.where(is_empty[level.parent], 0, budget) if is_empty.any() else budget
+
+    def _sent(self, budget: Int64s) -> Filling:
+        """Give every node of the last level its budget."""
+        height = len(self.leads)
+        nothing = np.zeros(0, dtype=np.int64)
+        got, goes, own = [nothing] * (height - 1), [nothing > 0] * height, [nothing] * height
+        for k in range(height - 1, 0, -1):
+            goes[k] = budget >= self.held[k]
+            own[k] = np.where(goes[k], budget - self.held[k], 0)
+            got[k - 1], budget = self._poured(k - 1, own[k])
+        count = self.rows.within(self.first, self.until, budget)
+        sent = [self.rows.work(self.first, self.first + count)]
+        for level, mine, holds, held in zip(self.tree.levels, own[1:], goes[1:], self.held[1:], strict=False):
+            sent.append(np.minimum(level.totals(sent[-1]), mine) + np.where(holds, held, 0))
+        return Filling(got, goes, own, count, sent)
+
+    def _below(self, height: int, is_taken: Bools) -> tuple[Vessels, list[Int64s]]:
+        """Return the part below some nodes at a height, and the positions of its nodes."""
+        tree, at = self.tree.upper(height).below(is_taken)
+        leads, held, asked, want = (
+            [each[to] for each, to in zip(of, at, strict=False)]
+            for of in (self.leads, self.held, self.asked, self.want)
+        )
+        leaf = at[0]
+        return Vessels(tree, leads, held, asked, want, self.rows.take(leaf), self.first[leaf], self.until[leaf]), at
+
+    def lowered(self, most: Int64s, got: Int64s) -> Filling:
+        """Return what is sent up to the highest level up to which it is at most `most`; `got` leads to more."""
+        level, lead, asked = self.tree.levels[-1], self.leads[-1], self.asked[-1]
+        starts, brim = level.bounds[:-1], (asked + lead) // level.weight
+        low = np.minimum.reduceat(lead // level.weight, starts)
+        high = np.maximum.reduceat(-(-got // level.weight), starts)
+
+        def up_to(line: Int64s) -> tuple[Filling, Int64s, Int64s]:
+            of_child = line[level.parent]
+            over = np.maximum(level.weight * of_child - lead, 0)  # may wrap only above the brim
+            filling = self._sent(np.where(brim < of_child, asked, over))
+            number = self.tree.sums(filling.count, len(self.leads) - 1)
+            if len(self.leads) > 1:
+                number = number + filling.goes[-1]
+            return filling, level.totals(filling.sent[-1]), number
+
+        (_, least, fewest), (_, largest, most_rows) = up_to(low), up_to(high)
+        for step in range(128):
+            # One row of each child can compete for the rest, so the search ends where no level between has two.
+            is_open = (high - low > 1) & (np.maximum.reduceat(most_rows - fewest, starts) > 1)
+            if not is_open.any():
+                break
+            part = proportional(high - low, most - least, largest - least, most_bits=60)
+            middle = low + (part if step % 3 < 2 else (high - low) // 2)
+            middle = np.where(is_open, np.minimum(np.maximum(middle, low + 1), high - 1), low)
+            _, total, number = up_to(middle)
+            fits = total <= most
+            of_child = fits[level.parent]
+            low, least = np.where(fits, middle, low), np.where(fits, total, least)
+            high, largest = np.where(fits, high, middle), np.where(fits, largest, total)
+            fewest, most_rows = np.where(of_child, number, fewest), np.where(of_child, most_rows, number)
+        return up_to(low)[0]
