@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
@@ -38,6 +37,7 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.record import unpack
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.explanation import Explanation, LevelExplanation, pair_of
 from spark_throttle.status.last_batch import last_batch_of, namespace_of_tenant, observed_levels
@@ -111,11 +111,13 @@ def explain_job(
             hint = " with a planned batch: the job has begun and planned none yet; try again later"
         raise NotFoundError("control directory", control_path, hint)
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
-    epoch = unpack_epoch(directory.read(f"epochs/{epochs[-1]}") or b"", f"the epoch file {epochs[-1]}")
+    epoch = unpack(Epoch, directory.read(f"epochs/{epochs[-1]}") or b"", f"the epoch file {epochs[-1]}")
     content = directory.read(f"policies/{epoch.revision}")
-    policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
+    policy = unpack(CompiledPolicy, content or b"", f"the policy revision {epoch.revision}")
     explained = _explained(policy, namespace, direction)
-    reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
+    newest = newest_batch(directory)  # without a quota on processing time, what earlier batches used does not count
+    first = newest if epoch.time is None else min(epoch.settled_batch, newest)
+    reports = read_reports(directory, after_batch=first - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
     if not reports:

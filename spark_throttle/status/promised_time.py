@@ -19,11 +19,11 @@ from spark_throttle.control.epochs import newest_epoch
 from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.errors import NotFoundError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 
 _PERCENT_OF_A_CORE: Final = 100
 LEVELS: Final = ("job", "tenant", "resource_group", "namespace")
@@ -95,7 +95,7 @@ def promised_time(control_path: str) -> PromisedTime:
     if epoch is None:
         raise NotFoundError("job that has planned a batch in", control_path, "; give <checkpoint>/throttle of a query")
     content = directory.read(f"policies/{epoch.revision}") or b""
-    policy = unpack_policy(content, f"the policy revision {epoch.revision}")
+    policy = unpack(CompiledPolicy, content, f"the policy revision {epoch.revision}")
     if sign is None or sign.cores is None:
         raise NotFoundError(
             "number of cores of the job", control_path, "; restart it with this release, or give --cores"

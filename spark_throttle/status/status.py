@@ -14,10 +14,10 @@ from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
+from spark_throttle.record import unpack
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
@@ -159,7 +159,7 @@ def _read_batch(directory: Directory) -> Status:
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
     if content is None:
         return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
-    policy = unpack_policy(content, "the policy revision of the last batch")
+    policy = unpack(CompiledPolicy, content, "the policy revision of the last batch")
     rows = usage_rows(reports, policy, batch).to_pylist()
     quotas = _quotas(policy, reported_names(reports))
     manifest = read_manifest(directory)

@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import EpochMissingError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.status.time_status import TimeStatus
 
 
@@ -149,7 +149,7 @@ def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
     content = directory.read(path)
     if content is None:
         raise EpochMissingError(report.epoch, directory.shown(path))
-    return unpack_policy(content, f"the policy revision {directory.shown(path)}")
+    return unpack(CompiledPolicy, content, f"the policy revision {directory.shown(path)}")
 
 
 def _measures(report: UsageReport) -> Int64s:

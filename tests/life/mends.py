@@ -18,8 +18,6 @@ class Mend:
     """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
 
 
-_FORGETS: Final = "        self._settling.put_away(before_batch=epoch.settled_batch)\n"
-
 MENDS: Final = (
     Mend(
         "floors of the quota as it stands",
@@ -196,9 +194,9 @@ MENDS: Final = (
         "a run that was taken over deletes what the other has reported",
         (
             (
-                "control/plane.py",
-                "        name = self._make(epoch.number + 1,",
-                _FORGETS + "        name = self._make(epoch.number + 1,",
+                "control/reports.py",
+                "                    self._check_fence()\n                    forget_reports(",
+                "                    forget_reports(",
             ),
         ),
     ),
@@ -208,11 +206,8 @@ MENDS: Final = (
         (
             (
                 "control/reports.py",
-                (
-                    "            bring_back(self._directory, "
-                    "from_batch=epoch.settled_batch if settles else newest_batch(self._directory))\n"
-                ),
-                "",
+                "begins_at = epoch.settled_batch if settles else newest",
+                "begins_at = newest",
             ),
         ),
     ),

@@ -22,8 +22,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
+from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import from_staged
