@@ -162,7 +162,7 @@ class Epochs:
         if policy.revision not in self._compiled:
             self._directory.write(f"policies/{policy.revision}", pack(policy))
             self._compiled[policy.revision] = policy
-        block = pack(epoch)
+        block = pack(epoch, is_compressed=True)
         digest = hashlib.sha256(block).hexdigest()[:16]
         name = EpochName(epoch.number, f"{epoch.number:012d}-{digest}-{policy.revision}")
         self._directory.write(f"epochs/{name.file}", block)

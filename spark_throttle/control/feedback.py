@@ -36,9 +36,9 @@ def write_reports(directory: Directory, batch: int, reports: Sequence[bytes]) ->
         directory.delete(_file(batch, 0))
 
 
-def report_files(directory: Directory) -> list[str]:
-    """Return the names of the files of reports, in the order of their batches."""
-    return batch_files(directory, _FOLDER)
+def report_files(directory: Directory, *, from_batch: int = 0) -> list[str]:
+    """Return the names of the files of the reports of `from_batch` and later batches, in the order of the batches."""
+    return batch_files(directory, _FOLDER, from_batch=from_batch)
 
 
 class KeptReport:
@@ -79,7 +79,7 @@ def kept_reports(
         The files of reports, if they were listed already.
     """
     found: dict[int, list[KeptReport]] = defaultdict(list)
-    for name in report_files(directory) if files is None else files:
+    for name in report_files(directory, from_batch=after_batch + 1) if files is None else files:
         if batch_of(name) > after_batch and (report := KeptReport.read(directory, name)) is not None:
             found[batch_of(name)].append(report)
     return dict(found)
@@ -124,7 +124,7 @@ def newest_batch(directory: Directory, files: Sequence[str] | None = None) -> in
 def forget_reports(directory: Directory, *, from_batch: int) -> None:
     """Delete the reports of `from_batch` and later batches, and the charges of these batches."""
     forget_charges(directory, from_batch=from_batch)
-    for name in batch_files(directory, _FOLDER, from_batch=from_batch):
+    for name in report_files(directory, from_batch=from_batch):
         directory.delete(f"{_FOLDER}/{name}")
 
 
@@ -161,7 +161,7 @@ def forget_old_reports(directory: Directory, *, but_newest: int) -> None:
 
 def _kept_of(directory: Directory, batch: int) -> list[KeptReport]:
     """Return the reports of one batch."""
-    files = [name for name in batch_files(directory, _FOLDER, from_batch=batch) if batch_of(name) == batch]
+    files = [name for name in report_files(directory, from_batch=batch) if batch_of(name) == batch]
     return kept_reports(directory, after_batch=batch - 1, files=files).get(batch, [])
 
 

@@ -73,8 +73,8 @@ class Reports:
             bring_back_charges(self._directory, from_batch=begins_at)
             self.newest_batch = max(-1, min(begins_at, newest - 1) - 1)
             self.has_begun = True
-        files = report_files(self._directory)
-        newest = newest_batch(self._directory, files)
+        files = report_files(self._directory, from_batch=max(0, self.newest_batch))
+        newest = newest_batch(self._directory, files or None)
         if newest != self.newest_batch:
             charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
             for batch, reports in kept_reports(self._directory, after_batch=self.newest_batch, files=files).items():

@@ -211,11 +211,11 @@ def test_head_of_a_report_is_read_without_the_rest(directory: Directory, groups:
     """Of many groups the head is longer than what is read first."""
     count = 200_000
     numbers = np.arange(count) * 2**20 % 1_000_003
+    pairs, scopes = numbers.repeat(2).reshape(-1, 2), np.arange(2 * groups).reshape(-1, 2)
     many = replace(
-        usage_of_two(), names=pa.array([f"t/{n}" for n in range(count)]),
-        shared_micro=np.arange(2 * groups).reshape(-1, 2),
-        **dict.fromkeys(("tenant", "group", "weight", "observed_messages", "delayed_ms"), numbers),
-        **{each: numbers.repeat(2).reshape(-1, 2) for each in ("offered", "admitted", "rejected", "waiting", "demand")},
+        usage_of_two(), names=pa.array([f"t/{n}" for n in range(count)]), tenant=numbers, group=numbers, weight=numbers,
+        offered=pairs, admitted=pairs, rejected=pairs, waiting=pairs, demand=pairs, observed_messages=numbers,
+        delayed_ms=numbers, shared_micro=scopes,
     )  # fmt: skip
     write_reports(directory, 7, [pack_usage(many)])
     read = []
