@@ -22,8 +22,9 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import EpochMissingError
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import pack, unpack
+from spark_throttle.record import pack
 
 BATCHES_RETAINED = 100
 """The number of batches by which a checkpoint can be put back: Spark's own default."""
@@ -70,15 +71,32 @@ def logged_epoch(checkpoint: Directory, batch: int) -> EpochName | None:
 
 def read_epoch(directory: Directory, file: str) -> Epoch | None:
     """Return the epoch in a file of the control directory; `None` if the file is gone."""
-    name = f"epochs/{file}"
-    content = directory.read(name)
-    return None if content is None else unpack(Epoch, content, f"the epoch file {directory.shown(name)}")
+    return read_block(directory, f"epochs/{file}", Epoch, "the epoch file")
 
 
 def newest_epoch(directory: Directory) -> Epoch | None:
     """Return the newest epoch of a control directory; `None` before the first."""
     files = directory.names("epochs")
     return read_epoch(directory, files[-1]) if files else None
+
+
+def read_policy(directory: Directory, revision: str) -> CompiledPolicy | None:
+    """Return the policy of a revision that an epoch names; `None` if its file is gone."""
+    return read_block(directory, f"policies/{revision}", CompiledPolicy, "the policy revision")
+
+
+def policy_of_epoch(directory: Directory, number: int, revision: str) -> CompiledPolicy:
+    """Return the policy of the revision that the epoch of a number names.
+
+    Raises
+    ------
+    EpochMissingError
+        If its file is gone.
+    """
+    policy = read_policy(directory, revision)
+    if policy is None:
+        raise EpochMissingError(number, directory.shown(f"policies/{revision}"))
+    return policy
 
 
 class Epochs:
@@ -144,11 +162,7 @@ class Epochs:
         """Return the policy of the revision that an epoch names, whichever is in force now."""
         revision = epoch.revision
         if revision not in self._compiled:
-            path = self._directory.shown(f"policies/{revision}")
-            content = self._directory.read(f"policies/{revision}")
-            if content is None:
-                raise EpochMissingError(epoch.number, path)
-            self._compiled[revision] = unpack(CompiledPolicy, content, f"the policy revision {path}")
+            self._compiled[revision] = policy_of_epoch(self._directory, epoch.number, revision)
         return self._compiled[revision]
 
     def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:

@@ -25,7 +25,7 @@ from spark_throttle.admin.watch.time_totals import TimeTotals
 from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.epochs import read_epoch
+from spark_throttle.control.epochs import read_epoch, read_policy
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
@@ -34,7 +34,6 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import unpack
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import TimeStatus, time_status_of
 
@@ -334,14 +333,10 @@ class _Job:
 
     def _policy(self, revision: str) -> CompiledPolicy | None:
         if revision not in self._policies:
-            content = self._directory.read(f"policies/{revision}")
-            if content is None:
+            policy = read_policy(self._directory, revision)
+            if policy is None:
                 return None
-            what = f"the policy revision {self._directory.shown(f'policies/{revision}')}"
-            self._policies = {
-                **dict(list(self._policies.items())[-3:]),
-                revision: unpack(CompiledPolicy, content, what),
-            }
+            self._policies = {**dict(list(self._policies.items())[-3:]), revision: policy}
         return self._policies[revision]
 
     def _window(self) -> Window | None:

@@ -112,7 +112,7 @@ class DigestDecider:
         folder.delete(outcome.deletable_files)
         after, answer = self._answer(loaded, arrived, files, outcome, folder)
         state.update((FORMAT, outcome.state, pack(after, is_compressed=True)))
-        yield _row(FrameKind.ANSWER, answer.pack())
+        yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             if kind == FrameKind.REJECTED or self.keeps_order:
                 for table in tables:
