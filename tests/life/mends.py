@@ -123,18 +123,6 @@ MENDS: Final = (
         (("core/limits/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
     ),
     Mend(
-        "batch without reports",
-        "a batch that moved nothing leaves a file without reports, and the next epoch dies of it",
-        (
-            (
-                "control/feedback.py",
-                "    if reports:\n        directory.write",
-                "    if True:\n        directory.write",
-            ),
-            ("control/feedback.py", "sorted(found.items()) if reports}", "sorted(found.items())}"),
-        ),
-    ),
-    Mend(
         "identity of a batch",
         "a sink takes a batch for another one of the same number",
         (
