@@ -35,10 +35,11 @@ from demos.recount import check_conservation
 from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.load.options import LoadOptions
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.record import unpack
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies
@@ -143,7 +144,7 @@ def batches_until(revision: int, service: PolicyService, store: str, control: st
     directory = Directory(control)
     planned = 0
     for name in directory.names("epochs"):
-        epoch = unpack_epoch(directory.read(f"epochs/{name}") or b"", name)
+        epoch = unpack(Epoch, directory.read(f"epochs/{name}") or b"", name)
         planned_ms = epoch.reading.wall_ms
         if planned_ms <= committed_ms:
             continue

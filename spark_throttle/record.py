@@ -163,6 +163,14 @@ def unpack(kind: type[Record], block: bytes | memoryview, what: str, *, remedy: 
         raise DamagedError(what, _problem(error), remedy) from error
 
 
+def first_block_bytes(begin: bytes | memoryview) -> int:
+    """Return the size of the block, not a compressed one, with which something begins; `unpack` refuses a wrong one.
+
+    So a record may be stored with another one before it, its head, which is read and checked alone.
+    """
+    return len(begin) if len(begin) < _BODY_AT else _BODY_AT + int(_HEADER.unpack_from(begin)[3])
+
+
 def to_json(record: object) -> bytes:
     """Return a record as a note: JSON with one field a line.
 
@@ -193,14 +201,6 @@ def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = R
         If the note has another format than this release writes.
     DamagedError
         If it is no JSON, or holds something else.
-
-    Examples
-    --------
-    >>> of_json(Within, '{"format": 1, "least": 1, "most": "4096"}', "the note")
-    Traceback (most recent call last):
-    ...
-    spark_throttle.errors.DamagedError: the note is damaged: Within.most is '4096', no whole number from
-    -9223372036854775808 to 9223372036854775807; restore it from a backup of the checkpoint
     """
     try:
         tree = json.loads(note if isinstance(note, str) else note.decode("utf-8", "surrogatepass"))

@@ -10,8 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from spark_throttle.core.codec import Epoch, unpack_epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.record import unpack
 from tests.ledger import read_batch_times_ms
 
 
@@ -29,7 +30,7 @@ def read_epoch_file(checkpoint: Path, batch: int) -> str:
 
 def read_epoch(checkpoint: Path, file: str) -> Epoch:
     path = checkpoint / "throttle" / "epochs" / file
-    return unpack_epoch(path.read_bytes(), str(path))
+    return unpack(Epoch, path.read_bytes(), str(path))
 
 
 def read_paying_times_ms(checkpoint: Path) -> dict[int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from spark_throttle.files.storage import Directory
 
 
@@ -18,5 +20,6 @@ def batch_of(name: str) -> int:
 
 def batch_files(directory: Directory, folder: str, *, from_batch: int = 0) -> list[str]:
     """Return the names of the files of `from_batch` and later batches, in order; others there are none of ours."""
-    names = (name for name in directory.names(folder) if name.partition(".")[0].isdecimal())
-    return [name for name in names if batch_of(name) >= from_batch]
+    names = directory.names(folder)
+    begin = bisect_left(names, f"{from_batch:012d}")  # a plan looks at a folder of hundreds for its newest
+    return [name for name in names[begin:] if name.partition(".")[0].isdecimal()]

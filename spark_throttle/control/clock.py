@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.paying import ClockReading
 
 MOST_DRIFT_MS: Final = 100

@@ -16,19 +16,25 @@ from typing import Any
 
 from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.checkpoint.told import forget_told
-from spark_throttle.control.feedback import forget_put_away
+from spark_throttle.control.charges import forget_charges_put_away
+from spark_throttle.control.feedback import forget_old_reports
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.codec import Epoch, pack_epoch, unpack_epoch
-from spark_throttle.core.policy_codec import pack_policy, unpack_policy
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import EpochMissingError
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 
 BATCHES_RETAINED = 100
 """The number of batches by which a checkpoint can be put back: Spark's own default."""
 
 _SLACK_BATCHES = 100
 """As many batches more are kept, because Spark may prune its log later than we prune ours."""
+
+
+_BATCHES_BEFORE = 3
+"""Reports that are kept beside: the epoch before the first batch to which a checkpoint can be put back needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +71,32 @@ def logged_epoch(checkpoint: Directory, batch: int) -> EpochName | None:
 
 def read_epoch(directory: Directory, file: str) -> Epoch | None:
     """Return the epoch in a file of the control directory; `None` if the file is gone."""
-    name = f"epochs/{file}"
-    content = directory.read(name)
-    return None if content is None else unpack_epoch(content, f"the epoch file {directory.shown(name)}")
+    return read_block(directory, f"epochs/{file}", Epoch, "the epoch file")
 
 
 def newest_epoch(directory: Directory) -> Epoch | None:
     """Return the newest epoch of a control directory; `None` before the first."""
     files = directory.names("epochs")
     return read_epoch(directory, files[-1]) if files else None
+
+
+def read_policy(directory: Directory, revision: str) -> CompiledPolicy | None:
+    """Return the policy of a revision that an epoch names; `None` if its file is gone."""
+    return read_block(directory, f"policies/{revision}", CompiledPolicy, "the policy revision")
+
+
+def policy_of_epoch(directory: Directory, number: int, revision: str) -> CompiledPolicy:
+    """Return the policy of the revision that the epoch of a number names.
+
+    Raises
+    ------
+    EpochMissingError
+        If its file is gone.
+    """
+    policy = read_policy(directory, revision)
+    if policy is None:
+        raise EpochMissingError(number, directory.shown(f"policies/{revision}"))
+    return policy
 
 
 class Epochs:
@@ -139,11 +162,7 @@ class Epochs:
         """Return the policy of the revision that an epoch names, whichever is in force now."""
         revision = epoch.revision
         if revision not in self._compiled:
-            path = self._directory.shown(f"policies/{revision}")
-            content = self._directory.read(f"policies/{revision}")
-            if content is None:
-                raise EpochMissingError(epoch.number, path)
-            self._compiled[revision] = unpack_policy(content, f"the policy revision {path}")
+            self._compiled[revision] = policy_of_epoch(self._directory, epoch.number, revision)
         return self._compiled[revision]
 
     def policy_for(self, start: EpochName, end: EpochName) -> CompiledPolicy | None:
@@ -155,9 +174,9 @@ class Epochs:
     def write(self, epoch: Epoch, policy: CompiledPolicy) -> EpochName:
         """Write an epoch, its policy first, and return the epoch's name."""
         if policy.revision not in self._compiled:
-            self._directory.write(f"policies/{policy.revision}", pack_policy(policy))
+            self._directory.write(f"policies/{policy.revision}", pack(policy))
             self._compiled[policy.revision] = policy
-        block = pack_epoch(epoch)
+        block = pack(epoch, is_compressed=True)
         digest = hashlib.sha256(block).hexdigest()[:16]
         name = EpochName(epoch.number, f"{epoch.number:012d}-{digest}-{policy.revision}")
         self._directory.write(f"epochs/{name.file}", block)
@@ -172,7 +191,8 @@ class Epochs:
         """
         self.check_fence()
         retained = self.batches_kept
-        forget_put_away(self._directory, but_newest=retained)
+        forget_old_reports(self._directory, but_newest=retained + _BATCHES_BEFORE)
+        forget_charges_put_away(self._directory, but_newest=retained)
         forget_told(self._directory, but_newest=retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):

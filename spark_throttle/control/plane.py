@@ -28,15 +28,14 @@ from spark_throttle.control.reports import Reports
 from spark_throttle.control.run_fence import RunFence, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.shared_scopes import is_shared, is_time_shared
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch, EpochTime
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_no_time, under_share
 from spark_throttle.core.shares.destinations import DestinationRates, rates_after
-from spark_throttle.core.time_codec import EpochTime
 from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
@@ -165,8 +164,6 @@ class ControlPlane:
                 put_away_charges(self._directory, before_batch=epoch.settled_batch)
         elif has_come:
             self.epochs.check_fence()
-        if has_come:  # the fence was checked; readers of the newest reports compare them with those before
-            self._reports.put_away(before_batch=self._reports.newest_batch - 1)
         return name
 
     def _take_in(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int) -> bool:
@@ -176,15 +173,15 @@ class ControlPlane:
         for reports in came:
             self._rejections.look(reports)
             if self._shared is not None:
-                self._shared.add(reports, now_ms=now_ms)
-                self._keep_until_repaid(epoch, reports[-1], policy, now_ms)
+                self._shared.add([report.whole() for report in reports], now_ms=now_ms)
+                self._keep_until_repaid(epoch, reports[-1].head, policy, now_ms)
             if not is_of_earlier_run:
                 self._batches_seen += 1
-                self._warn_if_late(reports[-1], policy)
-            self._due_ms = reports[-1].due_ms
+                self._warn_if_late(reports[-1].head, policy)
+            self._due_ms = reports[-1].head.due_ms
         return bool(came)
 
-    def _keep_until_repaid(self, epoch: Epoch, last: UsageReport, policy: CompiledPolicy, now_ms: int) -> None:
+    def _keep_until_repaid(self, epoch: Epoch, last: ReportHead, policy: CompiledPolicy, now_ms: int) -> None:
         """Keep the shares of the scopes that a batch left in debt (`SharedQuotas.keep_until_repaid`)."""
         share = epoch.share_micro_per_ms
         if self._shared is not None and share is not None and last.revision == policy.revision:
@@ -322,7 +319,7 @@ class ControlPlane:
         were_sent = any(not each.unsent_messages for each in told[0].values())
         return epoch.paid_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
 
-    def _warn_if_late(self, report: UsageReport, policy: CompiledPolicy) -> None:
+    def _warn_if_late(self, report: ReportHead, policy: CompiledPolicy) -> None:
         """Warn, once per revision, that rows waited longer for a batch than a bucket takes to fill.
 
         Such a quota cannot be reached. The first batches of a run do not count: they start workers, or follow a time in

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from spark_throttle.control.feedback import KeptReport
 from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Dimension
@@ -25,18 +26,15 @@ class RejectionNotice:
     def __init__(self) -> None:
         self._is_given = False
 
-    def look(self, reports: Sequence[UsageReport]) -> None:
+    def look(self, kept: Sequence[KeptReport]) -> None:
         """Look at the reports on a batch, and log a warning if they are the first to reject more than a tenth."""
         if self._is_given:
             return
-        rejected, admitted = (
-            sum(int(getattr(report, count)[:, Dimension.MESSAGES].sum()) for report in reports)
-            for count in ("rejected", "admitted")
-        )
-        rejected += sum(report.invalid_messages for report in reports)
+        rejected = sum(report.head.rejected_messages for report in kept)
+        admitted = sum(report.head.admitted_messages for report in kept)
         if rejected == 0 or rejected * _ONE_IN <= rejected + admitted:
             return
-        self._is_given = True
+        self._is_given, reports = True, [report.whole() for report in kept]
         logger.warning(
             "a batch rejected %d of the %d messages that it decided%s%s; they are in the dead letters, and later "
             "batches are not told here: docs/dead-letters.md",

@@ -1,7 +1,8 @@
 """The decider's reports since the last epoch, as the control plane reads them, and the last report of all.
 
-The reports of a batch are read once. What they say of processing time and of destinations counts until an epoch has
-settled it. The last report says what waits and wants, when a waiting row is due, and what the shared buckets hold.
+The head of a report is read once, and the whole report where its namespaces count: for quotas on processing time, and
+for those that jobs share. What reports say of processing time and of destinations counts until an epoch has settled it.
+The last one says whether rows wait, when one is due, and what the shared buckets hold.
 
 A checkpoint that was put back goes on from an earlier epoch. The reports of undone batches are deleted, and what is
 settled next is what the batches after that epoch and up to the newest that is left used.
@@ -15,27 +16,17 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.checkpoint.told import read_told
-from spark_throttle.control.batch_files import batch_of
-from spark_throttle.control.charges import read_charges
-from spark_throttle.control.feedback import (
-    PackedReports,
-    bring_back,
-    forget_reports,
-    newest_batch,
-    put_away,
-    read_blocks,
-    report_files,
-    unpacked,
-)
+from spark_throttle.control.charges import bring_back_charges, read_charges
+from spark_throttle.control.feedback import KeptReport, forget_reports, kept_reports, newest_batch, report_files
 from spark_throttle.control.shared_scopes import is_time_shared
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import ReportHead, UsageReport
 from spark_throttle.files.storage import Directory
 
 
@@ -45,58 +36,58 @@ class Reports:
     Parameters
     ----------
     check_fence
-        Called before a report is moved or deleted; raises if the directory belongs to another run.
+        Called before a file is moved or deleted; raises if the directory belongs to another run.
     """
 
     def __init__(self, directory: Directory, check_fence: Callable[[], None]) -> None:
         self._directory = directory
         self._check_fence = check_fence
-        self._unsettled: dict[int, list[UsageReport]] = {}
+        self._unsettled: dict[int, list[KeptReport]] = {}
         """The reports of unsettled batches, in the order of the batches; without quotas on time, the last batch's."""
 
         self._charges: dict[int, TimeCharges] = {}
         """The processing time of unsettled batches that reported any."""
 
         self._told: dict[int, dict[str, Told]] = {}
-        self._blocks: dict[str, PackedReports] = {}
-        """The packed reports in the files that this run has read and not put away, by the files' names."""
-
-        self._has_put_away = False
         self.has_begun = False
         """Whether `take_in` was called."""
 
-        self.last: UsageReport | None = None
-        """The last report; `None` before the first."""
+        self._last: KeptReport | None = None
 
         self.newest_batch = -1
         """The newest batch whose reports were read; -1 before the first."""
 
-    def take_in(self, epoch: Epoch) -> list[list[UsageReport]]:
-        """Read the reports that came since the last call, or at a start all that are kept; return them by batch."""
+    @property
+    def last(self) -> ReportHead | None:
+        """The head of the last report; `None` before the first."""
+        return None if self._last is None else self._last.head
+
+    def take_in(self, epoch: Epoch) -> list[list[KeptReport]]:
+        """Read the reports that came since the last call, or at a start those that may count; return them by batch."""
         came = []
         if not self.has_begun:
             self._check_fence()
             settles = epoch.time is not None or epoch.destinations is not None
-            bring_back(self._directory, from_batch=epoch.settled_batch if settles else newest_batch(self._directory))
+            newest = newest_batch(self._directory)
+            begins_at = epoch.settled_batch if settles else newest
+            bring_back_charges(self._directory, from_batch=begins_at)
+            self.newest_batch = max(-1, min(begins_at, newest - 1) - 1)
             self.has_begun = True
-        files = report_files(self._directory)
-        newest = newest_batch(self._directory, files)
+        files = report_files(self._directory, from_batch=max(0, self.newest_batch))
+        newest = newest_batch(self._directory, files or None)
         if newest != self.newest_batch:
             charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
-            blocks = read_blocks(self._directory, [name for name in files if batch_of(name) > self.newest_batch])
-            self._blocks |= blocks
-            for batch, reports in unpacked(self._directory, blocks).items():
-                if any(report.epoch > epoch.number for report in reports):
+            for batch, reports in kept_reports(self._directory, after_batch=self.newest_batch, files=files).items():
+                if any(report.head.epoch > epoch.number for report in reports):
                     # The checkpoint was put back to before this batch, which will run and report again; unless this
                     # run was taken over, and the report is the other run's.
                     self._check_fence()
                     forget_reports(self._directory, from_batch=batch)
-                    self._blocks = {name: found for name, found in self._blocks.items() if batch_of(name) < batch}
                     newest = newest_batch(self._directory)
                     break
                 if epoch.time is None:
                     self._unsettled.clear()
-                self._unsettled[batch], self.last = reports, reports[-1]
+                self._unsettled[batch], self._last = reports, reports[-1]
                 if batch in charges:
                     self._charges[batch] = charges[batch]
                 if epoch.destinations is not None:
@@ -108,27 +99,15 @@ class Reports:
                 del settled[batch]
         return came
 
-    def put_away(self, *, before_batch: int) -> None:
-        """Put away the reports of batches before `before_batch`; called once the directory was found to be this run's.
-
-        What was read is not read again: a batch reports the same whenever it runs, and no other run is there.
-        """
-        names = put_away(
-            self._directory, before_batch=before_batch, found=self._blocks, may_be_away=not self._has_put_away
-        )
-        self._has_put_away |= bool(names)
-        for name in names:
-            del self._blocks[name]
-
     @property
     def has_moved(self) -> bool:
         """Whether a batch that is not yet settled brought or moved rows."""
-        return any(_has_moved(reports) for reports in self._unsettled.values())
+        return any(report.head.has_moved for reports in self._unsettled.values() for report in reports)
 
     @property
     def is_waiting(self) -> bool:
         """Whether any row waits."""
-        return self.last is not None and self.last.waiting.max(initial=0) > 0
+        return self.last is not None and self.last.is_waiting
 
     def newest_settled(self, epoch: Epoch) -> int:
         """Return the last batch that the epoch after `epoch` settles."""
@@ -140,7 +119,7 @@ class Reports:
 
     def last_under(self, policy: CompiledPolicy) -> UsageReport | None:
         """Return the last report, with indices into `policy`."""
-        return None if self.last is None else _rematched(self.last, policy)
+        return None if self._last is None else _rematched(self._last.whole(), policy)
 
     def settled_time(
         self, epoch: Epoch, policy: CompiledPolicy, *, now_ms: int, leased_until_ms: int | None = None
@@ -160,21 +139,13 @@ class Reports:
         lease = None if leased_until_ms is None else TimeLease(is_time_shared(policy), leased_until_ms)
         policy = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms)
         ledger, passed_ms = epoch.time.ledger.begun(), epoch.time.ledger.used.interval_ms
-        for batch, reports in self._unsettled.items():
+        for batch, kept in self._unsettled.items():
+            reports = [report.whole() for report in kept]
             charges = self._charges.get(batch, TimeCharges.sum_of([]))
             at_ms = min(reports[0].as_of_ms, now_ms)
             ledger = ledger.settled(charges, reports, policy, at_ms=at_ms, passed_ms=passed_ms)
             passed_ms = 0
         return ledger.refilled(policy, now_ms=now_ms, lease=lease)
-
-
-def _has_moved(reports: list[UsageReport]) -> bool:
-    """Return whether a batch brought or moved rows."""
-    return any(
-        report.invalid_messages > 0
-        or any(each.max(initial=0) > 0 for each in (report.offered, report.admitted, report.rejected))
-        for report in reports
-    )
 
 
 def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:

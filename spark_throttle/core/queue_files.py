@@ -10,10 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from spark_throttle.core.arithmetic.packing import BlockFields, Field
-
 DELETED_FILES: Final = 20
 """Most files that a batch deletes: on an object store each is a request, for which the batch waits. As a batch writes
 at most one file, no more are left in the long run."""
@@ -33,7 +29,7 @@ class QueueFiles:
     """The names of the files of which no row waits any more, and the epoch in which the last one left."""
 
     deletable: tuple[str, ...] = ()
-    """The names of files that no checkpoint can need, and that this batch deletes; the state does not keep them."""
+    """The names of files that no checkpoint can need, and that the batch deletes."""
 
     def after(self, waiting: tuple[str, ...], written: int, epoch: int, kept_epochs: int) -> QueueFiles:
         """Return the files after a batch.
@@ -61,26 +57,6 @@ class QueueFiles:
         deletable = [name for name, since in left if since <= epoch - kept_epochs][:DELETED_FILES]
         kept = tuple(each for each in left if each[0] not in deletable)
         return QueueFiles(written, waiting, kept, tuple(deletable))
-
-    def to_fields(self) -> dict[str, Field]:
-        """Return the fields of a stored state that `of` reads."""
-        return {
-            "files_written": self.written,
-            "files_waiting": [name.encode() for name in self.waiting],
-            "files_left": [name.encode() for name, _ in self.left],
-            "files_left_epoch": np.array([epoch for _, epoch in self.left], dtype=np.int64),
-        }
-
-    @classmethod
-    def of(cls, fields: BlockFields) -> QueueFiles:
-        """Return the files of a stored state; none of a state of a version before there were files."""
-        if not fields.has("files_written"):
-            return cls()
-        waiting, left = (
-            tuple(name.decode() for name in fields.blobs(field)) for field in ("files_waiting", "files_left")
-        )
-        epochs = fields.integers("files_left_epoch").tolist()
-        return cls(fields.integer("files_written"), waiting, tuple(zip(left, epochs, strict=True)))
 
 
 NO_FILES: Final = QueueFiles()

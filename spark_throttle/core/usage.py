@@ -1,4 +1,8 @@
-"""The decider's report to the control plane after a batch: the demand and usage of every active flow."""
+"""The decider's report to the control plane after a batch: the demand and usage of every active flow.
+
+A stored report is two blocks: its head, which tells all that most epochs are made from, and the whole report. The
+control plane reads the head alone, which is as long with a million namespaces as with one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,30 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.record import first_block_bytes, pack, unpack
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportHead:
+    """What can be told of a report without its namespaces; fields that it has too are described there."""
+
+    epoch: int
+    revision: str
+    now_ms: int
+    as_of_ms: int
+    shared_micro: Int64s
+    due_ms: int
+    due_with_quotas_ms: int
+
+    admitted_messages: int
+    rejected_messages: int
+    """The messages that were rejected, `UsageReport.invalid_messages` included."""
+
+    has_moved: bool
+    """Whether the batch brought or moved a row."""
+
+    is_waiting: bool
+    """Whether a row waits after the batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +117,19 @@ class UsageReport:
         """The paying time of the batch."""
         return self.now_ms if self.paid_ms is None else self.paid_ms
 
+    @property
+    def head(self) -> ReportHead:
+        """Return the head of the report."""
+        offered, admitted, rejected, waiting = (
+            int(each[:, Dimension.MESSAGES].sum())
+            for each in (self.offered, self.admitted, self.rejected, self.waiting)
+        )
+        rejected += self.invalid_messages
+        return ReportHead(
+            self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
+            self.due_with_quotas_ms, admitted, rejected, offered + admitted + rejected > 0, waiting > 0,
+        )  # fmt: skip
+
     def shared_scopes(self, tenants: int) -> Int64s:
         """Return the shared scopes of the flows, shape (n, 3), as in `matching.Matches.shared_scope`.
 
@@ -103,6 +144,22 @@ class UsageReport:
                 np.copyto(to, np.where(position >= 0, first + position, -1))
         np.subtract(self.weight > 0, 1, out=out[2], dtype=np.int64)  # an exempt namespace is charged nowhere
         return out.T
+
+
+def pack_usage(report: UsageReport) -> bytes:
+    """Return a report as it is stored."""
+    return pack(report.head) + pack(report, is_compressed=True)
+
+
+def unpack_usage(stored: bytes | memoryview, what: str) -> UsageReport:
+    """Return the report that `pack_usage` packed; the errors are those of `record.unpack`."""
+    unpack_head(stored, what)
+    return unpack(UsageReport, memoryview(stored)[first_block_bytes(stored) :], what)
+
+
+def unpack_head(stored: bytes | memoryview, what: str) -> ReportHead:
+    """Return the head of the report that `pack_usage` packed, or of the part of it that has the head."""
+    return unpack(ReportHead, memoryview(stored)[: first_block_bytes(stored)], what)
 
 
 def used_by_scope(reports: Sequence[UsageReport], policy: CompiledPolicy) -> Int64s:

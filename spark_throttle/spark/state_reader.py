@@ -17,12 +17,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
-from spark_throttle.core.codec import StoredState, unpack_state
 from spark_throttle.core.quota import Int64s
+from spark_throttle.core.stored_state import StoredState
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.record import unpack
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
 from spark_throttle.spark.decider.queue_folder import FramePlace, QueueStorage, is_place
-from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.references.extents import ROW_BITS
@@ -215,7 +216,7 @@ def held_files(spark: SparkSession, checkpoint: str, batch: int | None = None) -
     if "files" not in state.columns:
         return None
     found = state.select("files").collect()
-    return HeldFiles.of(bytes(found[0]["files"]) if found else None)
+    return unpack(HeldFiles, bytes(found[0]["files"]), IN_STATE) if found else HeldFiles()
 
 
 def _operator(spark: SparkSession, checkpoint: str) -> Row:
@@ -297,4 +298,4 @@ class QueueUnpacker:
 
 
 def _opened(block: bytes) -> StoredState:
-    return unpack_state(block, "the decider's state")
+    return unpack(StoredState, block, "the decider's state")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import group_names
 

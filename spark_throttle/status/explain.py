@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
+from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import unpack_epoch
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
     MICRO,
@@ -104,18 +103,18 @@ def explain_job(
     _check_name(namespace)
     directory = Directory(control_path)
     manifest = read_manifest(directory)
-    epochs = directory.names("epochs")
-    if manifest is None or not epochs:
+    epoch = newest_epoch(directory)
+    if manifest is None or epoch is None:
         hint = "; give <checkpoint>/throttle of a job that has been started"
         if manifest is not None:
             hint = " with a planned batch: the job has begun and planned none yet; try again later"
         raise NotFoundError("control directory", control_path, hint)
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
-    epoch = unpack_epoch(directory.read(f"epochs/{epochs[-1]}") or b"", f"the epoch file {epochs[-1]}")
-    content = directory.read(f"policies/{epoch.revision}")
-    policy = unpack_policy(content or b"", f"the policy revision {epoch.revision}")
+    policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     explained = _explained(policy, namespace, direction)
-    reports = read_reports(directory, after_batch=epoch.settled_batch - 1)
+    newest = newest_batch(directory)  # without a quota on processing time, what earlier batches used does not count
+    first = newest if epoch.time is None else min(epoch.settled_batch, newest)
+    reports = read_reports(directory, after_batch=first - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
     if not reports:

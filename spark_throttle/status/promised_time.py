@@ -15,11 +15,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_throttle.control.epochs import newest_epoch
+from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
 from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.errors import NotFoundError
@@ -94,8 +93,7 @@ def promised_time(control_path: str) -> PromisedTime:
     sign, epoch = read_sign_of_life(directory), newest_epoch(directory)
     if epoch is None:
         raise NotFoundError("job that has planned a batch in", control_path, "; give <checkpoint>/throttle of a query")
-    content = directory.read(f"policies/{epoch.revision}") or b""
-    policy = unpack_policy(content, f"the policy revision {epoch.revision}")
+    policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     if sign is None or sign.cores is None:
         raise NotFoundError(
             "number of cores of the job", control_path, "; restart it with this release, or give --cores"

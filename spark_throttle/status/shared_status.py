@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
+from spark_throttle.control.epochs import policy_of_epoch
 from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
@@ -16,7 +17,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, read_observation
 from spark_throttle.status.time_status import time_of_batch
-from spark_throttle.status.usage_table import policy_of, usage_rows
+from spark_throttle.status.usage_table import usage_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def batch_usage(
     manifest, policy
         The query's manifest, and the policy that decided the batch, if they were read already.
     """
-    policy = policy_of(directory, reports[0]) if policy is None else policy
+    policy = policy_of_epoch(directory, reports[0].epoch, reports[0].revision) if policy is None else policy
     time = time_of_batch(directory, policy, reports[0].epoch, batch)
     rows = usage_rows(reports, policy, batch, time)
     observation = None if has_shares is False else read_observation(directory)

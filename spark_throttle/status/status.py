@@ -8,13 +8,12 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.epochs import newest_epoch
+from spark_throttle.control.epochs import newest_epoch, read_policy
 from spark_throttle.control.feedback import newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
@@ -154,12 +153,11 @@ def _read_batch(directory: Directory) -> Status:
     batch, reports = newest_reports(directory)
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)
-    content = directory.read(f"policies/{reports[0].revision}") if reports else None
+    policy = read_policy(directory, reports[0].revision) if reports else None
     followed = read_next_policies(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
-    if content is None:
+    if policy is None:
         return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
-    policy = unpack_policy(content, "the policy revision of the last batch")
     rows = usage_rows(reports, policy, batch).to_pylist()
     quotas = _quotas(policy, reported_names(reports))
     manifest = read_manifest(directory)

@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.control.epochs import read_epoch
+from spark_throttle.control.epochs import read_epoch, read_policy
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
@@ -105,8 +104,8 @@ def time_of_epoch(directory: Directory, epoch: Epoch | None) -> TimeStatus | Non
     """Return the processing time of a job by an epoch and its policy; `None` without a quota on processing time."""
     if epoch is None or epoch.time is None:
         return None
-    content = directory.read(f"policies/{epoch.revision}")
-    return None if content is None else time_status_of(epoch, unpack_policy(content, f"the policy {epoch.revision}"))
+    policy = read_policy(directory, epoch.revision)
+    return None if policy is None else time_status_of(epoch, policy)
 
 
 def time_of_batch(directory: Directory, policy: CompiledPolicy, number: int, batch: int) -> TimeStatus | None:

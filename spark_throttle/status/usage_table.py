@@ -18,11 +18,8 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import EpochMissingError
-from spark_throttle.files.storage import Directory
 from spark_throttle.status.time_status import TimeStatus
 
 
@@ -135,21 +132,6 @@ def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
     """Return the names of the active namespaces in reports; they may not be valid UTF-8."""
     active = [report.names.filter(pa.array(report.is_active)) for report in reports]
     return pa.chunked_array(active, pa.string()).combine_chunks()
-
-
-def policy_of(directory: Directory, report: UsageReport) -> CompiledPolicy:
-    """Return the policy that a report's indices belong to.
-
-    Raises
-    ------
-    EpochMissingError
-        If its file is gone.
-    """
-    path = f"policies/{report.revision}"
-    content = directory.read(path)
-    if content is None:
-        raise EpochMissingError(report.epoch, directory.shown(path))
-    return unpack_policy(content, f"the policy revision {directory.shown(path)}")
 
 
 def _measures(report: UsageReport) -> Int64s:

@@ -19,11 +19,11 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction

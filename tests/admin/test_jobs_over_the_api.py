@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.core.arithmetic.packing import pack
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, OFFERED, World
 from tests.admin.made_up_job import MadeUpJob
@@ -31,13 +30,6 @@ def test_status_tells_what_the_newest_batch_did(world: World) -> None:
     assert scopes["gold"]["messages_per_second"] == 20
     # Four batches of 60 arrived; of the first 21 left, the burst and one message into debt, then 20 of each.
     assert scopes["gold"]["waiting_messages"] == 240 - 81
-
-
-def test_batch_that_moved_nothing_is_no_problem_of_the_watch(world: World) -> None:
-    world.job.directory.write(f"feedback/{world.job.number + 1:012d}.all", pack("fdbk", 1, {"reports": []}))
-    world.watch.look()
-    (view,) = world.watch.views()
-    assert (view.problem, view.batches[-1].batch) == (None, world.job.number)
 
 
 def test_series_have_a_number_a_batch(world: World) -> None:

@@ -26,11 +26,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
-from spark_throttle.core.codec import StoredState, pack_state, unpack_state
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy, with_tokens
 from tests.benchmarks import regimes
@@ -219,7 +220,7 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     is_limited = policy.namespace_limits.is_limited[-1]
     return replace(
         a_second_ago(policy),
-        flows=Flows(names, np.where(is_limited, balance, 0), nothing, second, nothing),
+        flows=Flows(names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing),
         queue=queue,
     )
 
@@ -240,7 +241,7 @@ def measure_flows(stream: Stream) -> Iterator[Figure]:
         case = Case("", policy, {})
         label = f"100 messages, {flows:,} namespaces remembered"
         yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
-        block = pack_state(stored(state))
+        block = pack(stored(state), is_compressed=True)
         yield from state_figures(label, state, block)
         if flows:
             yield Figure(f"{label}: state", [len(block) / flows], "bytes/namespace")
@@ -256,17 +257,17 @@ def measure_backlog(stream: Stream) -> Iterator[Figure]:
         case = Case("", policy, {})
         label = f"10,000 messages behind {queued:,}, 10,000 admitted"
         yield timed(f"{label}: decide", lambda: decide(state, arrivals, case), 1_000_000, "ms/batch")  # noqa: B023 - called at once
-        block = pack_state(stored(state))
+        block = pack(stored(state), is_compressed=True)
         yield from state_figures(label, state, block)
         if queued:
-            bare = len(pack_state(stored(remembering(NAMESPACES, policy))))
+            bare = len(pack(stored(remembering(NAMESPACES, policy)), is_compressed=True))
             yield Figure(f"{label}: state", [(len(block) - bare) / queued], "bytes/row beside its payload")
 
 
 def state_figures(label: str, state: DeciderState, block: bytes) -> Iterator[Figure]:
     """Yield what it costs to read and to write the state."""
-    yield timed(f"{label}: read", lambda: unpack_state(block, ""), 1_000_000, "ms/batch")
-    yield timed(f"{label}: write", lambda: pack_state(stored(state)), 1_000_000, "ms/batch")
+    yield timed(f"{label}: read", lambda: unpack(StoredState, block, ""), 1_000_000, "ms/batch")
+    yield timed(f"{label}: write", lambda: pack(stored(state), is_compressed=True), 1_000_000, "ms/batch")
 
 
 def stored(state: DeciderState) -> StoredState:

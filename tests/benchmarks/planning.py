@@ -25,10 +25,10 @@ from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
-from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.state import DeciderState
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals
-from spark_throttle.core.codec import pack_control_row
 from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.record import pack
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
 
 ROWS: Final = 1_000_000
@@ -39,7 +38,7 @@ class Regime:
 
     def control_row(self, now_ms: int) -> bytes:
         """Return the control row of the first batch, which brings the policy."""
-        return pack_control_row(ControlRow(1, pack_policy(self.policy), PayingTime(now_ms, now_ms)))
+        return pack(ControlRow(1, pack(self.policy), PayingTime(now_ms, now_ms)))
 
 
 def regimes() -> Iterator[Regime]:

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, identity_of, parse_mark
-from spark_throttle.core.codec import pack_usage, unpack_usage
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import CheckpointMismatchError
 from tests.status.test_status import report
 

@@ -163,7 +163,7 @@ def flows_of(balances: list[Balances]) -> Flows:
     rows = {name_of(s, key): held for s, of_segment in enumerate(balances) for key, held in of_segment.items()}
     nothing = np.zeros((len(rows), 2), dtype=np.int64)
     held_micro = np.array(list(rows.values()), dtype=np.int64).reshape(-1, 2)
-    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing[:, 0], nothing)
+    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing, nothing[:, 0], nothing)
 
 
 def balances_of(state: DeciderState) -> dict[str, list[int]]:

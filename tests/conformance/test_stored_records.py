@@ -7,6 +7,7 @@ anew without a new `record.FORMAT`, once anything was released.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +25,21 @@ from spark_throttle.checkpoint.told import ToldInBatch
 from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.core.epoch import Epoch, EpochTime
+from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
+from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
-from spark_throttle.core.shares.destinations import Told
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.shares.destinations import DestinationRates, Told
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
+from spark_throttle.core.stored_state import StoredState
 from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
+from spark_throttle.core.time_quota.time_accounts import TimeAccounts
+from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
+from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
 from spark_throttle.files.storage import Directory
@@ -35,9 +48,11 @@ from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.task_refusal import Refusal
+from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
 from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
+from tests.core.reports import usage_of_two
 
 HERE: Final = Path(__file__).parent / "records"
 
@@ -92,8 +107,40 @@ ROWS: Final = StoredRows(
     np.array([1, 1000, 7], np.uint32),
 )  # fmt: skip
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
+NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
+ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
+LIMITS: Final = MessageLimits(
+    MessageBuckets(ONE, 2 * ONE, 3 * ONE), np.array([True]), NAMES, MessageBuckets(TWO, 2 * TWO, 3 * TWO),
+    MessagePrices(TWO, ONE),
+)  # fmt: skip
+LEDGER: Final = TimeLedger(
+    5_000, TimeAccounts(ONE, 2 * ONE, 3 * ONE), NAMES, TimeAccounts(TWO, 2 * TWO, 3 * TWO),
+    NamespacePrices(TimeAccounts(PAIRS, 2 * PAIRS, 3 * PAIRS), TimeAccounts(TWO, 2 * TWO, 3 * TWO)), 7 * TWO,
+    UsedTime(9 * ONE, 9 * TWO, 1, 2, 3),
+)  # fmt: skip
+STATE: Final = DeciderState(
+    5_000, Flows(NAMES, PAIRS, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS),
+    Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
+    SharedBuckets(PAIRS, 4_000, 2 * PAIRS, LIMITS), 7,
+    NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
+)  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
+    StoredState(
+        STATE, b"a policy", [b"a frame", b"\x00\xff"], np.array([0, 0, 1]), np.array([0, 2, 1]),
+        PayingTime(5_000, 2**41), QueueFiles(3, ("0/2-b",), (("0/1-a", 6),), ("0/0-f",)),
+    ),
+    HeldFiles(
+        7, 12, TWO, ("a.parquet", "b.parquet"), 2 * TWO, np.array([1, 0]), 3 * TWO, 4 * TWO, 5 * TWO, 6 * TWO,
+        ("", "000000000007-rest-b.parquet"), (("c.parquet", True),), (("d.parquet", 3),),
+    ),
+    usage_of_two(),
+    usage_of_two().head,
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, 2 * PAIRS),
+    Epoch(
+        7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, PAIRS, TWO,
+        EpochTime(LEDGER, LIMITS, ONE), DestinationRates(*np.arange(16).reshape(8, 2)),
+    ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
     ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),
     UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
@@ -148,6 +195,33 @@ def test_stored_record_stays_readable_and_is_written_as_it_was(name: str) -> Non
     content = (HERE / name).read_bytes()
     assert plain(read(name, content)) == plain(RECORDS[name])
     assert written(name) == content
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_stored_record_that_is_cut_off_or_altered_is_refused(name: str) -> None:
+    """A note has no checksum: of one that was altered, no record is made that could not be stored."""
+    content = (HERE / name).read_bytes()
+    for at in range(len(content)):
+        with pytest.raises(DamagedError, match="is damaged"):
+            read(name, content[:at])
+        altered = content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]
+        if name.endswith(".bin"):
+            with pytest.raises(DamagedError, match="is damaged"):
+                read(name, altered)
+        else:
+            with suppress(DamagedError, UnknownVersionError):
+                to_json(read(name, altered))
+
+
+def test_usage_report_that_is_cut_off_or_altered_is_refused() -> None:
+    """It is stored with its head before it."""
+    content = pack_usage(usage_of_two())
+    assert plain(unpack_usage(content, "it")) == plain(usage_of_two())
+    assert plain(unpack_head(content, "it")) == plain(usage_of_two().head)
+    for at in range(len(content)):
+        for damaged in (content[:at], content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :]):
+            with pytest.raises(DamagedError, match="is damaged"):
+                unpack_usage(damaged, "it")
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -18,12 +18,12 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.core.codec import Epoch, pack_usage
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, CompiledPolicy
 from spark_throttle.core.state import DeciderState
-from spark_throttle.core.usage import UsageReport, by_scope
+from spark_throttle.core.usage import UsageReport, by_scope, pack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument

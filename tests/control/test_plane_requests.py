@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.feedback import bring_back, read_reports, reports_of, write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.decider.decider_batch import BatchOutcome
@@ -58,9 +56,7 @@ def query(store: ObjectStore) -> StoredQuery:
 def test_planning_a_batch_reads_and_lists_nothing_twice(query: StoredQuery, store: ObjectStore) -> None:
     query.trigger()
     each = {
-        "LIST feedback": 1, "HEAD feedback": 2, "GET feedback": 1,
-        "DELETE feedback": 1, "PUT feedback": 1,  # pyarrow looks for what it deletes, and keeps the folder
-        "PUT settled": 1,
+        "LIST feedback": 1, "HEAD feedback": 1, "GET feedback": 1,
         "HEAD run": 1, "GET run": 1,  # another run may have taken over
     }  # fmt: skip
     found = [query.step(store, waiting=0) for _ in range(6)]
@@ -105,32 +101,3 @@ def test_rows_leave_when_they_may_and_not_at_the_next_look(tmp_path: Path) -> No
             job.trigger([("a/x", 1), ("b/y", 1)] if step % 20 == 0 or step < 5 else (), after_ms=70)
     assert stored.admitted == on_disk.admitted
     assert len({at_ms for at_ms, _ in stored.admitted}) > 5
-
-
-@pytest.mark.slow
-def test_reports_are_put_away_as_they_were_read(query: StoredQuery) -> None:
-    query.trigger()
-    for _ in range(5):
-        query.busy_batch(5)
-        query.trigger()
-    assert query.directory.names("settled") == [f"{batch:012d}" for batch in range(3)]
-    bring_back(query.directory, from_batch=0)
-    found = read_reports(query.directory, after_batch=-1)
-    assert {batch: len(reports) for batch, reports in found.items()} == dict.fromkeys(range(5), 1)
-
-
-@pytest.mark.slow
-def test_run_that_begins_looks_at_what_the_last_one_was_putting_away(query: StoredQuery) -> None:
-    """It was killed before it had deleted the file of a batch that it had put away."""
-    query.trigger()
-    for _ in range(4):
-        query.busy_batch(5)
-        query.trigger()
-    whole = query.directory.read("settled/000000000001")
-    (report,) = reports_of(query.directory, 1)
-    write_reports(query.directory, 1, [pack_usage(report)])
-    query.restart()
-    query.busy_batch(5)
-    query.trigger()
-    assert query.directory.names("feedback") == ["000000000003.all", "000000000004.all"]
-    assert query.directory.read("settled/000000000001") == whole

@@ -8,10 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.control.feedback import KeptReport
 from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage
+from spark_throttle.files.storage import Directory
 
 
 def report(admitted: list[int], rejected: list[int], *, reason: Reason = Reason.QUOTA, invalid: int = 0) -> UsageReport:
@@ -33,7 +35,7 @@ def told(caplog: pytest.LogCaptureFixture, *batches: list[UsageReport]) -> list[
     notice = RejectionNotice()
     with caplog.at_level(logging.WARNING):
         for reports in batches:
-            notice.look(reports)
+            notice.look([KeptReport(Directory("/nowhere"), "it", pack_usage(each)) for each in reports])
     return [record.getMessage() for record in caplog.records]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.core.codec import pack_epoch
 from spark_throttle.core.limits.token_bucket import admissible_messages
 from spark_throttle.errors import TakenOverError
+from spark_throttle.record import pack
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query, per_second
@@ -152,10 +152,10 @@ def test_epoch_is_read_again_as_it_was_pinned_whatever_the_exchange_says_by_then
     query: SharingQuery, other: SharingQuery, exchange: MemoryExchange
 ) -> None:
     settle(query, other)
-    name, block = query.name, pack_epoch(query.epoch)
+    name, block = query.name, pack(query.epoch)
     exchange.objects.clear()
     query.restart()
-    assert pack_epoch(query.plane.epochs.load(name)) == block
+    assert pack(query.plane.epochs.load(name)) == block
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.core.epoch import Epoch
+from spark_throttle.record import unpack
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.query import Costs
@@ -238,7 +239,7 @@ def test_prices_are_pinned_only_where_the_time_of_a_shared_scope_is_short() -> N
         played(job, 3, dict.fromkeys(each_ms, 60))
         path = max(path for path in job.checkpoint.control if path.startswith("epochs/"))
         block = job.checkpoint.control[path]
-        time = unpack_epoch(block, path).time
+        time = unpack(Epoch, block, path).time
         assert time is not None
         assert (time.limits.prices is not None) == has_prices
         if time.limits.prices is not None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.core.codec import unpack_epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.errors import DamagedError
 from spark_throttle.policy.compile import compile_policy
+from spark_throttle.record import unpack
 from spark_throttle.status.time_status import time_status_of
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.disk import CrashPoint
@@ -216,7 +217,7 @@ def test_exempt_namespaces_are_measured_and_not_throttled() -> None:
 def newest_epoch(job: SimulatedJob) -> Any:
     """Return the newest epoch of a job."""
     name = max(path for path in job.checkpoint.control if path.startswith("epochs/"))
-    return unpack_epoch(job.checkpoint.control[name], name)
+    return unpack(Epoch, job.checkpoint.control[name], name)
 
 
 def test_job_without_time_quotas_stores_no_time() -> None:

@@ -13,10 +13,10 @@ from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.codec import StoredState, pack_control_row, unpack_state, unpack_usage
-from spark_throttle.core.policy_codec import pack_policy
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.rows.frames import encode
 from tests.control.queries import START_MS, FakePolicies, snapshot
@@ -95,14 +95,14 @@ class WholeJob:
             return None
         epochs = self.plane.epochs
         policy, epoch = epochs.policy_for(self.name, end), epochs.load(end)
-        packed = None if policy is None else pack_policy(policy)
-        return pack_control_row(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
+        packed = None if policy is None else pack(policy)
+        return pack(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
 
     @property
     def stored(self) -> StoredState:
         """What the last batch left in Spark's state store."""
         assert self.state is not None
-        return unpack_state(self.state, "it")
+        return unpack(StoredState, self.state, "it")
 
     @property
     def waiting(self) -> int:

@@ -150,8 +150,8 @@ def install(root: Path, admitted: str, rejected: str) -> None:
 
     Target.write = stoppable_target_write  # type: ignore[method-assign]
 
-    def stoppable_write_reports(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
-        write_reports(directory, batch, reports, **options)
+    def stoppable_write_reports(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
+        write_reports(directory, batch, reports)
         stop_at(REPORTED)
 
     batch_sink.write_reports = stoppable_write_reports  # type: ignore[attr-defined]

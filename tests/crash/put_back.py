@@ -91,7 +91,7 @@ class Copy:
     def _undone_reports(self) -> list[Path]:
         """Return the reports of batches that the checkpoint knows nothing of; a name begins with the batch."""
         control = self.root / "checkpoint" / "throttle"
-        found = [path for folder in ("feedback", "settled") for path in (control / folder).glob("[0-9]*")]
+        found = (control / "feedback").glob("[0-9]*")
         return [path for path in found if int(path.name.partition(".")[0]) > self.newest_planned]
 
     def _copy_back(self, name: str) -> None:

@@ -113,12 +113,7 @@ def test_reports_that_a_function_knows_of_are_removed_as_the_error_says(tmp_path
     make_checkpoint(tmp_path, 1)
     copy = Copy.make(tmp_path)
     make_checkpoint(tmp_path, 3)
-    settled = tmp_path / "checkpoint" / "throttle" / "settled"
-    settled.mkdir()
-    for batch in range(3):
-        (settled / f"{batch:012d}").write_text("")
     assert copy.put_back("control-ahead")
     assert state(tmp_path) == (1, 3, -1)
     copy.follow_remedy(f"… and remove their files below {tmp_path}/checkpoint/throttle/feedback", is_first=True)
     assert state(tmp_path) == (1, 1, -1)
-    assert [path.name for path in settled.iterdir()] == ["000000000000"]

@@ -8,23 +8,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
+from spark_throttle.control.batch_files import batch_of
 from spark_throttle.control.epochs import read_epoch
 from spark_throttle.control.feedback import (
-    bring_back,
-    forget_put_away,
+    forget_old_reports,
     forget_reports,
     forget_undone,
+    kept_reports,
     newest_batch,
-    put_away,
     read_reports,
+    report_files,
     write_reports,
 )
-from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.core.codec import pack_usage
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 from tests.core.reports import usage_of_two
@@ -186,8 +188,7 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     block = pack_usage(usage_of_two())
     write_reports(directory, 10, [block, block])
     write_reports(directory, 9, [block])
-    write_reports(directory, 11, [block], part="00001")
-    write_reports(directory, 11, [block], part="00000")
+    write_reports(directory, 11, [block, block])
     found = read_reports(directory, after_batch=8)
     assert {batch: len(reports) for batch, reports in found.items()} == {9: 1, 10: 2, 11: 2}
     assert list(found) == [9, 10, 11]
@@ -197,84 +198,55 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     assert list(read_reports(directory, after_batch=-1)) == [9, 10]
 
 
-def test_reports_that_were_put_away_come_back_in_one_file_a_batch(directory: Directory) -> None:
-    for part in ("00000", "00001"):
-        write_reports(directory, 7, [pack_usage(usage_of_two())], part=part)
-    for batch in (6, 8, 9):
-        write_reports(directory, batch, [pack_usage(usage_of_two())])
-    directory.write("feedback/000000000005.all", pack("fdbk", 1, {"reports": []}))  # of an older release
-    found = read_reports(directory, after_batch=-1)
-    put_away(directory, before_batch=9)
-    assert directory.names("feedback") == ["000000000009.all"]
-    assert directory.names("settled") == [f"{batch:012d}" for batch in (6, 7, 8)]
-    bring_back(directory, from_batch=7)
-    back = read_reports(directory, after_batch=-1)
-    assert {batch: len(reports) for batch, reports in back.items()} == {7: 2, 8: 1, 9: 1}
-    assert [pack_usage(report) for report in back[7]] == [pack_usage(report) for report in found[7]]
-    assert directory.names("settled") == ["000000000006"]
-
-
-def test_report_that_is_there_is_not_replaced_by_one_that_was_put_away(directory: Directory) -> None:
-    """A crash between the two steps of putting away leaves both; so may a release that knows one folder alone."""
-    write_reports(directory, 7, [pack_usage(usage_of_two())])
-    put_away(directory, before_batch=8)
-    write_reports(directory, 7, [pack_usage(usage_of_two())], part="00000")
-    bring_back(directory, from_batch=0)
-    assert len(read_reports(directory, after_batch=-1)[7]) == 1
-    assert directory.names("settled") == []
-
-
-@pytest.mark.parametrize("begins_again", ["puts away", "brings back"])
-def test_kill_between_the_files_of_a_batch_that_is_put_away_loses_no_report(
-    directory: Directory, begins_again: str
-) -> None:
-    reports = [pack_usage(replace(usage_of_two(), now_ms=now_ms)) for now_ms in range(3)]
-    for part, report in enumerate(reports):
-        write_reports(directory, 7, [report], part=f"{part:05d}")
-    put_away(directory, before_batch=8)
-    write_reports(directory, 7, [reports[2]], part="00002")  # the file that was not deleted yet
-    if begins_again == "puts away":
-        put_away(directory, before_batch=8)
-    bring_back(directory, from_batch=7)
-    assert [pack_usage(report) for report in read_reports(directory, after_batch=-1)[7]] == reports
-    assert (directory.names("feedback"), directory.names("settled")) == (["000000000007.all"], [])
-
-
-def test_reports_of_a_later_run_of_a_batch_replace_those_that_were_put_away(directory: Directory) -> None:
-    first, second = (pack_usage(replace(usage_of_two(), now_ms=now_ms)) for now_ms in (5, 6))
-    write_reports(directory, 7, [first, first])
-    put_away(directory, before_batch=8)
-    write_reports(directory, 7, [second])
-    put_away(directory, before_batch=8)
-    bring_back(directory, from_batch=7)
-    assert [pack_usage(report) for report in read_reports(directory, after_batch=-1)[7]] == [second]
-
-
-def test_damaged_reports_that_were_put_away_name_their_file(directory: Directory) -> None:
-    write_reports(directory, 3, [pack_usage(usage_of_two())])
-    put_away(directory, before_batch=4)
-    path = Path(directory.path("settled/000000000003"))
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedError, match=r"the feedback file .*settled/000000000003"):
-        bring_back(directory, from_batch=3)
-
-
-def test_newest_reports_that_were_put_away_are_kept(directory: Directory) -> None:
+def test_newest_reports_are_kept(directory: Directory) -> None:
     for batch in range(3, 13):
         write_reports(directory, batch, [pack_usage(usage_of_two())])
-    put_away(directory, before_batch=12)
-    forget_put_away(directory, but_newest=4)
-    assert directory.names("settled") == [f"{batch:012d}" for batch in (8, 9, 10, 11)]
-    assert newest_batch(directory) == 12
-    forget_put_away(directory, but_newest=4)
-    assert len(directory.names("settled")) == 4
+    for _ in range(2):
+        forget_old_reports(directory, but_newest=4)
+        assert [batch_of(name) for name in report_files(directory)] == [9, 10, 11, 12]
+
+
+@pytest.mark.parametrize("groups", [3, 10_000])
+def test_head_of_a_report_is_read_without_the_rest(directory: Directory, groups: int) -> None:
+    """Of many groups the head is longer than what is read first."""
+    count = 200_000
+    numbers = np.arange(count) * 2**20 % 1_000_003
+    pairs, scopes = numbers.repeat(2).reshape(-1, 2), np.arange(2 * groups).reshape(-1, 2)
+    many = replace(
+        usage_of_two(), names=pa.array([f"t/{n}" for n in range(count)]), tenant=numbers, group=numbers, weight=numbers,
+        offered=pairs, admitted=pairs, rejected=pairs, waiting=pairs, demand=pairs, observed_messages=numbers,
+        delayed_ms=numbers, shared_micro=scopes,
+    )  # fmt: skip
+    write_reports(directory, 7, [pack_usage(many)])
+    read = []
+
+    class Counting(Directory):
+        def read(self, name: str) -> bytes | None:
+            content = super().read(name)
+            read.append(len(content or b""))
+            return content
+
+        def read_part(self, name: str, first_byte: int, size_bytes: int) -> bytes | None:
+            content = super().read_part(name, first_byte, size_bytes)
+            read.append(len(content or b""))
+            return content
+
+    ((report,),) = kept_reports(Counting(directory.location), after_batch=-1).values()
+    assert report.head.shared_micro.tolist() == many.shared_micro.tolist()
+    assert (report.head.has_moved, report.head.is_waiting) == (True, True)
+    assert report.head.admitted_messages == int(numbers.sum())
+    assert sum(read) < 200_000
+    assert report.whole().names == many.names
+    assert sum(read) > 1_000_000
+    before = sum(read)
+    report.whole()
+    assert sum(read) == before
 
 
 def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) -> None:
     """Batches 5 and 6 of the log are others than those that reported under these numbers; 8 is not in the log."""
     for batch in range(3, 9):
-        write_reports(directory, batch, [pack_usage(replace(usage_of_two(), now_ms=batch * 1_000))], part="00002")
-    put_away(directory, before_batch=6)
+        write_reports(directory, batch, [pack_usage(replace(usage_of_two(), now_ms=batch * 1_000))])
     asked = []
 
     def time_of(batch: int) -> int | None:
@@ -283,8 +255,7 @@ def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) 
 
     assert forget_undone(directory, 6, time_of) == [6, 5]
     assert asked == [6, 5, 4]  # older ones have the same history
-    assert directory.names("feedback") == []
-    assert directory.names("settled") == [f"{batch:012d}" for batch in (3, 4)]
+    assert [batch_of(name) for name in report_files(directory)] == [3, 4]
     assert forget_undone(directory, 6, lambda _: None) == []
     assert newest_batch(directory) == 4
 
@@ -297,9 +268,9 @@ def test_directory_without_reports_has_none(directory: Directory) -> None:
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[: len(b) // 2] + b"?" + b[len(b) // 2 + 1 :]])
 def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
     write_reports(directory, 3, [pack_usage(usage_of_two())])
-    path = Path(directory.path("feedback/000000000003.all"))
+    path = Path(directory.path("feedback/000000000003.0"))
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.all"):
+    with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.0"):
         read_reports(directory, after_batch=-1)
 
 

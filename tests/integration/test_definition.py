@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,8 +61,8 @@ def _fail(control_path: str) -> None:
         raise OSError("the disk is full")
 
 
-def _report_and_fail(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
-    write_reports(directory, batch, reports, **options)
+def _report_and_fail(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
+    write_reports(directory, batch, reports)
     _fail(directory.location)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.core.codec import STATE_VERSION
+from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.operator import Decider
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -77,7 +77,7 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
     lake.offer([(0, "t/n", 10)])
     unknown = (
         "UnknownVersionError: the decider's state has format version 99 "
-        rf"and this release reads up to {STATE_VERSION}: run"
+        rf"and this release reads up to {FORMAT}: run"
     )
     with monkeypatch.context() as later:
         later.setattr("spark_throttle.spark.pipeline.Decider", newer)

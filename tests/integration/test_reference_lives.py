@@ -169,7 +169,6 @@ class Life:
         last = self.lake.last_batch()
         batch = self.random.randint(max(last - 2, 0), last)
         self.lake.crash_in(batch)
-        shutil.rmtree(self.lake.control / "settled", ignore_errors=True)
         self.lake.kept = {each: rows for each, rows in self.lake.kept.items() if each <= batch}
         for folder in (self.lake.control / "rejected").glob("batch=*"):
             if int(folder.name.partition("=")[2]) > batch:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.codec import unpack_usage
+from spark_throttle.core.usage import unpack_usage
 from spark_throttle.testing.simulation.batch import SimulatedBatch
 from tests.life.contract import refusal_of, text_of
 from tests.life.laws import Law, World

@@ -18,8 +18,6 @@ class Mend:
     """The file below `spark_throttle`, what stands there, and what stands there without the mend."""
 
 
-_FORGETS: Final = "        self._settling.put_away(before_batch=epoch.settled_batch)\n"
-
 MENDS: Final = (
     Mend(
         "floors of the quota as it stands",
@@ -119,18 +117,6 @@ MENDS: Final = (
         (("core/limits/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
     ),
     Mend(
-        "batch without reports",
-        "a batch that moved nothing leaves a file without reports, and the next epoch dies of it",
-        (
-            (
-                "control/feedback.py",
-                "    if reports:\n        directory.write",
-                "    if True:\n        directory.write",
-            ),
-            ("control/feedback.py", "sorted(found.items()) if reports}", "sorted(found.items())}"),
-        ),
-    ),
-    Mend(
         "identity of a batch",
         "a sink takes a batch for another one of the same number",
         (
@@ -190,9 +176,9 @@ MENDS: Final = (
         "a run that was taken over deletes what the other has reported",
         (
             (
-                "control/plane.py",
-                "        name = self._make(epoch.number + 1,",
-                _FORGETS + "        name = self._make(epoch.number + 1,",
+                "control/reports.py",
+                "                    self._check_fence()\n                    forget_reports(",
+                "                    forget_reports(",
             ),
         ),
     ),
@@ -202,11 +188,8 @@ MENDS: Final = (
         (
             (
                 "control/reports.py",
-                (
-                    "            bring_back(self._directory, "
-                    "from_batch=epoch.settled_batch if settles else newest_batch(self._directory))\n"
-                ),
-                "",
+                "begins_at = epoch.settled_batch if settles else newest",
+                "begins_at = newest",
             ),
         ),
     ),

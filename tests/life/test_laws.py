@@ -14,9 +14,9 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control import plane, reports
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core import codec, shared_buckets
+from spark_throttle.core import shared_buckets
 from spark_throttle.core.batch import queue_bounds
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.fair import contenders
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits import size_bounds, token_bucket
@@ -25,6 +25,7 @@ from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import pack_usage as pack_as_it_is
 from spark_throttle.files.storage import Directory
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.register import ShareRegister
@@ -169,7 +170,7 @@ def follows_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def charges_twice(patch: pytest.MonkeyPatch) -> None:
     def pack_usage(usage: UsageReport) -> bytes:
-        return codec.pack_usage(replace(usage, admitted=2 * usage.admitted))
+        return pack_as_it_is(replace(usage, admitted=2 * usage.admitted))
 
     patch.setattr(decider_batch, "pack_usage", pack_usage)
 

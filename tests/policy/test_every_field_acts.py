@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.policy_codec import pack_policy, unpack_policy
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
@@ -20,6 +20,7 @@ from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import RATES, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.record import pack, unpack
 from spark_throttle.store.effects import idle_parts_of
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
@@ -48,7 +49,7 @@ def decided(
 ) -> list[object]:
     """Return what becomes of every row of some batches, or how the job ends."""
     # Packed, as the decider receives it: a field that is not stored decides nothing.
-    policy = unpack_policy(pack_policy(compile_policy(parse_document(values), direction)), "the policy")
+    policy = unpack(CompiledPolicy, pack(compile_policy(parse_document(values), direction)), "the policy")
     state = DeciderState.initial(policy, now_ms=TIMES_MS[0])
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,8 +69,8 @@ def stop_at_points() -> None:
         if self.path is not None and Path(self.path).name == "admitted":
             _pause_at(AFTER_ADMITTED, Path(self.path).parent, mark.batch)
 
-    def report_and_pause(directory: Any, batch: int, reports: list[bytes], **options: Any) -> None:
-        write_reports(directory, batch, reports, **options)
+    def report_and_pause(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
+        write_reports(directory, batch, reports)
         _pause_at(AFTER_FEEDBACK, _root_of(directory.location), batch)
 
     def keep_and_pause(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.control.feedback import put_away, reports_of, write_reports
-from spark_throttle.core.codec import pack_usage
+from spark_throttle.control.feedback import reports_of, write_reports
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.progress import ThrottleProgressListener, read_progress
@@ -68,10 +67,8 @@ def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_i
     assert told["durationMs"] == {"addBatch": 5}
 
 
-def test_reports_are_found_after_they_were_put_away_and_a_batch_without_any_moved_nothing(tmp_path: Path) -> None:
+def test_batch_without_a_report_moved_nothing(tmp_path: Path) -> None:
     directory = written(tmp_path)
-    assert len(reports_of(directory, 4)) == 2
-    put_away(directory, before_batch=5)
     assert len(reports_of(directory, 4)) == 2
     assert reports_of(directory, 3) == []
     told = read_progress(json.dumps({**SPARKS, "batchId": 3}), ControlLook(str(tmp_path)))

@@ -10,12 +10,11 @@ import pytest
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.shared_scopes import SharedScopes
-from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation, write_observation
 from spark_throttle.status.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
 from spark_throttle.status.status import read_status
@@ -64,7 +63,7 @@ def report() -> UsageReport:
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     directory = Directory(str(tmp_path))
-    directory.write("policies/r1", pack_policy(POLICY))
+    directory.write("policies/r1", pack(POLICY))
     write_reports(directory, 3, [pack_usage(report())])
     return directory
 

@@ -15,13 +15,11 @@ from spark_throttle.admin.watch.batch_numbers import numbers_of
 from spark_throttle.admin.watch.job_watch import Window
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.arithmetic.packing import pack
-from spark_throttle.core.codec import pack_usage, unpack_usage
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_codec import pack_policy
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 from spark_throttle.status.status import ScopeStatus, Status, read_status
 from spark_throttle.status.usage_table import FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
@@ -125,28 +123,19 @@ def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> Non
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     directory = Directory(str(tmp_path))
-    directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
+    directory.write(f"policies/{POLICY.revision}", pack(POLICY))
     return directory
 
 
-def test_status_is_of_the_newest_batch_whatever_files_its_reports_are_in(directory: Directory) -> None:
+def test_status_is_of_the_newest_batch(directory: Directory) -> None:
     write_reports(directory, 11, [pack_usage(report({"old/news": (1, 1, 0, 0)}))])
-    for part, one in enumerate(REPORTS):
-        write_reports(directory, 12, [pack_usage(one)], part=f"{part:05d}")
+    write_reports(directory, 12, [pack_usage(one) for one in REPORTS])
     status = read_status(directory.location)
     assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
     assert status.of_level("namespace")["acme/a"] == ScopeStatus(
         "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 7.0, None
     )
-
-
-def test_status_is_of_the_newest_batch_that_moved_something(directory: Directory) -> None:
-    write_reports(directory, 11, [pack_usage(one) for one in REPORTS])
-    directory.write("feedback/000000000012.all", pack("fdbk", 1, {"reports": []}))
-    status = read_status(directory.location)
-    assert status.batch_id == 11
-    assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
 
 
 def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:

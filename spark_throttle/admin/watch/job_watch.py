@@ -1,8 +1,7 @@
 """What running jobs do, read from their control directories every quarter of a second and kept for a while.
 
-A job deletes a batch's reports once they are settled, a batch or two later. So the watch collects them from its own
-start on: for every batch it keeps the numbers of the job and its groups, and for the newest batches also those of every
-namespace, up to a number of rows. A batch that came and went between two looks is missing from the sums.
+The watch collects a job's reports from its own start on: for every batch it keeps the numbers of the job and its
+groups, and for the newest batches also those of every namespace, up to a number of rows.
 
 Nothing is decided here, and no job waits for the watch. If a directory cannot be read, its job's view says why. Every
 job has a thread of its own, so a directory that hangs makes no other job look silent.
@@ -26,12 +25,11 @@ from spark_throttle.admin.watch.time_totals import TimeTotals
 from spark_throttle.admin.watch.totals import Totals, with_batch
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.epochs import read_epoch
+from spark_throttle.control.epochs import read_epoch, read_policy
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.codec import Epoch
-from spark_throttle.core.policy_codec import unpack_policy
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
@@ -53,6 +51,9 @@ SIGN_LOOK_MS: Final = 1_000
 """How often a job's sign of life is read: two small files, which an object store bills for."""
 
 _STOP_SECONDS: Final = 1.0
+
+_FIRST_BATCHES: Final = 2
+"""Batches that the first look reads, of all that have reported."""
 """How long the end of the watch waits for a look that is under way."""
 
 
@@ -254,8 +255,10 @@ class _Job:
             changed["followed"] = followed
         changed |= self._look_at_epochs()
         last = batches[-1].batch if batches else -1
-        if newest_batch(self._directory) > last:
-            changed |= self._look_at_batches(last, batches, totals, by_reason)
+        newest = newest_batch(self._directory)
+        if newest > last:
+            after = last if batches else newest - _FIRST_BATCHES
+            changed |= self._look_at_batches(after, batches, totals, by_reason)
         changed |= self._look_at_time(changed)
         changed |= self._look_at_balances(changed)
         self._has_looked = True
@@ -330,11 +333,10 @@ class _Job:
 
     def _policy(self, revision: str) -> CompiledPolicy | None:
         if revision not in self._policies:
-            content = self._directory.read(f"policies/{revision}")
-            if content is None:
+            policy = read_policy(self._directory, revision)
+            if policy is None:
                 return None
-            what = f"the policy revision {self._directory.shown(f'policies/{revision}')}"
-            self._policies = {**dict(list(self._policies.items())[-3:]), revision: unpack_policy(content, what)}
+            self._policies = {**dict(list(self._policies.items())[-3:]), revision: policy}
         return self._policies[revision]
 
     def _window(self) -> Window | None:

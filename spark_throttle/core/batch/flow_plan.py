@@ -15,9 +15,9 @@ from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import OwnRoom, Room, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
-from spark_throttle.core.fair.contest import UNBOUNDED
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
+from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.limits.token_bucket import debit
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where

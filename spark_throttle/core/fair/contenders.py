@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.contest import UNBOUNDED, Outcome, Scopes, Standing, decide, let_pass
+from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import Matches

@@ -253,7 +253,8 @@ def _entrants(tree: Tree, standing: Standing, rows: Rows, passing: list[Int64s],
 
 def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
     """Let the scopes of each height choose from what the narrower ones let pass."""
-    passing, chosen, none = [eligible], list[list[Int64s]](), np.zeros_like(eligible)
+    passed, chosen, none = eligible, list[list[Int64s]](), np.zeros_like(eligible)
+    passing = [passed]
     for scope in (scopes.tenant, scopes.child, scopes.job):
         passed, held = _entrants(tree, standing, rows, list(passing), tie).served(scope, scopes.room)
         passing.append(passed)

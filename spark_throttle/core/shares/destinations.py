@@ -17,13 +17,12 @@ destination to which nothing was sent keeps its rate.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.packing import BlockFields, Field
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
@@ -102,23 +101,6 @@ class DestinationRates:
 
     closed_until_ms: Int64s
     """The wall-clock time before which the destination asked not to be called; 0 where it did not ask."""
-
-    @classmethod
-    def of_fields(cls, f: BlockFields) -> DestinationRates | None:
-        """Return those of an epoch's block; `None` if it has none."""
-        if not f.has("destination_scope"):
-            return None
-        *known, closed = (f"destination_{each.name}" for each in fields(cls))
-        found = [f.integers(name) for name in known]
-        found.append(f.integers(closed) if f.has(closed) else np.zeros_like(found[0]))
-        return cls(*found)
-
-    def to_fields(self) -> dict[str, Field]:
-        """Return them as fields of a block; the last only where a destination is closed."""
-        found: dict[str, Field] = {f"destination_{each.name}": getattr(self, each.name) for each in fields(self)}
-        if not self.closed_until_ms.any():
-            del found["destination_closed_until_ms"]
-        return found
 
     def unavailable(self, policy: CompiledPolicy) -> set[str]:
         """Return the destinations whose breakers are open."""

@@ -156,7 +156,7 @@ class TimeLedger:
         shared_messages, _ = time_by_scope(admitted, messages, policy)
         quotas, own_quotas = quotas_of(policy.shared), quotas_of(paid.own_limits(policy))
         windows_ms = _windows_ms(paid.names, policy)
-        # An account without a quota holds nothing back, and is stored as a price (`time_codec`).
+        # An account without a quota holds nothing back: it is a price, which falls as slowly as in any scope.
         unlimited_ms = np.where(own_quotas.is_limited, 0, by_row(np.maximum, windows_ms))
         prices = paid.prices.charged(
             paid.of_own(charges.names, charges.specific_ns), own_messages, windows_ms=windows_ms, passed_ms=passed_ms
@@ -271,7 +271,7 @@ def _windows_ms(names: pa.StringArray, policy: CompiledPolicy) -> Int64s:
 
     A namespace's price in a scope falls no faster than the scope's: else dear messages that follow cheap ones would be
     told at a price that is too low, as soon as the namespace's own had fallen. At a level without a quota there is
-    nothing to tell; the longest of the others stands there, so that most namespaces have one price (`time_codec`).
+    nothing to tell; the longest of the others stands there.
     """
     windows_ms = np.append(quotas_of(policy.shared).window_ms, 0)[match(names, policy).shared_scope]
     return np.where(windows_ms > 0, windows_ms, by_row(np.maximum, windows_ms)[:, None])

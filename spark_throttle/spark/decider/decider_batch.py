@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
-from spark_throttle.core.codec import StoredState, pack_state, pack_usage, unpack_control_row, unpack_state
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.policy_codec import unpack_policy
 from spark_throttle.core.quota import (
     NEVER_MS,
     Bools,
@@ -33,8 +31,11 @@ from spark_throttle.core.quota import (
     QueueBounds,
     Verdict,
 )
-from spark_throttle.core.state import DeciderState
+from spark_throttle.core.state import ControlRow, DeciderState
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
@@ -80,7 +81,7 @@ _NO_STATE: Final = (
 
 @lru_cache(maxsize=64)
 def _policy(block: bytes) -> CompiledPolicy:
-    return unpack_policy(block, "the policy in the decider's state")
+    return unpack(CompiledPolicy, block, "the policy in the decider's state")
 
 
 def run_batch(  # noqa: PLR0913 - all that a batch depends on
@@ -138,7 +139,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     )
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return BatchOutcome(
-        pack_state(after_batch), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
+        pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
     )
 
 
@@ -171,8 +172,8 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
 
 def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int]:
     """Return the state with what the batch's epoch pins, if it brings one, and the batch's paying time."""
-    stored = unpack_state(state, "the decider's state") if state is not None else None
-    row = unpack_control_row(control, "the control row") if control is not None else None
+    stored = unpack(StoredState, state, "the decider's state") if state is not None else None
+    row = unpack(ControlRow, control, "the control row") if control is not None else None
     if row is None:
         if stored is None:
             raise ConfigurationError(_NO_STATE)

@@ -1,7 +1,7 @@
 """The function that Spark calls for every batch: it takes frames and the state, and returns frames.
 
-`applyInPandasWithState` keeps one value, for there is one key: the version of its format, and the block that
-`core.codec` packs. The batch time is Spark's, from the offset log, so it is the same when a batch is run again.
+`applyInPandasWithState` keeps one value, for there is one key: the format of a `core.stored_state`, and the block that
+it is packed to. The batch time is Spark's, from the offset log, so it is the same when a batch is run again.
 `core.limits.paying` derives from it the time that earns tokens.
 """
 
@@ -15,10 +15,9 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
-from spark_throttle.core.arithmetic.packing import version_of
-from spark_throttle.core.codec import STATE_VERSION
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.errors import UnknownVersionError
+from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.rows.frames import FrameKind, encode
@@ -80,7 +79,7 @@ class Decider:
             folder=folder,
         )
         folder.delete(outcome.deletable_files)
-        state.update((version_of(outcome.state), outcome.state))
+        state.update((FORMAT, outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             yield from self._leave(kind, tables)
         if self.sums_of is not None:
@@ -101,8 +100,8 @@ def _stored_block(state: GroupState) -> bytes | None:
     if not state.exists:
         return None
     version, block = state.get
-    if version > STATE_VERSION:
-        raise UnknownVersionError("the decider's state", int(version), STATE_VERSION)
+    if version != FORMAT:
+        raise UnknownVersionError("the decider's state", int(version), FORMAT)
     return bytes(block)
 
 

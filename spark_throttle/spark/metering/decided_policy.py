@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from spark_throttle.core.policy_codec import unpack_policy
+from spark_throttle.control.epochs import read_policy
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
@@ -26,8 +26,7 @@ def decided_policy(directory: Directory, reports: Sequence[UsageReport]) -> Comp
 
 @lru_cache(maxsize=2)
 def _read(location: str, revision: str) -> CompiledPolicy:
-    path = f"policies/{revision}"
-    content = Directory(location).read(path)
-    if content is None:
-        raise FileNotFoundError(path)  # so that a file that comes back is found
-    return unpack_policy(content, f"the policy revision {path}")
+    policy = read_policy(Directory(location), revision)
+    if policy is None:
+        raise FileNotFoundError(revision)  # so that a file that comes back is found
+    return policy

@@ -1,24 +1,16 @@
 """The decider's answer: of each file of which rows leave or are moved, which rows, in a bit a row.
 
-It is one frame a batch, an Arrow IPC stream of one row a file; its metadata has what is said of the whole batch. The
-driver reads it and has nothing else of a digest, so it acts on what the decider took, with the files of the same
-attempt.
+It is a record, in one frame a batch. The driver reads it and has nothing else of a digest, so it acts on what the
+decider took, with the files of the same attempt.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.spark.rows.frames import decode, encode_whole
-
-_BATCH: Final = b"throttle.batch"
-_TYPES: Final = {"str": pa.string(), "bool": pa.bool_(), "int": pa.int64(), "bytes | None": pa.binary()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,40 +85,6 @@ class Answer:
 
     known: tuple[str, ...] | None = None
     """All files in the control directory that a state may need, in a batch in which orphans are looked for."""
-
-    def pack(self) -> bytes:
-        """Return the answer as a frame."""
-        columns = {each.name: [getattr(file, each.name) for file in self.files] for each in fields(FileAnswer)}
-        arrays = [pa.array(columns[each.name], _TYPES[str(each.type)]) for each in fields(FileAnswer)]
-        told = {
-            "loaded": [asdict(file) for file in self.loaded],
-            "over": self.over,
-            "deletable": self.deletable,
-            "known": self.known,
-        }
-        table = pa.Table.from_arrays(arrays, names=list(columns))
-        return encode_whole(table.replace_schema_metadata({_BATCH: json.dumps(told).encode()}))
-
-    @classmethod
-    def of(cls, frame: bytes) -> Answer:
-        """Return the answer that `pack` packed.
-
-        Examples
-        --------
-        >>> file = FileAnswer("a", True, 3, 0, 7, True, "", 2, bits_of(np.array([0, 2]), 3), "", None, "", None)
-        >>> answer = Answer((file,), over=(("b", False),))
-        >>> Answer.of(answer.pack()) == answer
-        True
-        """
-        table = decode(frame)
-        told: dict[str, Any] = json.loads(table.schema.metadata[_BATCH])
-        return cls(
-            tuple(FileAnswer(**row) for row in table.to_pylist()),
-            tuple(LoadedFile(**each) for each in told["loaded"]),
-            tuple((str(name), bool(in_table)) for name, in_table in told["over"]),
-            tuple(told["deletable"]),
-            None if told["known"] is None else tuple(told["known"]),
-        )
 
 
 def bits_of(positions: Int64s, rows: int) -> bytes:

@@ -32,16 +32,16 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
-from spark_throttle.core.arithmetic.packing import version_of
-from spark_throttle.core.codec import STATE_VERSION, unpack_state
 from spark_throttle.core.quota import Int64s, QueueBounds
+from spark_throttle.core.stored_state import StoredState
 from spark_throttle.errors import DamagedError, UnknownVersionError
+from spark_throttle.record import FORMAT, pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
 from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
-from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import file_numbers, rows_by_file
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
@@ -111,8 +111,8 @@ class DigestDecider:
         )
         folder.delete(outcome.deletable_files)
         after, answer = self._answer(loaded, arrived, files, outcome, folder)
-        state.update((version_of(outcome.state), outcome.state, after.pack()))
-        yield _row(FrameKind.ANSWER, answer.pack())
+        state.update((FORMAT, outcome.state, pack(after, is_compressed=True)))
+        yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             if kind == FrameKind.REJECTED or self.keeps_order:
                 for table in tables:
@@ -185,9 +185,9 @@ def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles]:
     if not state.exists:
         return None, HeldFiles()
     version, block, files = state.get
-    if version > STATE_VERSION:
-        raise UnknownVersionError(_WHAT, int(version), STATE_VERSION)
-    return bytes(block), HeldFiles.of(bytes(files))
+    if version != FORMAT:
+        raise UnknownVersionError(_WHAT, int(version), FORMAT)
+    return bytes(block), unpack(HeldFiles, bytes(files), IN_STATE)
 
 
 def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
@@ -227,7 +227,7 @@ def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
 
 def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:
     """Return the places of all rows that wait."""
-    stored = unpack_state(block, _WHAT)
+    stored = unpack(StoredState, block, _WHAT)
     frames = [decode(frame).column(PLACE).to_numpy() for frame in folder.open(stored.frames)]
     ends = np.cumsum(np.bincount(stored.frame_of_row, minlength=len(frames)))[:-1]
     rows = np.split(stored.row_in_frame, ends)

@@ -24,12 +24,11 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.packing import pack, unpack
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.spark.move.digest import StagedFile
 
-_KIND: Final = "held"
-FORMAT: Final = 1
+IN_STATE: Final = "the table of files in the decider's state"
+"""What errors call a stored table."""
 
 _KEPT_SHARE: Final = 4
 """A file in the control directory stays as it is if one row in so many waits."""
@@ -209,53 +208,6 @@ class HeldFiles:
             waiting=self.waiting[at],
             waiting_positions=self.waiting_positions[at],
             copy=tuple(self.copy[each] for each in at.tolist()),
-        )
-
-    def pack(self) -> bytes:
-        """Return the table as a block."""
-        fields = {
-            "batch": self.batch,
-            "next": self.next_number,
-            "number": self.number,
-            "name": [each.encode() for each in self.name],
-            "staged": self.staged,
-            "in_table": self.in_table,
-            "rows": self.rows,
-            "copied": self.copied,
-            "waiting": self.waiting,
-            "positions": self.waiting_positions,
-            "copy": [each.encode() for each in self.copy],
-            "over": [name.encode() for name, _ in self.over],
-            "over_in_table": np.array([in_table for _, in_table in self.over], dtype=np.int64),
-            "left": [name.encode() for name, _ in self.left],
-            "left_batch": np.array([batch for _, batch in self.left], dtype=np.int64),
-        }
-        return pack(_KIND, FORMAT, fields, is_compressed=True)
-
-    @classmethod
-    def of(cls, block: bytes | None) -> HeldFiles:
-        """Return the table that `pack` packed; an empty one of no block."""
-        if not block:
-            return cls()
-        found = unpack(block, _KIND, FORMAT, "the table of files in the decider's state")
-        name, copy, over, left = (
-            tuple(each.decode() for each in found.blobs(part)) for part in ("name", "copy", "over", "left")
-        )
-        in_table = (bool(each) for each in found.integers("over_in_table").tolist())
-        return cls(
-            found.integer("batch"),
-            found.integer("next"),
-            found.integers("number"),
-            name,
-            found.integers("staged"),
-            found.integers("in_table"),
-            rows=found.integers("rows"),
-            copied=found.integers("copied"),
-            waiting=found.integers("waiting"),
-            waiting_positions=found.integers("positions"),
-            copy=copy,
-            over=tuple(zip(over, in_table, strict=True)),
-            left=tuple(zip(left, found.integers("left_batch").tolist(), strict=True)),
         )
 
 

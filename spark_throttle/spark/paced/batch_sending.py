@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.core.codec import Epoch
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown

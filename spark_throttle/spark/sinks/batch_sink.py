@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.codec import unpack_usage
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.sink_meter import metered_write

@@ -28,8 +28,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.codec import unpack_usage
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.kept_tables import append_to_table

@@ -22,8 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_throttle.core.codec import pack_control_row
-from spark_throttle.core.policy_codec import pack_policy
+from spark_throttle.record import pack
 from spark_throttle.spark.rows.frames import FRAME_DDL, FrameKind, frame_batch
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -155,9 +154,9 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         policy = plane.epochs.policy_for(before, name)
         burst_micro = plane.epochs.policy(epoch).shared.burst_micro
         # The rates of destinations reach the decider as shares.
-        packed = None if policy is None else pack_policy(replace(policy, destinations=None))
+        packed = None if policy is None else pack(replace(policy, destinations=None))
         row = epoch.control_row(packed, burst_micro)
-        return [ControlPartition(pack_control_row(row))]
+        return [ControlPartition(pack(row))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the control rows; called on an executor, on a copy of the reader that has no control plane."""

@@ -21,10 +21,9 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.shared_scopes import SharedScopes
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.core.usage import admitted_messages
+from spark_throttle.core.usage import admitted_messages, unpack_usage
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import Clocks

@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from spark_throttle.core.codec import unpack_state
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
 from spark_throttle.spark.rows.pack_frames import FramePacker
@@ -101,7 +102,7 @@ def _text(name: bytes | None) -> str | None:
 
 def waiting_ids(state: bytes, folder: QueueFolder) -> list[int]:
     """Return the numbers of the waiting rows of a state, in the order of its queue."""
-    stored = unpack_state(state, "a simulated state")
+    stored = unpack(StoredState, state, "a simulated state")
     ids = [decode(frame).column(_ID).to_pylist() for frame in folder.open(stored.frames)]
     assert len(stored.state.queue) == len(stored.frame_of_row), "every waiting row has a payload"
     return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]

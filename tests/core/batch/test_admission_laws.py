@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.codec import StoredState, pack_state
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Level, OnExcess, Verdict
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState, Queue
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.record import pack
 from spark_throttle.testing.oracle.comparison import as_reference
 from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, rules_of
@@ -263,7 +264,8 @@ def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
             assert (
                 i in waiting
                 or not is_full
-                or after.flows.lead_vt[i].any()
+                or after.flows.lead_work[i].any()
+                or after.flows.held_work[i].any()
                 or (after.flows.window_second[i] == batch.step.now_ms // 1000 and after.flows.window_units[i].any())
             )
 
@@ -280,7 +282,7 @@ def l6_a_plan_is_a_function_of_its_arguments(batches: list[PlayedBatch]) -> None
 def state_bytes(state: DeciderState) -> bytes:
     """Return all of `state`, byte for byte."""
     nothing = np.zeros(0, dtype=np.int64)
-    return pack_state(StoredState(state, b"", [], nothing, nothing, PayingTime(0, 0)))
+    return pack(StoredState(state, b"", [], nothing, nothing, PayingTime(0, 0)), is_compressed=True)
 
 
 def the_order_of_the_tables_decides_nothing(batches: list[PlayedBatch], random: Random) -> None:

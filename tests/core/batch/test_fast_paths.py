@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from spark_throttle.core.batch import arrivals, flow_plan
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.codec import StoredState, pack_state, pack_usage
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.core.state import DeciderState
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
+from spark_throttle.record import pack
 from spark_throttle.testing.oracle.history import History
 from spark_throttle.testing.oracle.strategies import histories
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy, with_tokens
@@ -27,7 +29,7 @@ from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals
 def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
     """Return all of a plan, byte for byte."""
     rows = np.arange(len(plan.state.queue))
-    block = pack_state(StoredState(plan.state, b"", [b""][: len(rows)], rows * 0, rows, PayingTime(0, 0)))
+    block = pack(StoredState(plan.state, b"", [b""][: len(rows)], rows * 0, rows, PayingTime(0, 0)), is_compressed=True)
     d = plan.decisions
     columns = (d.verdict, d.reason, d.level, d.dimension, d.scope, d.throttle_time_ms)
     return block, pack_usage(plan.usage), [column.tolist() for column in columns]

@@ -77,7 +77,7 @@ class DecidedWorld(World):
             bucket.refill()
         paths = sorted(path for path, queue in self.queues.items() if queue)
         own = {path: self._own(path) for path in paths}
-        coming = [(named(path), size) for path in paths for size in list(self.queues[path])[self.waiting(path) :]]
+        coming = [(named(path), size) for path in paths for size in list(self.queues[path])[self.known.get(path, 0) :]]
         self.decider.batch(1_000 * self.batches, coming)
         served = self.decider.admitted()
         gone: dict[Path, list[int]] = {}
@@ -102,9 +102,6 @@ class DecidedWorld(World):
 
     known: dict[Path, int] = field(default_factory=dict)
     """How many rows of each namespace wait in the decider."""
-
-    def waiting(self, path: Path) -> int:
-        return self.known.get(path, 0)
 
     def forget_who_is_done(self) -> None:
         """A batch in which all goes that came ends what anybody was ahead or behind."""

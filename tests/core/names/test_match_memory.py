@@ -93,9 +93,10 @@ def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.Monk
 def test_decider_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> None:
     # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
     from spark_throttle.core.batch.admission import plan_admission
-    from spark_throttle.core.codec import StoredState, pack_state, unpack_state
     from spark_throttle.core.limits.paying import PayingTime
     from spark_throttle.core.state import DeciderState
+    from spark_throttle.core.stored_state import StoredState
+    from spark_throttle.record import pack, unpack
     from spark_throttle.testing.oracle.worlds import make_arrivals
 
     policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
@@ -103,8 +104,8 @@ def test_decider_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -
     arrivals = make_arrivals([("memory/a", 1), ("memory/b", 1)])
     first = plan_admission(DeciderState.initial(policy), arrivals, policy, now_ms=1_000, memory=memory)
     nothing = np.zeros(0, dtype=np.int64)
-    block = pack_state(StoredState(first.state, b"", [], nothing, nothing, PayingTime(1_000, 1_000)))
-    stored = unpack_state(block, "the example")
+    block = pack(StoredState(first.state, b"", [], nothing, nothing, PayingTime(1_000, 1_000)), is_compressed=True)
+    stored = unpack(StoredState, block, "the example")
     asked.clear()
     plan_admission(stored.state, make_arrivals([("memory/c", 1)]), policy, now_ms=1_001, memory=memory)
     assert asked == [["memory/c"]]

@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructType
 
-from spark_throttle.core.codec import StoredState, pack_control_row, unpack_state
 from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.core.state import ControlRow
+from spark_throttle.core.stored_state import StoredState
+from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
@@ -53,8 +53,8 @@ def control_block(
     most_micro = None
     if tokens is not None:
         most_micro = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
-    packed = None if policy is None else pack_policy(policy)
-    return pack_control_row(ControlRow(epoch, packed, PayingTime(now_ms, now_ms), most_micro=most_micro))
+    packed = None if policy is None else pack(policy)
+    return pack(ControlRow(epoch, packed, PayingTime(now_ms, now_ms), most_micro=most_micro))
 
 
 def group_state(state: tuple[int, bytes] | None, now_ms: int) -> GroupState:
@@ -107,7 +107,7 @@ class PlayedDecider:
     def stored(self) -> StoredState:
         """What the last batch left in Spark's state store."""
         assert self.state is not None
-        return unpack_state(self.state, "the state")
+        return unpack(StoredState, self.state, "the state")
 
 
 def column(tables: Sequence[pa.Table], name: str) -> list[object]:

@@ -9,9 +9,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.arithmetic.packing import version_of
-from spark_throttle.core.codec import STATE_VERSION, unpack_usage
+from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import ConfigurationError, UnknownVersionError
+from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
@@ -99,7 +99,7 @@ def test_all_rows_leave_once_and_the_report_comes_last() -> None:
         left += ids_of(rows, FrameKind.ADMITTED)
     assert sorted(left) == list(range(45))
     assert state is not None
-    assert state[0] == version_of(state[1])  # so that an older release that reads it can go on
+    assert state[0] == FORMAT
 
 
 def test_rejected_rows_are_explained_and_admitted_ones_only_when_asked() -> None:
@@ -120,8 +120,8 @@ def test_batch_without_a_control_row_is_decided_by_what_stands() -> None:
 
 
 def test_state_of_a_newer_version_is_refused_by_its_number() -> None:
-    with pytest.raises(UnknownVersionError, match=rf"version {STATE_VERSION + 1} .* up to {STATE_VERSION}"):
-        run(batch([1], step=1), (STATE_VERSION + 1, b"whatever"))
+    with pytest.raises(UnknownVersionError, match=rf"version {FORMAT + 1} .* up to {FORMAT}"):
+        run(batch([1], step=1), (FORMAT + 1, b"whatever"))
 
 
 def test_arrivals_before_any_control_row_are_an_error_with_a_remedy() -> None:

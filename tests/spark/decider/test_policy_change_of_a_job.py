@@ -13,12 +13,11 @@ import pytest
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.core.codec import pack_control_row
-from spark_throttle.core.policy_codec import pack_policy
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.record import pack
 from spark_throttle.spark.decider.decider_batch import run_batch
 from spark_throttle.spark.rows.frames import encode
 from spark_throttle.store.policy_location import load_policies
@@ -61,8 +60,8 @@ class Job:
     def _control_row(self, name: EpochName) -> bytes:
         epochs = self.plane.epochs
         epoch, policy = epochs.load(name), epochs.policy_for(self.epoch, name)
-        packed = None if policy is None else pack_policy(policy)
-        return pack_control_row(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
+        packed = None if policy is None else pack(policy)
+        return pack(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
 
 
 def group_of(rate: float) -> dict[str, Any]:

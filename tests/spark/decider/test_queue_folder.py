@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.codec import unpack_state
 from spark_throttle.core.queue_files import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.stored_state import StoredState
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.decider.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
 from spark_throttle.spark.decider.queue_frames import QueueFrames
@@ -214,8 +215,8 @@ def test_state_does_not_grow_with_the_payload_of_waiting_rows(tmp_path: Path) ->
     assert narrow.state is not None
     assert len(narrow.state) > 2_900 * 2_000
     assert len(wide.state) < 60_000
-    assert unpack_state(narrow.state, "it").state.queue.size_bytes.tolist() == (
-        unpack_state(wide.state, "it").state.queue.size_bytes.tolist()
+    assert unpack(StoredState, narrow.state, "it").state.queue.size_bytes.tolist() == (
+        unpack(StoredState, wide.state, "it").state.queue.size_bytes.tolist()
     )
 
 

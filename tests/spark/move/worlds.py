@@ -21,14 +21,15 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructField, StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.usage import unpack_usage
+from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move import decider, stager
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.pack_frames import HelperColumns
@@ -188,7 +189,7 @@ class StagedJob:
 
     def held(self, batch: int) -> HeldFiles:
         """Return the files that the state names that a batch loads."""
-        return HeldFiles.of(self.states[batch][2])
+        return unpack(HeldFiles, self.states[batch][2], IN_STATE)
 
     def staged_files(self) -> set[str]:
         """Return the names of the files in the control directory."""

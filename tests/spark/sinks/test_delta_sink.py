@@ -22,10 +22,10 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.policy_codec import pack_policy
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, NativeWriterError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
@@ -48,7 +48,7 @@ class Sink:
         self.root = root
         self.directory = Directory(str(root / "control"))
         self.query = bind(self.directory, direction="publish").query
-        self.directory.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
+        self.directory.write(f"policies/{POLICY.revision}", pack(POLICY))
         self.admitted = make_table(root / "admitted", ROWS, partition_columns=partition_columns)
         usage = Destination(str(make_table(root / "usage", USAGE)), is_table=True, schema_json=USAGE.json())
         self.plan = SinkPlan(

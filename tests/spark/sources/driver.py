@@ -15,10 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.feedback import write_reports
-from spark_throttle.core.codec import pack_usage
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA
 from spark_throttle.spark.sources.control_source import ThrottleControlReader

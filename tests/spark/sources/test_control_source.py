@@ -18,9 +18,8 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.sign_of_life import read_sign_of_life
-from spark_throttle.core.codec import unpack_control_row
-from spark_throttle.core.policy_codec import unpack_policy
-from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
+from spark_throttle.core.state import ControlRow
 from spark_throttle.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -30,6 +29,7 @@ from spark_throttle.errors import (
     TakenOverError,
 )
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.status import Observation, read_observation, write_observation
@@ -71,9 +71,9 @@ def test_first_epoch_brings_the_decider_its_policy(driver: Driver) -> None:
     assert json.loads(json.dumps(end)) == end
     (row,) = driver.rows(start, end)
     assert row["kind"] == FrameKind.CONTROL
-    control = unpack_control_row(row["frame"], "it")
+    control = unpack(ControlRow, row["frame"], "it")
     assert control.epoch == 1
-    assert unpack_policy(control.policy or b"", "it").namespace_names.to_pylist() == ["a/x", "b/y", "c/z"]
+    assert unpack(CompiledPolicy, control.policy or b"", "it").namespace_names.to_pylist() == ["a/x", "b/y", "c/z"]
 
 
 def test_epoch_of_the_same_policy_brings_none(driver: Driver) -> None:
@@ -82,7 +82,7 @@ def test_epoch_of_the_same_policy_brings_none(driver: Driver) -> None:
     second = driver.latest(first)
     assert second["epoch"] == 2
     (row,) = driver.rows(first, second)
-    assert unpack_control_row(row["frame"], "it").policy is None
+    assert unpack(ControlRow, row["frame"], "it").policy is None
 
 
 def test_batch_that_leaves_no_row_waiting_is_followed_by_no_epoch(driver: Driver) -> None:
@@ -358,7 +358,7 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_cont
     driver = Driver(tmp_path / "control", {"policytext": policies, "exchange": options.to_json()}, clock=Clock.system())
     end = driver.latest(driver.reader.initialOffset())
     (row,) = driver.rows(driver.reader.initialOffset(), end)
-    share = unpack_control_row(row["frame"], "it").share_micro_per_ms
+    share = unpack(ControlRow, row["frame"], "it").share_micro_per_ms
     assert share is not None
     assert share[1].tolist() == [0, -1]
     pause = threading.Event()

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 
 from spark_throttle.checkpoint.manifest import bind, bound_manifest
 from spark_throttle.control.feedback import newest_batch
-from spark_throttle.core.codec import pack_usage
-from spark_throttle.core.policy_codec import pack_policy
+from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.sinks import destination
 from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaWriter
@@ -44,7 +44,7 @@ class Job:
         self.checkpoint = Directory(str(root / "checkpoint"))
         self.control = Directory(str(root / "checkpoint" / "throttle"))
         self.manifest = bind(self.control, direction="publish")
-        self.control.write(f"policies/{POLICY.revision}", pack_policy(POLICY))
+        self.control.write(f"policies/{POLICY.revision}", pack(POLICY))
         self.tables = {name: str(make_table(root / name, ROWS)) for name in ("admitted", "rejected")}
         self.tables["usage"] = str(make_table(root / "usage", USAGE))
         to = {name: Destination(path, is_table=True, schema_json=ROWS.json()) for name, path in self.tables.items()}

@@ -22,10 +22,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.core.codec import unpack_usage
 from spark_throttle.core.quota import Int64s
+from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import unpack
 from spark_throttle.spark.columns.payload_columns import from_staged
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
@@ -91,7 +92,7 @@ class StagedPayload:
             if kind == FrameKind.USAGE:
                 usage.append(frame)
             elif kind == FrameKind.ANSWER:
-                answers.append(Answer.of(frame))
+                answers.append(unpack(Answer, frame, "the decider's answer"))
             else:
                 tables[kind].append(decode(frame))
         answer = answers[0] if answers else Answer()
