@@ -85,10 +85,10 @@ class StagedPipeline(Pipeline):
             half_hashed_columns(events.schema, self._volatile), partition_columns,
         )  # fmt: skip
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
-        kept_batches = batches_retained(spark) + SLACK_EPOCHS
+        kept_turns = batches_retained(spark) + SLACK_EPOCHS
         decide = DigestDecider(
-            QueueStorage(control_path, kept_batches, INLINE_BYTES),
-            kept_batches,
+            QueueStorage(control_path, kept_turns, INLINE_BYTES),
+            kept_turns,
             self.keeps_order,
             queue_room(given.policies, spark),
             partition_columns,

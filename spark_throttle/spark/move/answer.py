@@ -30,7 +30,7 @@ class FileAnswer:
     rows: int
     number: int
     staged: int
-    """The batch in which it was staged."""
+    """The turn in which it was staged."""
 
     is_new: bool
     """Whether it was staged in this batch."""
@@ -83,6 +83,9 @@ class LoadedFile:
 class Answer:
     """The answer of a batch."""
 
+    turn: int
+    """How many batches were decided before (`held_files`)."""
+
     files: tuple[FileAnswer, ...] = ()
     loaded: tuple[LoadedFile, ...] = ()
     over: tuple[tuple[str, bool], ...] = ()
@@ -99,6 +102,7 @@ class Answer:
         columns = {each.name: [getattr(file, each.name) for file in self.files] for each in fields(FileAnswer)}
         arrays = [pa.array(columns[each.name], _TYPES[str(each.type)]) for each in fields(FileAnswer)]
         told = {
+            "turn": self.turn,
             "loaded": [asdict(file) for file in self.loaded],
             "over": self.over,
             "deletable": self.deletable,
@@ -114,13 +118,14 @@ class Answer:
         Examples
         --------
         >>> file = FileAnswer("a", True, 3, 0, 7, True, "", 2, bits_of(np.array([0, 2]), 3), "", None, "", None)
-        >>> answer = Answer((file,), over=(("b", False),))
+        >>> answer = Answer(7, (file,), over=(("b", False),))
         >>> Answer.of(answer.pack()) == answer
         True
         """
         table = decode(frame)
         told: dict[str, Any] = json.loads(table.schema.metadata[_BATCH])
         return cls(
+            int(told["turn"]),
             tuple(FileAnswer(**row) for row in table.to_pylist()),
             tuple(LoadedFile(**each) for each in told["loaded"]),
             tuple((str(name), bool(in_table)) for name, in_table in told["over"]),

@@ -73,7 +73,6 @@ class Cut:
     """Where rows that leave are written; `None` if nowhere."""
 
     waiting: StagingPlace
-    batch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the description of each file of the table that was written."""
@@ -85,7 +84,7 @@ class Cut:
 
     def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
         """Write the rows of a group of files, and return the files of the table."""
-        leaving = None if self.table is None else self.table.writer(self.batch)
+        leaving = None if self.table is None else self.table.writer()
         rests: dict[str, RestWriter] = {}
         for file in group:
             if file.rest and file.rest not in rests:
