@@ -42,11 +42,12 @@ from tests.sessions import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+REFUSED = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
 POLICIES = {
     "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 0.5}}},
     "tenants": {
         "slow": {"resource_group": "g"},
-        "bad": {"publish": {"messages_per_second": 0, "on_excess": "reject"}},
+        "bad": REFUSED,
         "shut": {"publish": {"messages_per_second": 0}},
     },
 }
@@ -107,8 +108,8 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     writer = writer.option("checkpointLocation", str(root / "third")).trigger(availableNow=True)
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
-    # Waiting rows of the first run leave in the second one.
-    for policies in (POLICIES, {"tenants": {"bad": POLICIES["tenants"]["bad"]}}):
+    # Rows that wait in the first run leave in the second one.
+    for policies in (POLICIES, {"tenants": {"bad": REFUSED}}):
         writer = Throttle(policies, namespace="ns", order_by=["id"]).write_stream(events).format("delta")
         writer = writer.option("throttle.writer", "staged").option("checkpointLocation", str(root / "fourth"))
         writer = writer.rejected("delta", path=str(root / "staged-rejected")).trigger(availableNow=True)
