@@ -63,6 +63,7 @@ from spark_throttle.spark.sinks.writer_choice import (
     sink_partition_columns,
     table_of_files,
 )
+from spark_throttle.spark.staged_choice import writer_of
 from spark_throttle.spark.staged_pipeline import StagedPipeline, staged
 from spark_throttle.spark.start.executor_sight import check_executors_see, refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
@@ -321,8 +322,9 @@ class ThrottledStreamWriter:
         targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
-        source = self._source_choice(targets, control_path)
-        if self._asked_writer() == STAGED:
+        writer_name = writer_of(self._asked_writer(), checkpoint)
+        source = self._source_choice(writer_name, targets, control_path)
+        if writer_name == STAGED:
             source = self._staged(source, targets)
         pipeline = source.pipeline
         definition = pipeline.definition(places, self._partition_columns)
@@ -330,7 +332,7 @@ class ThrottledStreamWriter:
             self._events.sparkSession, checkpoint, control_path, definition, pipeline.waiting_schema,
             direction=pipeline.settings.direction,
         )  # fmt: skip
-        choice = self._choice(source, targets, control_path, definition)
+        choice = self._choice(source, writer_name, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         outlet = self._outlet(pipeline, target, options, control_path)
         if outlet is not None:
@@ -431,9 +433,8 @@ class ThrottledStreamWriter:
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)
 
-    def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
+    def _source_choice(self, writer: str, targets: Targets, control_path: str) -> SourceChoice:
         asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
-        writer = self._asked_writer()
         needs_rows = f"the {writer} writer was asked for, which takes rows" if writer in (NATIVE, STAGED) else None
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
@@ -448,9 +449,8 @@ class ThrottledStreamWriter:
         return SourceChoice(staged(source.pipeline, table, keeps_order=keeps_order), why)
 
     def _choice(
-        self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
+        self, source: SourceChoice, asked: str, targets: Targets, control_path: str, definition: Definition
     ) -> WriterChoice:
-        asked = self._asked_writer()
         session, schema = self._events.sparkSession, self._events.schema
         if not isinstance(source.pipeline, Pipeline) or isinstance(source.pipeline, StagedPipeline):
             return choose_spark(session, schema, targets, "rows go from their files to the sink")

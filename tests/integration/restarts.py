@@ -293,6 +293,12 @@ REFUSALS: Final = (
         r"and the checkpoint began with 'frames'; start with option\('throttle.source', 'frames'\), or with a new",
     ),
     Refusal(
+        "from the writer `staged` to another one, or back",
+        "start with the former `throttle.writer`, or with a new checkpoint",
+        lambda job: job.told(option=("throttle.writer", "staged")),
+        r"^option throttle.writer is 'staged', and the checkpoint .* began with rows that are in frames, .* 'auto'\)",
+    ),
+    Refusal(
         "the format of the state's checkpoints (`checkpointFormatVersion`)",
         "set the former one: Spark converts none",
         lambda job: job.under({f"{STORE}.checkpointFormatVersion": "2"}),

@@ -31,6 +31,7 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 FILE, ROW = "__throttle_file", "__throttle_row"
 """Names of the columns of a copied row's place: the name of the file that it was staged in, and its position there."""
 
+_PLACE: Final = (pa.field(FILE, pa.string()), pa.field(ROW, pa.int64()))
 CUT_DDL: Final = "file string"
 _ROW_GROUP_ROWS: Final = 1 << 20
 
@@ -88,7 +89,7 @@ class Cut:
         rests: dict[str, RestWriter] = {}
         for file in group:
             if file.rest and file.rest not in rests:
-                rests[file.rest] = RestWriter(self.waiting.root, file.rest, self.waiting.form.footer)
+                rests[file.rest] = RestWriter(self.waiting, file.rest)
             _cut(file, leaving, rests.get(file.rest))
         for rest in rests.values():
             rest.finish()
@@ -107,32 +108,35 @@ class RestWriter:
     The file is there when it is whole, and not before: another attempt may have written it already.
     """
 
-    def __init__(self, root: str, name: str, footer: dict[str, str]) -> None:
-        self._files, folder = file_system(root)
+    def __init__(self, place: StagingPlace, name: str) -> None:
+        self._files, folder = file_system(place.root)
         self._target = f"{folder.rstrip('/')}/{name}"
         moves = isinstance(self._files, fs.LocalFileSystem)
         # On an object store a file is there when its stream is closed.
         self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
-        self._footer = footer
+        self._footer = place.form.footer
+        # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
+        self._schema = pa.schema([*place.form.schema, *_PLACE])
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:
         """Add rows of a file, with their positions in it."""
         names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), pa.array([name]))
-        rows = rows.append_column(FILE, names.cast(pa.string())).append_column(ROW, row)
+        rows = rows.append_column(_PLACE[0], names.cast(pa.string())).append_column(_PLACE[1], row)
+        rows = aligned_table(rows, self._schema)
         if self._writer is None:
             if isinstance(self._files, fs.LocalFileSystem):
                 self._files.create_dir(self._path.rpartition("/")[0], recursive=True)
             self._stream = self._files.open_output_stream(self._path)
             self._writer = pq.ParquetWriter(
                 self._stream,
-                rows.schema,
+                self._schema,
                 compression="zstd",
                 use_dictionary=[*dictionary_columns(rows), FILE],
                 store_decimal_as_integer=True,
                 store_schema=False,
             )
-        self._writer.write_table(aligned_table(rows, self._writer.schema), row_group_size=_ROW_GROUP_ROWS)
+        self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
 
     def finish(self) -> None:
         """Let the file be there."""

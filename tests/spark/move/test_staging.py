@@ -99,6 +99,22 @@ def test_cut_writes_each_wanted_row_once_with_its_place(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "table" / last.path).column("ns").to_pylist() == ["t/5"]
 
 
+def test_rows_of_former_columns_are_packed_with_later_ones(tmp_path: Path) -> None:
+    """In either order: the files of a pack come in the order of their numbers."""
+    _, waiting = places(tmp_path)
+    former = pa.table({"ns": ["t/0"]})
+    (digest,) = staged(tmp_path, ["t/1"])
+    Path(waiting.root).mkdir(exist_ok=True)
+    pq.write_table(former, Path(waiting.root) / "former")
+    every = bits_of(np.array([0]), 1)
+    old = RowsOfFile(waiting.root, "former", "former", 1, None, every, "pack")
+    new = RowsOfFile(str(tmp_path / "table"), digest.file.name, digest.file.name, 1, None, every, "pack")
+    for group in ((old, new), (new, old)):
+        Cut((group,), None, waiting).cut(group)
+        found = pq.read_table(Path(waiting.root) / "pack").select(["ns", "tags"]).to_pylist()
+        assert sorted(found, key=str) == [{"ns": "t/0", "tags": None}, {"ns": "t/1", "tags": ["0"]}]
+
+
 @pytest.mark.parametrize(("name", "position"), [("gone", 5), (None, 0)])
 def test_cut_of_a_file_that_lacks_a_row_is_refused(tmp_path: Path, name: str | None, position: int) -> None:
     table, waiting = places(tmp_path)
