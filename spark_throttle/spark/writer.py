@@ -324,14 +324,13 @@ class ThrottledStreamWriter:
         places = targets_of(admitted, rejected, usage)
         writer_name = writer_of(self._asked_writer(), checkpoint)
         source = self._source_choice(writer_name, targets, control_path)
-        if writer_name == STAGED:
-            source = self._staged(source, targets)
-        pipeline = source.pipeline
-        definition = pipeline.definition(places, self._partition_columns)
+        definition = source.pipeline.definition(places, self._partition_columns)
         refuse_restart(
-            self._events.sparkSession, checkpoint, control_path, definition, pipeline.waiting_schema,
-            direction=pipeline.settings.direction,
+            self._events.sparkSession, checkpoint, control_path, definition, source.pipeline.waiting_schema,
+            direction=source.pipeline.settings.direction,
         )  # fmt: skip
+        source = self._with_table(source, targets)
+        pipeline = source.pipeline
         choice = self._choice(source, writer_name, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         outlet = self._outlet(pipeline, target, options, control_path)
@@ -439,14 +438,19 @@ class ThrottledStreamWriter:
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
-        return choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
-
-    def _staged(self, source: SourceChoice, targets: Targets) -> SourceChoice:
-        """Return the pipeline that stages the rows of a source."""
-        assert isinstance(source.pipeline, Pipeline)  # noqa: S101 - rows were asked for
-        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        found = choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
+        if writer != STAGED:
+            return found
+        assert isinstance(found.pipeline, Pipeline)  # noqa: S101 - rows were asked for
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
-        return SourceChoice(staged(source.pipeline, table, keeps_order=keeps_order), why)
+        return SourceChoice(staged(found.pipeline, keeps_order=keeps_order), found.why)
+
+    def _with_table(self, source: SourceChoice, targets: Targets) -> SourceChoice:
+        """Return the source, staged in the sink's table if that takes files: it is made if it is missing."""
+        if not isinstance(source.pipeline, StagedPipeline):
+            return source
+        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        return SourceChoice(replace(source.pipeline, table=table), why)
 
     def _choice(
         self, source: SourceChoice, asked: str, targets: Targets, control_path: str, definition: Definition

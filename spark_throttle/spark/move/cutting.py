@@ -31,7 +31,6 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 FILE, ROW = "__throttle_file", "__throttle_row"
 """Names of the columns of a copied row's place: the name of the file that it was staged in, and its position there."""
 
-_PLACE: Final = (pa.field(FILE, pa.string()), pa.field(ROW, pa.int64()))
 CUT_DDL: Final = "file string"
 _ROW_GROUP_ROWS: Final = 1 << 20
 
@@ -116,13 +115,13 @@ class RestWriter:
         self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
         self._footer = place.form.footer
         # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
-        self._schema = pa.schema([*place.form.schema, *_PLACE])
+        self._schema = with_place(place.form.schema)
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:
         """Add rows of a file, with their positions in it."""
         names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), pa.array([name]))
-        rows = rows.append_column(_PLACE[0], names.cast(pa.string())).append_column(_PLACE[1], row)
+        rows = rows.append_column(FILE, names.cast(pa.string())).append_column(ROW, row)
         rows = aligned_table(rows, self._schema)
         if self._writer is None:
             if isinstance(self._files, fs.LocalFileSystem):
@@ -147,6 +146,11 @@ class RestWriter:
         self._stream.close()
         if self._path != self._target:
             self._files.move(self._path, self._target)
+
+
+def with_place(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of copied rows."""
+    return pa.schema([*schema, (FILE, pa.string()), (ROW, pa.int64())])
 
 
 def aligned_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:

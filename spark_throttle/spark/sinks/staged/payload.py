@@ -82,6 +82,8 @@ class StagedPayload:
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
+    _former: dict[str, bool] = field(default_factory=dict)
+
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
         """Return the rows of a batch; every partition of the frames is computed, once."""
         usage, answers = list[bytes](), list[Answer]()
@@ -103,7 +105,7 @@ class StagedPayload:
             written = self._cut(spark, answer)
             short = short_tenants(unpack_usage(each, f"a usage report of batch {batch}") for each in usage)
             write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short)))
-        reader = StagedReader(spark, self.carried, self._table_root, self._staged_root)
+        reader = StagedReader(spark, self.carried, self._table_root, self.waiting, self._former)
         ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
         return StagedRows(self, reader, answer, usage, written, ranked, rejected)
 
