@@ -22,6 +22,7 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
 from spark_throttle.spark.decider.queue_folder import FramePlace, QueueStorage, is_place
+from spark_throttle.spark.move.cutting import as_read
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.nullability import as_nullable, nullable
 from spark_throttle.spark.queued_copies import account_after, copies_of
@@ -110,7 +111,7 @@ def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: Stru
         rows = queued.toDF(*(f"c{at}" for at in range(len(queued.columns)))).select(
             *(f"c{at}" for at, _ in enumerate(names))
         )
-        fit = _Fit(_StagedRows(names, nullable(to_arrow_schema(schema, timezone="UTC"))))
+        fit = _Fit(_StagedRows(names, as_read(nullable(to_arrow_schema(schema, timezone="UTC")))))
     found = rows.mapInArrow(fit, "problem string").limit(1).collect()
     return found[0]["problem"] if found else None
 

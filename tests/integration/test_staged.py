@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,7 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
     lake.offer(rows(10, "slow/a", "fast/b"))
 
     def run(limits: Any, **columns: str) -> None:
+        columns |= {"wait": "make_dt_interval(int(id))"}  # a file has no type for it
         events = lake.events().withColumns({name: F.expr(made) for name, made in columns.items()})
         writer = lake.throttle(limits).write_stream(events).option("throttle.writer", "staged")
         writer = writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
@@ -177,7 +179,8 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
         run({}, size="string(size)")
     lake.kept.clear()
     run({}, id="tinyint(id)", size="int(size)", x="7")
-    assert sorted(lake.admitted) == [(0, "slow/a", 5, None), (10, "slow/a", 5, None)]
+    admitted: list[Any] = sorted(lake.admitted)
+    assert admitted == [(n, "slow/a", 5, None, timedelta(days=n)) for n in (0, 10)]
 
 
 def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ class RestWriter:
         self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
         self._footer = place.form.footer
         # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
-        self._schema = with_place(place.form.schema)
+        self._schema = with_place(as_read(place.form.schema))
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:
@@ -146,6 +146,19 @@ class RestWriter:
         self._stream.close()
         if self._path != self._target:
             self._files.move(self._path, self._target)
+
+
+def as_read(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a file as pyarrow reads them: a file has no type of Arrow's own, such as durations.
+
+    Examples
+    --------
+    >>> as_read(pa.schema([("wait", pa.duration("us")), ("n", pa.int32())])).types
+    [DataType(int64), DataType(int32)]
+    """
+    written = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), written, store_schema=False)
+    return pq.read_schema(pa.BufferReader(written.getvalue())).remove_metadata()
 
 
 def with_place(schema: pa.Schema) -> pa.Schema:

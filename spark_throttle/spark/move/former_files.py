@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.definition import digest
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import file_system
-from spark_throttle.spark.move.cutting import FILE, ROW, aligned_table, with_place
+from spark_throttle.spark.move.cutting import FILE, ROW, aligned_table, as_read, with_place
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -64,6 +64,7 @@ class FormerFiles:
     def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
         files, root = file_system(self.place.root)
         schema, first = with_place(self.place.form.schema), 0
+        in_file = as_read(schema)
         with files.open_input_file(f"{root.rstrip('/')}/{name}") as stream:
             parquet = pq.ParquetFile(stream)
             for group in range(parquet.num_row_groups):
@@ -72,4 +73,4 @@ class FormerFiles:
                     rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
                     rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
                 first += len(rows)
-                yield from aligned_table(rows, schema).to_batches()
+                yield from aligned_table(rows, in_file).cast(schema).to_batches()
