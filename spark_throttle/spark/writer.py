@@ -49,6 +49,7 @@ from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDel
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
+from spark_throttle.spark.sinks.staged.staged_choice import writer_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
     STAGED,
@@ -63,7 +64,6 @@ from spark_throttle.spark.sinks.writer_choice import (
     sink_partition_columns,
     table_of_files,
 )
-from spark_throttle.spark.staged_choice import writer_of
 from spark_throttle.spark.staged_pipeline import StagedPipeline, staged
 from spark_throttle.spark.start.executor_sight import check_executors_see, refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
