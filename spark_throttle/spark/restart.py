@@ -28,7 +28,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.spark.sinks.begin_batch import APP_SUFFIX, has_rows
-from spark_throttle.spark.state_reader import held_files, is_readable, misfit, waiting_messages
+from spark_throttle.spark.state_reader import is_readable, misfit, waiting_messages
 
 _PAGE: Final = "docs/changing-a-job.md"
 _WIDENED: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
@@ -108,8 +108,6 @@ def _waiting_problem(
     if waiting_schema is not None:
         if _holds_all(dict(before.columns), dict(now.columns)):
             return None
-        if held_files(spark, checkpoint) is not None:
-            return _staged_problem(spark, checkpoint, before, now)
         return misfit(spark, checkpoint, control_path, waiting_schema)
     changed = [each for each in before.differences(now) if _is_compared(each, now)]
     waiting = waiting_messages(spark, checkpoint) if changed else 0
@@ -118,20 +116,6 @@ def _waiting_problem(
     return (
         f"{waiting} rows wait as references, and are compared with what was decided when they are read: "
         f"{shown(changed)}; keep it until none waits"
-    )
-
-
-def _staged_problem(spark: SparkSession, checkpoint: str, before: Definition, now: Definition) -> str | None:
-    """Return why rows that wait in files cannot leave under a new definition: they have the columns of then."""
-    columns, kept = dict(before.columns), dict(now.columns)
-    lost = [name for name, kind in columns.items() if not _holds_all({name: kind}, kept)]
-    waiting = waiting_messages(spark, checkpoint)
-    if not waiting:
-        return None
-    words = ", ".join(f"{name!r} ({columns[name]})" for name in lost)
-    return (
-        f"{waiting} rows wait in files with columns that the stream no longer has, or has in types that do not hold "
-        f"all of their values: {words}; keep them until none waits"
     )
 
 

@@ -34,6 +34,7 @@ from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
+from spark_throttle.spark.move.former_files import columns_in_footer
 from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
@@ -56,6 +57,11 @@ class StagedPipeline(Pipeline):
 
     keeps_order: bool = False
     """Whether the sink may depend on the order of a namespace's rows."""
+
+    @property
+    def waiting_schema(self) -> StructType:
+        """The columns with which rows leave that waited."""
+        return self.carried
 
     @cached_property
     def carried(self) -> StructType:
@@ -85,10 +91,10 @@ class StagedPipeline(Pipeline):
             half_hashed_columns(events.schema, self._volatile), partition_columns,
         )  # fmt: skip
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
-        kept_batches = batches_retained(spark) + SLACK_EPOCHS
+        kept_turns = batches_retained(spark) + SLACK_EPOCHS
         decide = DigestDecider(
-            QueueStorage(control_path, kept_batches, INLINE_BYTES),
-            kept_batches,
+            QueueStorage(control_path, kept_turns, INLINE_BYTES),
+            kept_turns,
             self.keeps_order,
             queue_room(given.policies, spark),
             partition_columns,
@@ -122,12 +128,12 @@ class StagedPipeline(Pipeline):
 
     def _waiting_place(self, control_path: str) -> StagingPlace:
         # Spark cannot tell the calendar of dates without its version.
-        footer = {"org.apache.spark.version": pyspark.__version__}
+        footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(self.carried)}
         schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
         form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
         return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False)
 
 
-def staged(pipeline: Pipeline, table: Destination | None, *, keeps_order: bool) -> StagedPipeline:
-    """Return a pipeline that stages the rows of another one's stream."""
-    return StagedPipeline(pipeline.settings, pipeline.events, table, keeps_order)
+def staged(pipeline: Pipeline, *, keeps_order: bool) -> StagedPipeline:
+    """Return a pipeline that stages the rows of another one's stream; its sink takes no files as they lie."""
+    return StagedPipeline(pipeline.settings, pipeline.events, None, keeps_order)

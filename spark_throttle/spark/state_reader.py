@@ -23,7 +23,9 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
 from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
 from spark_throttle.spark.decider.queue_folder import FramePlace, QueueStorage, is_place
+from spark_throttle.spark.move.cutting import as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
+from spark_throttle.spark.move.nullability import as_nullable, nullable
 from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.references.extents import ROW_BITS
@@ -101,19 +103,31 @@ def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: Stru
 
     The payload of all waiting rows is read, on the executors.
     """
-    fit = _Fit(QueueUnpacker(to_arrow_schema(schema, timezone="UTC"), (), QueueStorage(control_path)))
-    found = state_blocks(spark, checkpoint).select("block").mapInArrow(fit, "problem string").limit(1).collect()
+    if held_files(spark, checkpoint) is None:
+        rows = state_blocks(spark, checkpoint)
+        fit = _Fit(QueueUnpacker(to_arrow_schema(schema, timezone="UTC"), (), QueueStorage(control_path)))
+    else:
+        queued = _queued(spark, checkpoint, control_path, None, None)
+        names = tuple(queued.columns[: -len(_BESIDE)])
+        rows = queued.toDF(*(f"c{at}" for at in range(len(queued.columns)))).select(
+            *(f"c{at}" for at, _ in enumerate(names))
+        )
+        fit = _Fit(_StagedRows(names, as_read(nullable(to_arrow_schema(schema, timezone="UTC")))))
+    found = rows.mapInArrow(fit, "problem string").limit(1).collect()
     return found[0]["problem"] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A function from blocks of state to why a row of each cannot leave; `mapInArrow` runs it once per task."""
+    """A function from blocks of state, or staged rows, to why a row of each batch of them cannot leave.
 
-    unpack: QueueUnpacker
+    `mapInArrow` runs it once per task.
+    """
+
+    unpack: QueueUnpacker | _StagedRows
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the first problem of each batch of blocks that has any."""
+        """Yield the first problem of each batch that has any."""
         for batch in batches:
             problem = self._problem(batch)
             if problem is not None:
@@ -126,6 +140,21 @@ class _Fit:
         except ConfigurationError as error:
             return str(error)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _StagedRows:
+    """A function from rows that wait in files to the same rows with other columns."""
+
+    names: tuple[str, ...]
+    """Names of the columns in order: PySpark's `mapInArrow` rejects names with a backtick."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        for batch in batches:
+            yield aligned(as_nullable(batch).rename_columns(list(self.names)), self.schema)
 
 
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

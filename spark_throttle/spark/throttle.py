@@ -30,6 +30,7 @@ from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
+from spark_throttle.spark.sinks.staged.staged_choice import refuse_staged
 from spark_throttle.spark.start.executor_sight import check_executors_see
 from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -134,6 +135,7 @@ class Throttle:
         control_path = SparkPaths(spark).resolve(control_path)
         checkpoint = control_path.rstrip("/").rpartition("/")[0] or "/"
         refuse_foreign(checkpoint, control_path)
+        refuse_staged(checkpoint)
         check_executors_see(spark, control_path)
         self._metered.begin(control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})

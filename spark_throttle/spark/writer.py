@@ -49,6 +49,7 @@ from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDel
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
+from spark_throttle.spark.sinks.staged.staged_choice import writer_of
 from spark_throttle.spark.sinks.writer_choice import (
     NATIVE,
     STAGED,
@@ -321,16 +322,16 @@ class ThrottledStreamWriter:
         targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
-        source = self._source_choice(targets, control_path)
-        if self._asked_writer() == STAGED:
-            source = self._staged(source, targets)
-        pipeline = source.pipeline
-        definition = pipeline.definition(places, self._partition_columns)
+        writer_name = writer_of(self._asked_writer(), checkpoint)
+        source = self._source_choice(writer_name, targets, control_path)
+        definition = source.pipeline.definition(places, self._partition_columns)
         refuse_restart(
-            self._events.sparkSession, checkpoint, control_path, definition, pipeline.waiting_schema,
-            direction=pipeline.settings.direction,
+            self._events.sparkSession, checkpoint, control_path, definition, source.pipeline.waiting_schema,
+            direction=source.pipeline.settings.direction,
         )  # fmt: skip
-        choice = self._choice(source, targets, control_path, definition)
+        source = self._with_table(source, targets)
+        pipeline = source.pipeline
+        choice = self._choice(source, writer_name, targets, control_path, definition)
         sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
         outlet = self._outlet(pipeline, target, options, control_path)
         if outlet is not None:
@@ -431,26 +432,29 @@ class ThrottledStreamWriter:
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)
 
-    def _source_choice(self, targets: Targets, control_path: str) -> SourceChoice:
+    def _source_choice(self, writer: str, targets: Targets, control_path: str) -> SourceChoice:
         asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
-        writer = self._asked_writer()
         needs_rows = f"the {writer} writer was asked for, which takes rows" if writer in (NATIVE, STAGED) else None
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
-        return choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
-
-    def _staged(self, source: SourceChoice, targets: Targets) -> SourceChoice:
-        """Return the pipeline that stages the rows of a source."""
-        assert isinstance(source.pipeline, Pipeline)  # noqa: S101 - rows were asked for
-        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        found = choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
+        if writer != STAGED:
+            return found
+        assert isinstance(found.pipeline, Pipeline)  # noqa: S101 - rows were asked for
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
-        return SourceChoice(staged(source.pipeline, table, keeps_order=keeps_order), why)
+        return SourceChoice(staged(found.pipeline, keeps_order=keeps_order), found.why)
+
+    def _with_table(self, source: SourceChoice, targets: Targets) -> SourceChoice:
+        """Return the source, staged in the sink's table if that takes files: it is made if it is missing."""
+        if not isinstance(source.pipeline, StagedPipeline):
+            return source
+        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        return SourceChoice(replace(source.pipeline, table=table), why)
 
     def _choice(
-        self, source: SourceChoice, targets: Targets, control_path: str, definition: Definition
+        self, source: SourceChoice, asked: str, targets: Targets, control_path: str, definition: Definition
     ) -> WriterChoice:
-        asked = self._asked_writer()
         session, schema = self._events.sparkSession, self._events.schema
         if not isinstance(source.pipeline, Pipeline) or isinstance(source.pipeline, StagedPipeline):
             return choose_spark(session, schema, targets, "rows go from their files to the sink")

@@ -42,11 +42,12 @@ from tests.sessions import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+REFUSED = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
 POLICIES = {
     "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 0.5}}},
     "tenants": {
         "slow": {"resource_group": "g"},
-        "bad": {"publish": {"messages_per_second": 0, "on_excess": "reject"}},
+        "bad": REFUSED,
         "shut": {"publish": {"messages_per_second": 0}},
     },
 }
@@ -107,6 +108,13 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     writer = writer.option("checkpointLocation", str(root / "third")).trigger(availableNow=True)
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
+    # Rows that wait in the first run leave in the second one.
+    for policies in (POLICIES, {"tenants": {"bad": REFUSED}}):
+        writer = Throttle(policies, namespace="ns", order_by=["id"]).write_stream(events).format("delta")
+        writer = writer.option("throttle.writer", "staged").option("checkpointLocation", str(root / "fourth"))
+        writer = writer.rejected("delta", path=str(root / "staged-rejected")).trigger(availableNow=True)
+        writer.start(str(root / "staged")).awaitTermination()
+
     PolicyService(DeltaStore.create(str(root / "policies")), clock_ms=lambda: 0).apply(
         parse_document(POLICIES), Author("ann")
     )
@@ -119,6 +127,7 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
         "admitted": ids("admitted"),
         "rejected": ids("rejected"),
         "referred": [ids("referred"), ids("referred-rejected")],
+        "staged": [ids("staged"), ids("staged-rejected")],
         "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
         "kept": sorted(pads.dataset(kept, partitioning="hive").to_table(columns=["id"]).column("id").to_pylist()),
         "usage": [sum(row[f"{verdict}_messages"] for row in usage) for verdict in ("admitted", "rejected")],

@@ -60,6 +60,7 @@ class Job:
     """Of the session."""
 
     sink: str = "admitted"
+    writer: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the writer, also those that are calls of it."""
 
@@ -86,6 +87,7 @@ class Job:
         lake = self.lake
         writer = lake.throttle(self.policies, **self.arguments).write_stream(self.events).format("delta")
         writer = writer.option("checkpointLocation", lake.checkpoint).trigger(**self.trigger)
+        writer = writer.option("throttle.writer", self.writer)
         for call, argument in self.options.items():
             writer = getattr(writer, call)(*argument)
         return writer.start(lake.path(self.sink))
@@ -107,6 +109,9 @@ class Line:
     made: Callable[[Job], Job]
     together: str = ""
     """The start in which it is made, with others; the changes of one start are checked by a function of its name."""
+
+    is_of_frames: bool = False
+    """Whether a query that stages its rows cannot have it."""
 
 
 @dataclass(frozen=True)
@@ -209,8 +214,9 @@ LINES: Final = (
     Line(
         "the writer, native or Spark's",
         "leave once, into the same table",
-        lambda job: job.told(option=("throttle.writer", "spark")),
+        lambda job: replace(job, writer="spark"),
         "surroundings",
+        is_of_frames=True,
     ),
     Line(
         "`exchange`, with it or without",
@@ -291,6 +297,13 @@ REFUSALS: Final = (
         "start with the former `throttle.source`, or with a new checkpoint",
         _referred,
         r"and the checkpoint began with 'frames'; start with option\('throttle.source', 'frames'\), or with a new",
+    ),
+    Refusal(
+        "from the writer `staged` to another one, or back",
+        "start with the former `throttle.writer`, or with a new checkpoint",
+        lambda job: replace(job, writer="spark" if job.writer == "staged" else "staged"),
+        r"^option throttle.writer is '.*', and the checkpoint .* began with rows that are (in frames|staged), .* start "
+        r"with option\('throttle.writer', '(auto|staged)'\)",
     ),
     Refusal(
         "the format of the state's checkpoints (`checkpointFormatVersion`)",

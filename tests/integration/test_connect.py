@@ -27,6 +27,7 @@ def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_noth
     assert told["admitted"] == told["kept"] == sorted(slow + free)
     assert told["rejected"] == bad
     assert told["referred"] == [told["admitted"], bad]
+    assert told["staged"] == [sorted(slow + shut + free), bad]
     assert told["queued"] == shut
     assert told["usage"] == [50, 25]
     assert told["refused"] == ["namespace has uuid()", "namespace depends on now()", "namespace depends on uuid()"]

@@ -107,7 +107,7 @@ def waiting(lake: Lake) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("by", thorough_after(1, ["native", "spark"]))
+@pytest.mark.parametrize("by", thorough_after(1, ["native", "spark", "staged"]))
 def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch(failing: Lake, by: str) -> None:
     """The other namespaces come under the same definition: the column that it names is made otherwise."""
     lake = failing

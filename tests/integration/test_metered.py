@@ -168,7 +168,7 @@ def send(rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
     assert key.namespace in {"acme/a", "acme/b"}
 
 
-@pytest.mark.parametrize("sink", thorough_after(2, ["native", "paced", "spark"]))
+@pytest.mark.parametrize("sink", thorough_after(2, ["native", "paced", "spark", "staged"]))
 def test_sinks_are_charged_where_a_policy_has_a_quota_on_processing_time(lake: Lake, sink: str) -> None:
     lake.offer(EVENTS)
     writer = lake.writer(lake.throttle({"defaults": {"publish": {"request_percentage": 10_000}}}))

@@ -36,7 +36,9 @@ def ids(lake: Lake) -> list[int]:
     return [row[0] for row in rows_of(Path(lake.path("out")), "id")]
 
 
-@pytest.mark.parametrize(("writer", "is_whole"), thorough_after(1, [("native", False), ("spark", True)]))
+@pytest.mark.parametrize(
+    ("writer", "is_whole"), thorough_after(1, [("native", False), ("spark", True), ("staged", False)])
+)
 def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_restored(
     lake: Lake, writer: str, *, is_whole: bool
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
@@ -13,7 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
+from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.offline.drain import drain
 from spark_throttle.spark.references.selection import admitted_rows
 from spark_throttle.spark.sinks.staged.reader import StagedReader
@@ -158,20 +162,25 @@ def test_waiting_rows_can_be_read_and_drained(lake: Lake) -> None:
     assert table_ids(lake, "drained") == waits
 
 
-def test_waiting_rows_get_new_columns_and_lose_none(lake: Lake) -> None:
-    lake.offer(rows(0, "slow/a", "fast/b"))
-    finish(staged(lake, SHUT).format("delta").option("mergeSchema", "true").start(lake.path("out")))
-    start = {"checkpointLocation": lake.checkpoint, "throttle.writer": "staged", "mergeSchema": "true"}
+def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_nothing(lake: Lake) -> None:
+    lake.offer(rows(0, "slow/a", *["fast/b"] * 9))
+    lake.offer(rows(10, "slow/a", "fast/b"))
 
-    def run(events: DataFrame) -> None:
-        writer = lake.throttle({}).write_stream(events).format("delta").options(**start).trigger(availableNow=True)
-        finish(writer.start(lake.path("out")))
+    def run(limits: Any, **columns: str) -> None:
+        columns |= {"wait": "make_dt_interval(int(id))"}  # a file has no type for it
+        events = lake.events().withColumns({name: F.expr(made) for name, made in columns.items()})
+        writer = lake.throttle(limits).write_stream(events).option("throttle.writer", "staged")
+        writer = writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
+        finish(writer.foreachBatch(lake.keep).start())
 
-    with pytest.raises(ConfigurationError, match=r"1 rows wait in files with columns .*: 'size' \(bigint\)"):
-        run(lake.events().withColumn("size", F.expr("int(size)")))
-    run(lake.events().withColumn("x", F.lit(7)))
-    found = lake.spark.read.format("delta").load(lake.path("out")).select("id", "x").collect()
-    assert sorted(map(tuple, found)) == [(0, None), (1, None)]
+    run(SHUT)
+    assert {"-rest-" in name for name in waiting_files(lake)} == {False, True}
+    with pytest.raises(ConfigurationError, match=r"^column 'size' is int64 in rows that wait .* keep the old type"):
+        run({}, size="string(size)")
+    lake.kept.clear()
+    run({}, id="tinyint(id)", size="int(size)", x="7")
+    admitted: list[Any] = sorted(lake.admitted)
+    assert admitted == [(n, "slow/a", 5, None, timedelta(days=n)) for n in (0, 10)]
 
 
 def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +218,9 @@ def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: 
     lake.spark.range(3).coalesce(1).write.parquet(path)
     (name,) = (each.name for each in Path(path).glob("*.parquet"))
     file = FileAnswer(name, True, 3, 0, 0, True, "", 1, bits_of(np.array([1]), 3), "", None, "", None)
-    reader = StagedReader(lake.spark, StructType().add("id", "long"), path, lake.path("staged"))
+    form = FileForm(pa.schema([("id", pa.int64())]))
+    waiting = StagingPlace(lake.path("staged"), form, in_table=False)
+    reader = StagedReader(lake.spark, StructType().add("id", "long"), path, waiting, {})
     bits = admitted_rows(np.array([1]))
     assert [row["id"] for row in reader.admitted([file], bits).collect()] == [1]
     Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())

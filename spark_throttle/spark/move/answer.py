@@ -22,7 +22,7 @@ class FileAnswer:
     rows: int
     number: int
     staged: int
-    """The batch in which it was staged."""
+    """The turn in which it was staged."""
 
     is_new: bool
     """Whether it was staged in this batch."""
@@ -74,6 +74,9 @@ class LoadedFile:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of a batch."""
+
+    turn: int
+    """How many batches were decided before (`held_files`)."""
 
     files: tuple[FileAnswer, ...] = ()
     loaded: tuple[LoadedFile, ...] = ()

@@ -73,7 +73,6 @@ class Cut:
     """Where rows that leave are written; `None` if nowhere."""
 
     waiting: StagingPlace
-    batch: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the description of each file of the table that was written."""
@@ -85,11 +84,11 @@ class Cut:
 
     def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
         """Write the rows of a group of files, and return the files of the table."""
-        leaving = None if self.table is None else self.table.writer(self.batch)
+        leaving = None if self.table is None else self.table.writer()
         rests: dict[str, RestWriter] = {}
         for file in group:
             if file.rest and file.rest not in rests:
-                rests[file.rest] = RestWriter(self.waiting.root, file.rest, self.waiting.form.footer)
+                rests[file.rest] = RestWriter(self.waiting, file.rest)
             _cut(file, leaving, rests.get(file.rest))
         for rest in rests.values():
             rest.finish()
@@ -108,32 +107,35 @@ class RestWriter:
     The file is there when it is whole, and not before: another attempt may have written it already.
     """
 
-    def __init__(self, root: str, name: str, footer: dict[str, str]) -> None:
-        self._files, folder = file_system(root)
+    def __init__(self, place: StagingPlace, name: str) -> None:
+        self._files, folder = file_system(place.root)
         self._target = f"{folder.rstrip('/')}/{name}"
         moves = isinstance(self._files, fs.LocalFileSystem)
         # On an object store a file is there when its stream is closed.
         self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
-        self._footer = footer
+        self._footer = place.form.footer
+        # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
+        self._schema = with_place(as_read(place.form.schema))
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:
         """Add rows of a file, with their positions in it."""
         names = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(rows), np.int32)), pa.array([name]))
         rows = rows.append_column(FILE, names.cast(pa.string())).append_column(ROW, row)
+        rows = aligned_table(rows, self._schema)
         if self._writer is None:
             if isinstance(self._files, fs.LocalFileSystem):
                 self._files.create_dir(self._path.rpartition("/")[0], recursive=True)
             self._stream = self._files.open_output_stream(self._path)
             self._writer = pq.ParquetWriter(
                 self._stream,
-                rows.schema,
+                self._schema,
                 compression="zstd",
                 use_dictionary=[*dictionary_columns(rows), FILE],
                 store_decimal_as_integer=True,
                 store_schema=False,
             )
-        self._writer.write_table(aligned_table(rows, self._writer.schema), row_group_size=_ROW_GROUP_ROWS)
+        self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
 
     def finish(self) -> None:
         """Let the file be there."""
@@ -144,6 +146,24 @@ class RestWriter:
         self._stream.close()
         if self._path != self._target:
             self._files.move(self._path, self._target)
+
+
+def as_read(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a file as pyarrow reads them: a file has no type of Arrow's own, such as durations.
+
+    Examples
+    --------
+    >>> as_read(pa.schema([("wait", pa.duration("us")), ("n", pa.int32())])).types
+    [DataType(int64), DataType(int32)]
+    """
+    written = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), written, store_schema=False)
+    return pq.read_schema(pa.BufferReader(written.getvalue())).remove_metadata()
+
+
+def with_place(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of copied rows."""
+    return pa.schema([*schema, (FILE, pa.string()), (ROW, pa.int64())])
 
 
 def aligned_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -38,7 +38,6 @@ from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.record import FORMAT, pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
 from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
 STATE_SCHEMA: Final = "version int, block binary, files binary"
 
 SWEPT_EVERY: Final = 100
-"""Batches after which orphans are looked for: they come from failures alone."""
+"""Turns after which orphans are looked for: they come from failures alone."""
 
 _WHAT: Final = "the decider's state"
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
@@ -69,8 +68,8 @@ class DigestDecider:
     queue: QueueStorage
     """Where the places of waiting rows lie that are too many for the state."""
 
-    kept_batches: int
-    """Batches for which a file is kept of which no row waits any more."""
+    kept_turns: int
+    """Batches that it decides for which a file is kept of which no row waits any more."""
 
     keeps_order: bool = False
     """Whether the places of admitted rows are returned in the order in which they leave."""
@@ -93,10 +92,9 @@ class DigestDecider:
                     control = bytes(frame)
                 else:
                     digests.append(digest_of(bytes(frame)))
-        batch = batch_of_task()
         block, loaded = _stored(state)
         files = files_of(digests)
-        arrived = loaded.with_arrived(batch, files)
+        arrived = loaded.with_arrived(files)
         number_of = {file.name: loaded.next_number + at for at, file in enumerate(files)}
         folder = self.queue.folder()
         outcome = run_batch(
@@ -133,19 +131,19 @@ class DigestDecider:
         goes, refused = rows_by_file(admitted), rows_by_file(rejected)
         left = arrived.without(goes).without(refused)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
-        is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.batch) & (count == arrived.rows)
-        after, deletable = left.settled(is_committed, self.kept_batches)
+        is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
+        after, deletable = left.settled(is_committed, self.kept_turns)
         leftovers = after.leftovers()
         packed = frozenset(after.number[leftovers].tolist())
         pack, waits = "", dict[int, Int64s]()
         if packed:
             places = _waiting_places(outcome.state, folder)
             places = np.sort(places[np.isin(file_numbers(places), after.number[leftovers])])
-            pack = f"{after.batch:012d}-pack-{_digest(after, leftovers, places)}.parquet"
+            pack = f"{after.turn:012d}-pack-{_digest(after, leftovers, places)}.parquet"
             waits = rows_by_file(places)
         answers = []
         stays = dict(zip(after.number.tolist(), after.copy, strict=True))
-        touched = {*goes, *refused, *packed} | set(arrived.number[arrived.staged == arrived.batch].tolist())
+        touched = {*goes, *refused, *packed} | set(arrived.number[arrived.staged == arrived.turn].tolist())
         for at, number in enumerate(arrived.number.tolist()):
             if number not in touched:
                 continue
@@ -176,8 +174,8 @@ class DigestDecider:
             )
         if len(leftovers):
             after = after.packed(leftovers, pack)
-        known = tuple(sorted(loaded.known() | after.known())) if after.batch % SWEPT_EVERY == 0 else None
-        return after, Answer(tuple(answers), _last_copied(loaded), loaded.over, deletable, known)
+        known = tuple(sorted(loaded.known() | after.known())) if after.turn % SWEPT_EVERY == 0 else None
+        return after, Answer(after.turn, tuple(answers), _last_copied(loaded), loaded.over, deletable, known)
 
 
 def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles]:
@@ -210,7 +208,7 @@ def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
 
 def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
     """Return the files whose waiting rows were copied in the batch that the loaded state is of."""
-    found = np.flatnonzero(loaded.staged == loaded.batch).tolist()
+    found = np.flatnonzero(loaded.staged == loaded.turn).tolist()
     return tuple(
         LoadedFile(
             loaded.name[at],

@@ -12,7 +12,7 @@ A rest and a pack have the name of the file that a row was staged in, and its po
 What is deleted follows this table, as the decider loaded it, never what the driver knows of a digest: a zombie of an
 attempt may have committed the state that names *its* files. A file that the batch before has emptied or cut is *left
 over*: the batch after it deletes it, for no state names it. A file of which rows once waited stays until no checkpoint
-can be put back to a batch in which they did. What no state ever named is found by the number of the batch in its name.
+can be put back to a batch in which they did. What no state ever named is found by the number of the turn in its name.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MANY_LEFTOVERS: Final = 32
 _MANY_GONE_MESSAGES: Final = 1_000_000
 """So many leftovers, or so many rows in them that have left, are worth a pack."""
 
-_BATCH: Final = re.compile(r"(\d{12})-")
+_TURN: Final = re.compile(r"(\d{12})-")
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -49,8 +49,9 @@ _NOTHING: Final = np.zeros(0, dtype=np.int64)
 class HeldFiles:
     """The files of which rows wait after a batch; arrays run over them, in the order of their numbers."""
 
-    batch: int = -1
-    """The batch after which they wait."""
+    turn: int = -1
+    """How many batches the decider had decided before the one after which they wait. Spark tells a task no number of
+    its batch where the session uses Spark Connect, and a state counts the same whenever a batch is run again."""
 
     next_number: int = 0
     """The number that the next file gets."""
@@ -58,7 +59,7 @@ class HeldFiles:
     number: Int64s = field(default_factory=_NOTHING.copy)
     name: tuple[str, ...] = ()
     staged: Int64s = field(default_factory=_NOTHING.copy)
-    """The batch in which each file was staged."""
+    """The turn in which each file was staged."""
 
     in_table: Int64s = field(default_factory=_NOTHING.copy)
     """1 if it was staged in the table, 0 if in the control directory."""
@@ -83,22 +84,22 @@ class HeldFiles:
     lies in the table."""
 
     left: tuple[tuple[str, int], ...] = ()
-    """The files in the control directory of which rows waited once, and the batch in which the last one left."""
+    """The files in the control directory of which rows waited once, and the turn in which the last one left."""
 
     def __len__(self) -> int:
         return len(self.name)
 
-    def with_arrived(self, batch: int, arrived: Sequence[StagedFile]) -> HeldFiles:
-        """Return these files and, behind them, those that arrive in a batch, with all their rows."""
+    def with_arrived(self, arrived: Sequence[StagedFile]) -> HeldFiles:
+        """Return these files and, behind them, those that arrive in the next turn, with all their rows."""
         more = len(arrived)
         rows = np.array([file.rows for file in arrived], dtype=np.int64)
         in_table = np.array([file.in_table for file in arrived], dtype=np.int64)
         return HeldFiles(
-            batch,
+            self.turn + 1,
             self.next_number + more,
             np.append(self.number, np.arange(self.next_number, self.next_number + more)),
             (*self.name, *(file.name for file in arrived)),
-            np.append(self.staged, np.full(more, batch)),
+            np.append(self.staged, np.full(more, self.turn + 1)),
             np.append(self.in_table, in_table),
             np.append(self.rows, rows),
             np.append(self.copied, rows),
@@ -117,7 +118,7 @@ class HeldFiles:
             waiting_positions[at] -= int(row.sum())
         return replace(self, waiting=waiting, waiting_positions=waiting_positions)
 
-    def settled(self, is_committed: Bools, kept_batches: int) -> tuple[HeldFiles, tuple[str, ...]]:
+    def settled(self, is_committed: Bools, kept_turns: int) -> tuple[HeldFiles, tuple[str, ...]]:
         """Return the files of which rows wait after a batch, and the names of those that no checkpoint needs any more.
 
         Parameters
@@ -132,17 +133,17 @@ class HeldFiles:
         ...     StagedFile("b", False, 9, 99, ""),
         ...     StagedFile("c", True, 9, 99, ""),
         ... ]
-        >>> batch = HeldFiles().with_arrived(7, files)
+        >>> batch = HeldFiles(turn=6).with_arrived(files)
         >>> left = batch.without({0: np.array([0]), 1: np.array([2]), 2: np.arange(9)})
         >>> after, _ = left.settled(np.array([False, False, True]), 100)
         >>> after.name, after.copy, after.over
         (('a', 'b'), ('000000000007-rest-a', ''), (('a', True),))
         """
         waits = self.waiting > 0
-        is_new = self.staged == self.batch
+        is_new = self.staged == self.turn
         is_cut = is_new & waits & ((self.in_table == 1) | (self.waiting * _KEPT_SHARE < self.rows))
         copy = tuple(
-            rest_name(self.batch, name) if cut else old
+            rest_name(self.turn, name) if cut else old
             for name, old, cut in zip(self.name, self.copy, is_cut.tolist(), strict=True)
         )
         is_over = is_new & (is_cut | ~waits) & ~is_committed
@@ -151,8 +152,8 @@ class HeldFiles:
         after = kept.only(waits)
         needed, physical = set(after.physical()), self.physical()
         gone = dict.fromkeys(physical[at] for at in np.flatnonzero(~waits & ~is_new))
-        left = (*self.left, *((name, self.batch) for name in gone if name not in needed))
-        oldest = self.batch - kept_batches
+        left = (*self.left, *((name, self.turn) for name in gone if name not in needed))
+        oldest = self.turn - kept_turns
         deletable = tuple(name for name, since in left if since <= oldest)
         return replace(after, left=tuple(each for each in left if each[1] > oldest)), deletable
 
@@ -165,7 +166,7 @@ class HeldFiles:
         gone = copies = 0
         for name, of_name in of_copy.items():
             waiting, rows = int(self.waiting[of_name].sum()), int(self.copied[of_name].max())
-            if int(self.staged[of_name].max()) == self.batch or name.startswith(f"{self.batch:012d}-"):
+            if int(self.staged[of_name].max()) == self.turn or name.startswith(f"{self.turn:012d}-"):
                 continue
             if waiting <= _FEW_MESSAGES or waiting * _SPARSE <= rows:
                 found += of_name
@@ -182,7 +183,7 @@ class HeldFiles:
         gone = dict.fromkeys(physical[each] for each in at.tolist())
         copy = tuple(name if packed else old for old, packed in zip(self.copy, is_packed.tolist(), strict=True))
         copied = np.where(is_packed, int(self.waiting[at].sum()), self.copied)
-        left = (*self.left, *((each, self.batch) for each in gone))
+        left = (*self.left, *((each, self.turn) for each in gone))
         return replace(self, copy=copy, copied=copied, left=left)
 
     def physical(self) -> list[str]:
@@ -211,18 +212,18 @@ class HeldFiles:
         )
 
 
-def rest_name(batch: int, name: str) -> str:
-    """Return the name in the control directory of the waiting rows of a file that was staged in a batch."""
-    return f"{batch:012d}-rest-{name}"
+def rest_name(turn: int, name: str) -> str:
+    """Return the name in the control directory of the waiting rows of a file that was staged in a turn."""
+    return f"{turn:012d}-rest-{name}"
 
 
-def batch_in(name: str) -> int | None:
-    """Return the batch that a file in the control directory is of; `None` if its name does not say.
+def turn_in(name: str) -> int | None:
+    """Return the turn that a file in the control directory is of; `None` if its name does not say.
 
     Examples
     --------
-    >>> batch_in(rest_name(7, "part-0.parquet")), batch_in("part-0.parquet")
+    >>> turn_in(rest_name(7, "part-0.parquet")), turn_in("part-0.parquet")
     (7, None)
     """
-    found = _BATCH.match(name)
+    found = _TURN.match(name)
     return None if found is None else int(found[1])

@@ -8,7 +8,8 @@ is cut by the first row that stays.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from spark_throttle.core.quota import Bools, Dimension
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
-_FILE: Final = "short-tenants.json"
+_FILE: Final = "staging-hint.json"
 _MOST_TENANTS: Final = 10_000
 
 
@@ -32,28 +33,42 @@ def short_tenants(reports: Iterable[UsageReport]) -> list[str]:
     return sorted(found)[:_MOST_TENANTS]
 
 
-def write_hint(directory: Directory, tenants: list[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a stager is told."""
+
+    turn: int = 0
+    """The decider's next turn, more or less: the name of a file says with it when the file may be swept if no state has
+    it. A batch that is run again has the number of the turn after it, if it had come so far."""
+
+    tenants: tuple[str, ...] = ()
+    """The tenants of whose rows some will probably stay."""
+
+
+def write_hint(directory: Directory, hint: Hint) -> None:
     """Write the hint for the next batch."""
-    directory.write(_FILE, json.dumps(tenants).encode())
+    directory.write(_FILE, json.dumps(asdict(hint)).encode())
 
 
-def read_hint(directory: Directory) -> pa.StringArray | None:
-    """Return the tenants of whose rows some will probably stay; `None` if there are none."""
+def read_hint(directory: Directory) -> Hint:
+    """Return the hint that was written last."""
     content = directory.read(_FILE)
-    tenants = [] if content is None else json.loads(content)
-    return pa.array(tenants, pa.string()) if tenants else None
+    if content is None:
+        return Hint()
+    found = json.loads(content)
+    return Hint(int(found["turn"]), tuple(found["tenants"]))
 
 
-def of_tenants(namespaces: pa.Array, tenants: pa.StringArray) -> Bools:
+def of_tenants(namespaces: pa.Array, tenants: Sequence[str]) -> Bools:
     """Return which namespaces are of one of the tenants.
 
     Examples
     --------
-    >>> of_tenants(pa.array(["a/x", "ab/x", None, "b"]), pa.array(["a", "b"])).tolist()
+    >>> of_tenants(pa.array(["a/x", "ab/x", None, "b"]), ["a", "b"]).tolist()
     [True, False, False, True]
     """
     coded = namespaces.dictionary_encode()
-    is_one = pc.is_in(_tenants(coded.dictionary), value_set=tenants).take(coded.indices)
+    is_one = pc.is_in(_tenants(coded.dictionary), value_set=pa.array(tenants, pa.string())).take(coded.indices)
     found: Bools = is_one.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - pyarrow's
     return found.astype(np.bool_)
 

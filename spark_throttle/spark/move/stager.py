@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter
-from spark_throttle.spark.metering.running_task import batch_of_task
 from spark_throttle.spark.move.digest import StagedFile, digest_frames
 from spark_throttle.spark.move.hint import of_tenants, read_hint
 from spark_throttle.spark.move.nullability import as_nullable
@@ -45,10 +44,10 @@ class StagingPlace:
     form: FileForm
     in_table: bool
 
-    def writer(self, batch: int) -> TableFileWriter:
-        """Return a writer of files of a batch."""
+    def writer(self, turn: int = 0) -> TableFileWriter:
+        """Return a writer of files, whose names say a turn if they lie in the control directory."""
         files, root = file_system(self.root)
-        return TableFileWriter(files, root, self.form, "part-" if self.in_table else f"{batch:012d}-")
+        return TableFileWriter(files, root, self.form, "part-" if self.in_table else f"{turn:012d}-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +74,14 @@ class Stager:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the digests of the files."""
         set_loaded_aside()
-        batch = batch_of_task()
         hint = read_hint(Directory(self.control_path))
-        rest = _OpenFile(self.place, batch)
-        hot = _OpenFile(self.waiting_place, batch)
+        rest = _OpenFile(self.place, hint.turn)
+        hot = _OpenFile(self.waiting_place, hint.turn)
         for rows in batches:
             if not rows.num_rows:
                 continue
             payload, helpers = self._split(rows)
-            is_hot = None if hint is None else of_tenants(helpers.column(NAMESPACE).combine_chunks(), hint)
+            is_hot = of_tenants(helpers.column(NAMESPACE).combine_chunks(), hint.tenants) if hint.tenants else None
             if is_hot is None or not is_hot.any():
                 yield from rest.add(payload, helpers)
             elif is_hot.all():
@@ -110,8 +108,8 @@ class Stager:
 class _OpenFile:
     """The rows of a file that is not yet written."""
 
-    def __init__(self, place: StagingPlace, batch: int) -> None:
-        self._place, self._batch = place, batch
+    def __init__(self, place: StagingPlace, turn: int) -> None:
+        self._place, self._turn = place, turn
         self._rows: list[pa.RecordBatch] = []
         self._helpers: list[pa.Table] = []
         self._gathered_bytes = 0
@@ -132,6 +130,6 @@ class _OpenFile:
         table = pa.Table.from_batches(self._rows, self._place.form.schema)
         helpers = pa.concat_tables(self._helpers)
         self._rows, self._helpers, self._gathered_bytes = [], [], 0
-        found = self._place.writer(self._batch).write(table)
+        found = self._place.writer(self._turn).write(table)
         file = StagedFile(found.path, self._place.in_table, table.num_rows, found.size_bytes, found.stats)
         yield from digest_frames(file, helpers)

@@ -21,8 +21,8 @@ _BATCHES_TO_DRAIN = 60
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StagedJob:
-    return StagedJob(tmp_path, POLICY, monkeypatch)
+def job(tmp_path: Path) -> StagedJob:
+    return StagedJob(tmp_path, POLICY)
 
 
 def drawn(dice: random.Random, batch: int) -> list[Event]:
@@ -100,7 +100,7 @@ def test_rows_of_a_tenant_that_was_short_lie_apart_in_the_next_batch(job: Staged
 
 def test_orphans_go_when_no_checkpoint_can_be_put_back_so_far(job: StagedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decider, "SWEPT_EVERY", 5)
-    job.kept_batches = 3
+    job.kept_turns = 3
     job.restart()
     waits = [("slow/n", n) for n in range(40)]
     assert job.attempt(0, [waits])
@@ -108,12 +108,12 @@ def test_orphans_go_when_no_checkpoint_can_be_put_back_so_far(job: StagedJob, mo
     job.attempt(1, [waits[:9]], DECIDED)
     (job.control / "staged" / ".000000000001-rest-part-0.parquet.ab").write_bytes(b"half")
     orphans = job.staged_files() - job.held(1).known()
-    for batch in range(1, 8):
+    for batch in range(1, 12):
         assert job.attempt(batch, [])
     assert orphans
     assert not orphans & job.staged_files()
-    assert job.staged_files() <= job.held(8).known()
-    drain(job, 8)
+    assert job.staged_files() <= job.held(12).known()
+    drain(job, 12)
     assert job.committed == Counter(waits)
 
 
@@ -136,7 +136,7 @@ def test_file_stays_as_long_as_a_checkpoint_may_be_put_back_to_it(
     job: StagedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decider, "SWEPT_EVERY", 1)
-    job.kept_batches = 5
+    job.kept_turns = 5
     job.restart()
     assert job.attempt(0, [[("t/n", n) for n in range(20)]])
     (file,) = job.held(1).copy
@@ -146,10 +146,10 @@ def test_file_stays_as_long_as_a_checkpoint_may_be_put_back_to_it(
         assert job.attempt(batch, [])
 
 
-def test_rejected_rows_are_not_copied_with_those_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_rows_are_not_copied_with_those_that_wait(tmp_path: Path) -> None:
     never = Namespace(limit(messages_per_second=0, on_excess=OnExcess.REJECT))
     policy = make_policy(namespaces={"never/n": never}, default=Namespace(limit(messages_per_second=3)))
-    job = StagedJob(tmp_path, policy, monkeypatch)
+    job = StagedJob(tmp_path, policy)
     assert job.attempt(0, [[(name, n) for n in range(8) for name in ("never/n", "t/n")]])
     (rest,) = job.held(1).copy
     copied = pq.read_table(tmp_path / "control" / "staged" / rest)

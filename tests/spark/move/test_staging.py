@@ -17,18 +17,13 @@ from spark_throttle.spark.move.answer import bits_of
 from spark_throttle.spark.move.cutting import FILE, ROW, Cut, RowsOfFile
 from spark_throttle.spark.move.decider import files_of
 from spark_throttle.spark.move.digest import Digest, digest_of
-from spark_throttle.spark.move.hint import write_hint
+from spark_throttle.spark.move.hint import Hint, write_hint
 from spark_throttle.spark.move.stager import Stager, StagingPlace
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 
 SCHEMA = pa.schema([("ns", pa.string()), ("tags", pa.list_(pa.string()))])
 NAMES = ("ns", "tags", SIZE, TIE)
-
-
-@pytest.fixture(autouse=True)
-def _batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stager, "batch_of_task", lambda: 7)
 
 
 def places(root: Path) -> tuple[StagingPlace, StagingPlace]:
@@ -70,7 +65,7 @@ def test_task_without_rows_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_short_tenants_go_to_a_file_outside_the_table(tmp_path: Path) -> None:
-    write_hint(Directory(str(tmp_path)), ["b"])
+    write_hint(Directory(str(tmp_path)), Hint(7, ("b",)))
     found = {digest.file.in_table: digest for digest in staged(tmp_path, ["a/x", "b/y", "a/x", None, "b/z"])}
     assert found[True].rows.column(NAMESPACE).to_pylist() == ["a/x", "a/x", None]
     assert found[False].rows.column(NAMESPACE).to_pylist() == ["b/y", "b/z"]
@@ -95,13 +90,29 @@ def test_cut_writes_each_wanted_row_once_with_its_place(tmp_path: Path) -> None:
     (digest,) = staged(tmp_path, [f"t/{at}" for at in range(6)])
     goes, stays = bits_of(np.array([0, 4]), 6), bits_of(np.array([1, 5]), 6)
     one = RowsOfFile(table.root, digest.file.name, digest.file.name, 6, goes, stays, "rest")
-    (written,) = Cut(((one,),), table, waiting, 7).cut((one,))
+    (written,) = Cut(((one,),), table, waiting).cut((one,))
     assert pq.read_table(tmp_path / "table" / written.path).column("ns").to_pylist() == ["t/0", "t/4"]
     rest = pq.read_table(tmp_path / "staged" / "rest")
     assert rest.select([FILE, ROW]).to_pylist() == [{FILE: digest.file.name, ROW: 1}, {FILE: digest.file.name, ROW: 5}]
     again = RowsOfFile(waiting.root, "rest", digest.file.name, 6, bits_of(np.array([5]), 6), has_places=True)
-    (last,) = Cut(((again,),), table, waiting, 8).cut((again,))
+    (last,) = Cut(((again,),), table, waiting).cut((again,))
     assert pq.read_table(tmp_path / "table" / last.path).column("ns").to_pylist() == ["t/5"]
+
+
+def test_rows_of_former_columns_are_packed_with_later_ones(tmp_path: Path) -> None:
+    """In either order: the files of a pack come in the order of their numbers."""
+    _, waiting = places(tmp_path)
+    former = pa.table({"ns": ["t/0"]})
+    (digest,) = staged(tmp_path, ["t/1"])
+    Path(waiting.root).mkdir(exist_ok=True)
+    pq.write_table(former, Path(waiting.root) / "former")
+    every = bits_of(np.array([0]), 1)
+    old = RowsOfFile(waiting.root, "former", "former", 1, None, every, "pack")
+    new = RowsOfFile(str(tmp_path / "table"), digest.file.name, digest.file.name, 1, None, every, "pack")
+    for group in ((old, new), (new, old)):
+        Cut((group,), None, waiting).cut(group)
+        found = pq.read_table(Path(waiting.root) / "pack").select(["ns", "tags"]).to_pylist()
+        assert sorted(found, key=str) == [{"ns": "t/0", "tags": None}, {"ns": "t/1", "tags": ["0"]}]
 
 
 @pytest.mark.parametrize(("name", "position"), [("gone", 5), (None, 0)])
@@ -109,12 +120,12 @@ def test_cut_of_a_file_that_lacks_a_row_is_refused(tmp_path: Path, name: str | N
     table, waiting = places(tmp_path)
     (digest,) = staged(tmp_path, ["t/0", "t/1"])
     stays = RowsOfFile(table.root, digest.file.name, digest.file.name, 2, None, bits_of(np.array([1]), 2), "rest")
-    Cut(((stays,),), table, waiting, 7).cut((stays,))
+    Cut(((stays,),), table, waiting).cut((stays,))
     lacks = RowsOfFile(
         waiting.root, name or "rest", digest.file.name, 6, bits_of(np.array([position]), 6), has_places=True
     )
     with pytest.raises(DamagedError, match="1 rows of it are asked for, and it has 0" if name is None else "cannot be"):
-        Cut(((lacks,),), table, waiting, 8).cut((lacks,))
+        Cut(((lacks,),), table, waiting).cut((lacks,))
 
 
 def test_digest_that_lacks_rows_of_its_file_is_refused(tmp_path: Path) -> None:

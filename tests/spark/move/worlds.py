@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import pandas as pd
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructField, StructType
@@ -27,7 +26,6 @@ from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
-from spark_throttle.spark.move import decider, stager
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
@@ -87,8 +85,7 @@ class StagedJob:
 
     root: Path
     policy: CompiledPolicy
-    patch: pytest.MonkeyPatch
-    kept_batches: int = 100
+    kept_turns: int = 100
     states: dict[int, State] = field(default_factory=dict)
     """By the batch that loads it."""
 
@@ -119,14 +116,13 @@ class StagedJob:
             SCHEMA,
             None,  # type: ignore[arg-type]  # by namespace only sinks are sorted that are none here
             self._waiting,
-            self.kept_batches,
+            self.kept_turns,
             2,
             self._destination,
         )
 
     def stage(self, batch: int, deal: Sequence[Sequence[Event]]) -> list[pd.DataFrame]:
         """Run a stager for each task's rows, and return what reaches the decider, with the control row."""
-        self.patch.setattr(stager, "batch_of_task", lambda: batch)
         place = StagingPlace(str(self.table), self._destination.form(), in_table=True)
         derived = HelperColumns({NAMESPACE: "ns"})
         stage = Stager(("ns", "n", SIZE, TIE), derived, place, self._waiting, str(self.control))
@@ -141,14 +137,13 @@ class StagedJob:
 
     def decide(self, batch: int, pieces: list[pd.DataFrame]) -> tuple[_Frames, State]:
         """Decide a batch on the state that it loads, and return what the driver gets, and the state."""
-        self.patch.setattr(decider, "batch_of_task", lambda: batch)
         found = self.states.get(batch)
         value = Row() if found is None else Row(version=found[0], block=found[1], files=found[2])
         state = GroupState(
             value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
             False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
         )  # fmt: skip
-        decide = DigestDecider(QueueStorage(str(self.control), self.kept_batches), self.kept_batches)
+        decide = DigestDecider(QueueStorage(str(self.control), self.kept_turns), self.kept_turns)
         frames = list(decide((0,), iter(pieces), state))
         out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
         version, block, files = state.get

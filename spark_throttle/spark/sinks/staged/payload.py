@@ -32,8 +32,8 @@ from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
 from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
-from spark_throttle.spark.move.held_files import batch_in
-from spark_throttle.spark.move.hint import short_tenants, write_hint
+from spark_throttle.spark.move.held_files import turn_in
+from spark_throttle.spark.move.hint import Hint, short_tenants, write_hint
 from spark_throttle.spark.move.stager import STAGED, StagingPlace
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import (
@@ -72,7 +72,7 @@ class StagedPayload:
 
     namespace: Column
     waiting: StagingPlace
-    kept_batches: int
+    kept_turns: int
     slots: int
     """How many tasks run at the same time."""
 
@@ -82,6 +82,8 @@ class StagedPayload:
     keeps_order: bool = False
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
+
+    _former: dict[str, bool] = field(default_factory=dict)
 
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
         """Return the rows of a batch; every partition of the frames is computed, once."""
@@ -95,15 +97,18 @@ class StagedPayload:
                 answers.append(unpack(Answer, frame, "the decider's answer"))
             else:
                 tables[kind].append(decode(frame))
-        answer = answers[0] if answers else Answer()
+        answer = answers[0] if answers else None
         admitted, rejected = (pa.concat_tables(found) if found else None for found in tables.values())
         spark = frames.sparkSession
-        self._settle(spark, answer, batch)
-        written = self._cut(spark, answer, batch)
-        write_hint(Directory(self.control_path), short_tenants(unpack_usage(each, "a usage report") for each in usage))
-        reader = StagedReader(spark, self.carried, self._table_root, self._staged_root)
+        written = list[WrittenFile]()
+        if answer is not None:
+            self._settle(spark, answer)
+            written = self._cut(spark, answer)
+            short = short_tenants(unpack_usage(each, f"a usage report of batch {batch}") for each in usage)
+            write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short)))
+        reader = StagedReader(spark, self.carried, self._table_root, self.waiting, self._former)
         ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
-        return StagedRows(self, reader, batch, answer, usage, written, ranked, rejected)
+        return StagedRows(self, reader, answer, usage, written, ranked, rejected)
 
     @property
     def staging(self) -> StagingPlace | None:
@@ -122,7 +127,7 @@ class StagedPayload:
         """Return the directory below which a file was staged."""
         return self._table_root if file.in_table else self._staged_root
 
-    def _settle(self, spark: SparkSession, answer: Answer, batch: int) -> None:
+    def _settle(self, spark: SparkSession, answer: Answer) -> None:
         """Copy what the loaded state says was copied, where it was not."""
         lost = [file for file in answer.loaded if not self._is_copied(file)]
         if not lost:
@@ -134,7 +139,7 @@ class StagedPayload:
             rows.append(
                 RowsOfFile(self.root_of(file), file.name, file.name, rows=file.rows, rest_bits=every, rest=file.copy)
             )
-        self._run(spark, rows, batch)
+        self._run(spark, rows)
 
     def _is_copied(self, file: LoadedFile) -> bool:
         wanted = (file.waiting, file.positions)
@@ -146,7 +151,7 @@ class StagedPayload:
             return False
         return len(found) == file.rows or (len(found), int(found.sum())) == wanted
 
-    def _cut(self, spark: SparkSession, answer: Answer, batch: int) -> list[WrittenFile]:
+    def _cut(self, spark: SparkSession, answer: Answer) -> list[WrittenFile]:
         """Cut the files of a batch, and return the new files of the table."""
         rows = []
         self._copied.clear()
@@ -175,17 +180,17 @@ class StagedPayload:
             if file.rest_bits is not None:
                 at = np.flatnonzero(mask_of(file.rest_bits, file.rows))
                 self._copied[file.rest] = len(at), int(at.sum())
-        return self._run(spark, rows, batch)
+        return self._run(spark, rows)
 
-    def _run(self, spark: SparkSession, rows: Sequence[RowsOfFile], batch: int) -> list[WrittenFile]:
+    def _run(self, spark: SparkSession, rows: Sequence[RowsOfFile]) -> list[WrittenFile]:
         if not rows:
             return []
         groups = grouped(rows, self.slots)
-        cut = Cut(groups, self.staging, self.waiting, batch)
+        cut = Cut(groups, self.staging, self.waiting)
         found = spark.range(0, len(groups), 1, len(groups)).mapInArrow(cut, CUT_DDL).collect()
         return [cut_file(row["file"]) for row in found]
 
-    def clean(self, answer: Answer, batch: int) -> None:
+    def clean(self, answer: Answer) -> None:
         """Delete what the loaded state does not need, and orphans if it is time to look for them."""
         staged, table = Directory(self._staged_root), Directory(self._table_root) if self._table_root else None
         for name, in_table in answer.over:
@@ -196,10 +201,10 @@ class StagedPayload:
             staged.delete(name)
         if answer.known is None:
             return
-        oldest, known = batch - self.kept_batches, set(answer.known)
+        oldest, known = answer.turn - self.kept_turns, set(answer.known)
         for name in Directory(self.control_path).names_below(STAGED):
-            of_batch = batch_in(name.removeprefix("."))  # what was killed while it was written begins with a dot
-            if name not in known and of_batch is not None and of_batch < oldest:
+            of_turn = turn_in(name.removeprefix("."))  # what was killed while it was written begins with a dot
+            if name not in known and of_turn is not None and of_turn < oldest:
                 staged.delete(name)
 
 
@@ -209,8 +214,9 @@ class StagedRows:
 
     payload: StagedPayload
     reader: StagedReader
-    batch: int
-    answer: Answer
+    answer: Answer | None
+    """`None` of a batch that brought nothing to decide."""
+
     usage: list[bytes]
     """The packed usage reports."""
 
@@ -226,13 +232,13 @@ class StagedRows:
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target, once; to nothing, nothing."""
         if self.payload.table is not None:
-            append_as_they_lie(self.payload.table, mark, self.answer.files, self.written)
+            append_as_they_lie(self.payload.table, mark, self._files, self.written)
         elif target.format != "noop":  # what it would count is in the usage report
             target.write(self.admitted(target), mark)
 
     def admitted(self, target: Target | BatchFunction) -> DataFrame:  # noqa: ARG002 - the payload knows it
         """Return the admitted rows; in their order within a namespace, if the target may depend on it."""
-        found = [file for file in self.answer.files if file.admitted]
+        found = [file for file in self._files if file.admitted]
         if not found:
             return from_staged(self.reader.nothing(), self.payload.schema)
         if self.ranked is not None:
@@ -264,7 +270,8 @@ class StagedRows:
 
     def confirm(self) -> None:
         """Delete what no state needs any more: the sinks have the batch."""
-        self.payload.clean(self.answer, self.batch)
+        if self.answer is not None:
+            self.payload.clean(self.answer)
 
     def close(self) -> None:
         """Do nothing: no row was kept."""
@@ -277,9 +284,13 @@ class StagedRows:
         tasks = max(self.payload.slots, shuffle_tasks(len(ranked)))
         return found.repartition(tasks, self.payload.namespace).sortWithinPartitions(_CODE).drop(_CODE)
 
+    @property
+    def _files(self) -> Sequence[FileAnswer]:
+        return () if self.answer is None else self.answer.files
+
     def _files_of(self, places: Int64s) -> list[FileAnswer]:
         numbers = set(file_numbers(places).tolist())
-        return [file for file in self.answer.files if file.number in numbers]
+        return [file for file in self._files if file.number in numbers]
 
 
 def grouped(rows: Sequence[RowsOfFile], slots: int) -> tuple[tuple[RowsOfFile, ...], ...]:

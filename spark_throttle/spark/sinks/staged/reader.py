@@ -26,6 +26,8 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
+from spark_throttle.spark.move.former_files import FormerFiles, is_former
+from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.selection import FileRows, as_table
 
 _VALUES: Final = "__throttle_values"
@@ -41,7 +43,14 @@ class StagedReader:
     """The user's columns in the types in which they are staged."""
 
     table_root: str
-    staged_root: str
+    waiting: StagingPlace
+    former: dict[str, bool]
+    """By the names of files that are known: whether they have other columns (`move.former_files`)."""
+
+    @property
+    def staged_root(self) -> str:
+        """The folder of the files in the control directory."""
+        return self.waiting.root
 
     def nothing(self) -> DataFrame:
         """Return no rows."""
@@ -84,6 +93,8 @@ class StagedReader:
         table = as_table(rows, [by_number[each.number].name for each in rows]).rename_columns([FILE, _NUMBER, _VALUES])
         wanted = F.broadcast(self.spark.createDataFrame(table.drop_columns([_NUMBER])))
         found = []
+        former = self._former(files)
+        files = [file for file in files if (file.copy or file.name) not in former]
         as_staged = [self._location(file) for file in files if not file.copy]
         if as_staged:
             place = f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"
@@ -91,11 +102,23 @@ class StagedReader:
             problem = "rows of this file were decided on, and Spark reads it by another name: "
             strict = f"if(isnull({_VALUES}), raise_error(concat('{problem}', {FILE})), {value})"
             found.append(scan.join(wanted, FILE, "left").withColumn(name, F.expr(strict)))
+        schema = StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
+        if former:
+            read = FormerFiles(self.waiting, former)
+            rows_of = self.spark.range(0, len(former), 1, len(former)).mapInArrow(read, schema)
+            found.append(rows_of.join(wanted, FILE).withColumn(name, F.expr(value)))
         copies = sorted({f"{self.staged_root}/{file.copy}" for file in files if file.copy})
         if copies:
-            schema = StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
             found.append(self._strict(schema, copies).join(wanted, FILE).withColumn(name, F.expr(value)))
         return reduce(DataFrame.unionByName, found).drop(FILE, ROW, _VALUES)
+
+    def _former(self, files: Sequence[FileAnswer]) -> tuple[str, ...]:
+        """Return the names of the files that have other columns; one of this batch has none."""
+        names = sorted({file.copy or file.name for file in files if not file.is_new})
+        for name in names:
+            if name not in self.former:
+                self.former[name] = is_former(self.waiting, name)
+        return tuple(name for name in names if self.former[name])
 
     def _location(self, file: FileAnswer) -> str:
         return f"{self.table_root if file.in_table else self.staged_root}/{file.name}"
