@@ -1,4 +1,4 @@
-"""The order of rows when a shared scope runs short: start-time fair queueing, and the row at which tokens run out.
+"""Whose rows go when shared scopes run short: a tree of groups, tenants and namespaces, served as a fluid would be.
 
-It may import `core.state`, `core.limits` and the packages below. Start with `fair_queue`, then `contention`.
+It may import `core.state`, `core.limits` and the packages below. Start with `tree`, then `contest` and `turns`.
 """

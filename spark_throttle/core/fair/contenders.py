@@ -64,6 +64,13 @@ class _Nodes:
     tenant: Int64s
     """Shape (nodes,): the tenant of each node below; -1 for a namespace that has a node of its own."""
 
+    def scopes(self, policy: CompiledPolicy) -> tuple[Int64s, Int64s]:
+        """Return the shared scopes of the nodes and of the children, -1 where the policy does not name a tenant."""
+        named = _positions(self.tenant_names, policy.tenant_names)
+        of_tenant = np.append(np.where(named >= 0, 1 + named, -1), -1)
+        of_group = 1 + len(policy.tenant_names) + self.group
+        return of_tenant[self.tenant], np.where(self.group >= 0, of_group, of_tenant[self.child_tenant])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contenders:
@@ -108,63 +115,41 @@ class Contenders:
         tie
             The rank of each of `flow` among those that are otherwise equal.
         """
-        groups, shared = len(policy.group_names), policy.shared
-        group, tenant_of = matches.group[flow], _tenants_of(flows.names.take(pa.array(flow)))
-        known_group = _positions(nodes.group, policy.group_names)
+        tenant_of = _tenants_of(flows.names.take(pa.array(flow)))
         tenant_names, known_tenant = _with(tenant_of.dictionary, nodes.tenant)
-        code, tenants = tenant_of.indices.to_numpy().astype(np.int64), len(tenant_names)
-        named = _positions(tenant_names, policy.tenant_names)
-        scope_of_tenant = np.where(named >= 0, 1 + named, -1)
-
-        child_key = np.where(group >= 0, group, groups + code)
-        known_child = np.where(known_group >= 0, known_group, groups + known_tenant)
-        is_tenant = known_tenant >= 0
-        is_alone = (
-            np.append(policy.is_between_namespaces, False)[group] if policy.is_between_namespaces is not None else None
-        )
-        ways = tenants if is_alone is None else tenants + len(flow)
-        node_key = child_key * ways + code
-        if is_alone is not None:
-            node_key = np.where(is_alone, child_key * ways + tenants + np.arange(len(flow)), node_key)
-        known_node = (known_child * ways + known_tenant)[is_tenant]
-        children, nodes_of_tree = (
-            np.unique(np.append(child_key, known_child)),
-            np.unique(np.append(node_key, known_node)),
-        )
-        parent = np.searchsorted(children, nodes_of_tree // ways)
-        node = np.searchsorted(nodes_of_tree, node_key)
+        is_alone = np.zeros(len(flow), dtype=np.bool_)
+        if policy.is_between_namespaces is not None:
+            is_alone = np.append(policy.is_between_namespaces, False)[matches.group[flow]]
+        tenant = np.where(is_alone, len(tenant_names) + np.arange(len(flow)), tenant_of.indices.to_numpy())
+        groups, known_group = len(policy.group_names), _positions(nodes.group, policy.group_names)
+        child = _child(matches.group[flow], tenant_of.indices.to_numpy(), groups)
+        known_child = _child(known_group, known_tenant, groups)
+        # A node's number tells its parent first, so that numbers that ascend lie side by side.
+        ways, is_inner = len(tenant_names) + len(flow), known_tenant >= 0
+        number, known_number = child * ways + tenant, (known_child * ways + known_tenant)[is_inner]
+        children, numbers = np.unique(np.append(child, known_child)), np.unique(np.append(number, known_number))
+        node = np.searchsorted(numbers, number)
         order = np.argsort(node, kind="stable")
-        flow, node = flow[order], node[order]
-
-        node_tenant = nodes_of_tree % ways
-        child_group = np.where(children < groups, children, -1)
-        child_tenant = np.where(children < groups, -1, children - groups)
-        weight = limits.weight[flow]
-        node_scope = np.append(scope_of_tenant, -1)[np.minimum(node_tenant, tenants)]
-        node_weight = _weights(node_scope, shared)
-        if is_alone is not None:
-            alone = np.flatnonzero(node_tenant >= tenants)
-            first = np.searchsorted(node, alone)
-            node_weight[alone] = weight[first]
-            node_scope[alone] = matches.shared_scope[flow[first], 0]
-        child_scope = np.where(child_group >= 0, 1 + len(policy.tenant_names) + child_group, -1)
-        child_weight = _weights(
-            np.where(child_group >= 0, child_scope, np.append(scope_of_tenant, -1)[child_tenant]), shared
-        )
-        tree = Tree(
-            (
-                Level.of(node, len(nodes_of_tree), weight),
-                Level.of(parent, len(children), node_weight),
-                Level.of(np.zeros_like(children), 1, child_weight),
-            )
-        )
-        named_nodes = _Nodes(tenant_names, child_group, child_tenant, np.where(node_tenant < tenants, node_tenant, -1))
-        at = np.searchsorted(nodes_of_tree, known_node), np.searchsorted(children, known_child)
-        standing = _standing(named_nodes, tree, flows, flow, nodes.lead_work, is_tenant, at=at, lapsed=lapsed)
-        scopes = Scopes(
-            node_scope, child_scope, np.zeros(1, dtype=np.int64), np.zeros((2, len(shared)), dtype=np.int64)
-        )
-        return cls(flow, tree, standing, scopes, rows.take(order), tie[order], named_nodes)
+        flow, node, tenant = flow[order], node[order], numbers % ways
+        placed = _Nodes(
+            tenant_names, np.where(children < groups, children, -1), np.where(children < groups, -1, children - groups),
+            np.where(tenant < len(tenant_names), tenant, -1),
+        )  # fmt: skip
+        of_tenant, of_child = placed.scopes(policy)
+        weights = [limits.weight[flow], _weights(of_tenant, policy.shared), _weights(of_child, policy.shared)]
+        alone = np.flatnonzero(placed.tenant < 0)
+        if len(alone):  # the node of a namespace is in its tenant's scope, and has its own weight
+            only = np.searchsorted(node, alone)
+            of_tenant[alone], weights[1][alone] = matches.shared_scope[flow[only], 0], weights[0][only]
+        parents = node, np.searchsorted(children, numbers // ways), np.zeros_like(children)
+        counts = len(numbers), len(children), 1
+        tree = Tree(tuple(Level.of(*each) for each in zip(parents, counts, weights, strict=True)))
+        at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
+        standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
+        of_group = np.where(placed.group >= 0, of_child, -1)
+        no_room = np.zeros((2, len(policy.shared)), dtype=np.int64)
+        scopes = Scopes(of_tenant, of_group, np.zeros(1, dtype=np.int64), no_room)
+        return cls(flow, tree, standing, scopes, rows.take(order), tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.
@@ -363,6 +348,11 @@ def _without(tree: Tree, leads: tuple[Int64s, ...], gone: Int64s) -> tuple[Int64
     if not gone.any():
         return leads
     return lead - gone[0] - gone[1], tenant_lead - tree.sums(gone[1], 1), child_lead
+
+
+def _child(group: Int64s, tenant: Int64s, groups: int) -> Int64s:
+    """Return the number of the child of the job: a group's own, or that of a tenant without a group behind them."""
+    return np.where(group >= 0, group, groups + tenant)
 
 
 def _weights(scope: Int64s, shared: Limits) -> Int64s:
