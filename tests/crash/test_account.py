@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from spark_throttle.core import policy_change
+from spark_throttle.core.fair.work import MESSAGE
+from spark_throttle.core.state import DeciderState
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import Row
@@ -254,8 +256,16 @@ def test_job_that_keeps_the_laws_has_a_clean_account(policies: tuple[tuple[dict[
     assert 0 < (found.unfair_messages or 0) <= 2
 
 
-def test_leads_that_grow_as_a_raised_quota_does_starve_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_change, "_carried_leads", lambda lead, *_: lead * 500)
+def test_one_who_is_hundreds_ahead_after_a_change_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried = policy_change.carried
+
+    def ahead(*given: Any, **more: Any) -> DeciderState:
+        state = carried(*given, **more)
+        lead_work = state.flows.lead_work.copy()
+        lead_work[0, 0] += 500 * MESSAGE
+        return replace(state, flows=replace(state.flows, lead_work=lead_work))
+
+    monkeypatch.setattr(policy_change, "carried", ahead)
     found = account(simulated(*RAISED))
     assert (found.starved or 0) > 0
     assert (found.unfair or 0) > 0

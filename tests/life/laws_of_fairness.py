@@ -80,6 +80,12 @@ def weights_on(way: Path, contract: Contract) -> dict[Path, int]:
     return {way[:1]: weight.get("group", of_tenant), way[:2]: of_tenant, way: contract.weight}
 
 
+def counted_by(name: str, contract: Contract) -> object:
+    """Return all of a contract that says whose service is compared, and in what: not its rates."""
+    limits = [(scope.key, [limit is None for limit in scope.limits]) for scope in contract.enforced]
+    return limits, weights_on(way_of(name, contract), contract)
+
+
 class Fairness(Law):
     """L3: what stays backlogged is behind its fluid ideal by a constant number of messages, a tenant as a namespace.
 
@@ -110,8 +116,7 @@ class Fairness(Law):
         limited = {
             d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
         }
-        is_changed = any(before.of(name) != contract for name, contract in found.items())
-        if is_changed:
+        if any(counted_by(name, before.of(name)) != counted_by(name, each) for name, each in found.items()):
             self._start(times=2)
         open_names = {name for name in found if not self._is_held(world, name, found[name])}
         backlogged = open_names & {*world.waiting, *refused}
