@@ -95,6 +95,7 @@ POLICY: Final = replace(
             "*/logs": Namespace(limit(bytes_per_second=7)),
         },
         exempt=["acme/audit", "infra/*"],
+        between_namespaces=["gold"],
         default=Namespace(limit(messages_per_second=5, request_percentage=0.5)),
         queue=QueueBounds(1_000_000, 2**28, 60_000, Overflow.FAIL),
         revision="0123456789abcdef",

@@ -102,7 +102,7 @@ def test_time_is_divided_as_a_slow_division_of_time_says(seed: int) -> None:
     weight = {name: rng.choice((1, 1, 2, 5)) for name in names}
     wanted_ms = {name: rng.choice((40, 600, 600, 600)) for name in names}
     document = PLACES["group of two tenants"] | {
-        "namespaces": {name: {"resource_group": "gold", "publish": {"weight": weight[name]}} for name in names}
+        "tenants": {name[:2]: {"resource_group": "gold", "publish": {"weight": weight[name]}} for name in names}
     }
     job = SimulatedJob(document, cost_ns=costs(each_ms))
     per_second = {name: wanted_ms[name] // each_ms[name] for name in names}

@@ -120,7 +120,7 @@ def test_what_follows_is_the_same_whether_the_control_directory_was_put_back_too
 
 def test_reports_of_a_batch_that_was_undone_are_not_those_of_another_of_its_number() -> None:
     """The checkpoint goes back, takes another way, and is then put back to where it was on the first."""
-    job = SimulatedJob(POLICY)
+    job = SimulatedJob({"version": 1, "job": {"publish": {"bytes_per_second": 3_000, "burst_seconds": 1}}})
     job.offer([("acme/a", 1_000)])
     job.trigger(1_000)
     early = backup_of(job)

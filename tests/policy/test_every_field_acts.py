@@ -134,7 +134,10 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
 
 
 def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return documents in which acme/x competes with other/y for what the job has, without and with a weight."""
+    """Return documents in which acme/x competes for what the job has, without and with a weight.
+
+    Tenants and groups compete with others, and namespaces with those of their tenant.
+    """
     loose = {direction: {"messages_per_second": 100}}
     heavy = {direction: {"weight": 9}}
     beside: dict[str, Any] = {"job": {direction: {"messages_per_second": 1, "burst_seconds": 10}}}
@@ -145,9 +148,10 @@ def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]
     if path == "tenants.acme":
         tenants = [{"acme": at(path, loose, *each)["tenants"]["acme"], "other": loose} for each in ((), (heavy,))]
         return {**beside, "tenants": tenants[0]}, {**beside, "tenants": tenants[1]}
-    if path == "defaults":
-        beside["namespaces"] = {"other/y": {}}
-    return {**beside, **at(path)}, {**beside, **at(path, heavy)}
+    documents = {**beside, **at(path)}, {**beside, **at(path, heavy)}
+    for document in documents:
+        document["namespaces"] = {**document.get("namespaces", {}), "acme/y": {}}
+    return documents
 
 
 def acts_as_a_lock(section: str, path: str) -> bool:
@@ -166,7 +170,7 @@ def acts_as_a_lock(section: str, path: str) -> bool:
     return True
 
 
-RUSH = (("acme/x", "other/y") * 10,)
+RUSH = (("acme/x", "acme/y", "other/y") * 10,)
 WEIGHT_OF_THE_JOB = "weight does nothing: the job shares with nobody"
 
 
@@ -186,6 +190,15 @@ def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf
     batches = RUSH if key == "weight" else BATCHES
     assert decided(before, enforced, batches) != decided(after, enforced, batches)
     assert list(idle_parts_of(parse_document(after))) == []
+
+
+def test_fair_between_changes_who_divides_a_group() -> None:
+    group = {"publish": {"messages_per_second": 1, "burst_seconds": 10}}
+    documents = [
+        {"resource_groups": {"gold": {**group, **between}}, "defaults": {"resource_group": "gold"}}
+        for between in ({}, {"fair_between": "namespaces"})
+    ]
+    assert decided(documents[0], "publish", RUSH) != decided(documents[1], "publish", RUSH)
 
 
 @pytest.mark.parametrize("key", ["burst_seconds", "on_excess"])

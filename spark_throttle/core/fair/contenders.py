@@ -24,11 +24,14 @@ from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
 from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.names.matching import Matches
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
 
 _WIDEST_FIRST = (2, 1, 0)
 """The columns of `Matches.shared_scope`: the job, the group, the tenant."""
+
+_MOST_SUMMED = 1 << 40
+"""The rate, in micro-tokens per ms, as which a larger one counts in a sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,32 +229,46 @@ class Contenders:
 def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: MessagePrices | None) -> Int64s | None:
     """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
 
-    The resources that count are those that the scopes running short limit. Bytes count in the proportion of the widest
-    of these scopes that limits them. Where a scope is divided by time, a message counts by its price.
+    The resources that count for a row are those that its scopes running short limit. They count in one proportion for
+    all that compete in the same widest scope: that of its own rates, and where narrower scopes limit a resource, of the
+    sum of theirs. Where a scope is divided by time, a message counts by its price.
 
     Parameters
     ----------
     short
         Shape (flows, 3): the shared scopes of each flow that run short, -1 for the others.
     """
-    is_limited, of_byte = policy.shared.is_limited, byte_work(policy.shared.rate_micro_per_ms)
-    messages, a_byte, widest = (np.zeros(len(short), dtype=np.int64) for _ in range(3))
-    widest -= 1
-    counts_messages = np.zeros(len(short), dtype=np.bool_)
+    shared = policy.shared
+    widest, *limiting = (np.full(len(short), -1) for _ in range(3))
     for column in _WIDEST_FIRST:
         scope = short[:, column]
-        counts_messages |= np.append(is_limited[:, Dimension.MESSAGES], False)[scope]
-        a_byte = np.where(a_byte > 0, a_byte, np.append(of_byte, 0)[scope])
         widest = np.where(widest >= 0, widest, scope)
-    if not a_byte.any() and prices is None:
+        for d, found in enumerate(limiting):
+            limits = np.append(shared.is_limited[:, d], False)[scope]
+            limiting[d] = np.where((found < 0) & limits, scope, found)
+    by_messages, by_bytes = (each >= 0 for each in limiting)
+    if not by_bytes.any() and prices is None:
         return None
-    messages = np.full((len(short), 2), MESSAGE)
+    rates = np.stack(
+        [_rate_below(widest, each, shared.rate_micro_per_ms[:, d]) for d, each in enumerate(limiting)], axis=1
+    )
+    of_byte = np.where(by_bytes, byte_work(rates)[widest], 0)
+    of_message = np.full((len(short), 2), MESSAGE)
     if prices is not None:
-        messages = np.maximum(prices.counted(messages, widest), 1)
-    of_message = np.where(counts_messages | (widest < 0), messages[:, 0], 1)
+        of_message = np.maximum(prices.counted(of_message, widest), 1)
+    of_message = np.where(by_messages | (widest < 0), of_message[:, Dimension.MESSAGES], 1)
     flow = layout.segments.key
-    size_bytes = np.diff(layout.total)
-    return np.maximum(of_message[flow], size_bytes * a_byte[flow] >> BYTE_BITS)
+    return np.maximum(of_message[flow], np.diff(layout.total) * of_byte[flow] >> BYTE_BITS)
+
+
+def _rate_below(widest: Int64s, limiting: Int64s, rate_micro_per_ms: Int64s) -> Int64s:
+    """Return the sum of the rates of the scopes that limit flows of each widest scope, `UNLIMITED` where none does."""
+    scopes, is_limited = len(rate_micro_per_ms), limiting >= 0
+    pair = np.unique(widest[is_limited] * scopes + limiting[is_limited])
+    total = np.full(scopes, UNLIMITED)
+    total[pair // scopes] = 0
+    np.add.at(total, pair // scopes, np.minimum(rate_micro_per_ms[pair % scopes], _MOST_SUMMED))
+    return total
 
 
 def carried_nodes(

@@ -12,7 +12,7 @@ memoryless form of DRFQ):
   the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
 
 Which resources count for a row, and in what proportion, is said by those of its scopes that run short
-(`contenders.row_work`). Where a scope limits bytes alone, 256 of them are as much as a message.
+(`contenders.row_work`): one proportion for all that compete, so that a row costs the same whoever sends it.
 
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.

@@ -31,12 +31,12 @@ class MessagePrices:
     Examples
     --------
     In a scope whose messages cost 2 ms on average, those of two namespaces cost 10 ms and 1 ms; of a third nothing is
-    known. A rate of a message a second is a fifth of one, two, and one; a message counts for five, a half, and one:
+    known. A message counts for five, a half, and one:
 
     >>> prices = MessagePrices(np.array([10_000_000, 1_000_000, 0]), np.array([2_000_000]))
     >>> scope, one = np.zeros(3, dtype=np.int64), np.full((3, 2), 1_000)
-    >>> prices.rates(one, scope)[:, 0].tolist(), prices.counted(one, scope)[:, 0].tolist()
-    ([200, 2000, 1000], [5000, 500, 1000])
+    >>> prices.counted(one, scope)[:, 0].tolist()
+    [5000, 500, 1000]
     >>> (prices.weights(np.array([1, 1, 1]), scope) / 2**20).round(3).tolist()
     [0.2, 2.0, 1.0]
     """

@@ -192,6 +192,7 @@ def test_l4_what_nothing_holds_is_admitted(history: History) -> None:
                 rules = rules_of(batch.step.policy, name)
                 balance_micro = after.flows[name].balance_micro
                 is_overdrawn = any(balance_micro[d] < 0 for d in rules.limits.limited_dimensions)
+                is_overdrawn |= rules.limits.is_shut_by_time
                 assert is_overdrawn or any(owes(after.shared[scope.index], scope) for scope in rules.shared)
 
 
