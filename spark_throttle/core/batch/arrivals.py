@@ -173,7 +173,7 @@ def _encoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.DictionaryAr
         code = distinct.indices.to_numpy()[code]
     first = np.full(len(names), len(code), dtype=np.int64)
     np.minimum.at(first, code, np.arange(len(code)))
-    in_order = np.argsort(first)[: int(np.count_nonzero(first < len(code)))]
+    in_order = np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(code)))]
     number = np.zeros(len(names), dtype=np.int32)
     number[in_order] = np.arange(len(in_order))
     return pa.DictionaryArray.from_arrays(pa.array(number[code]), names.take(pa.array(in_order)))

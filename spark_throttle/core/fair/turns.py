@@ -237,7 +237,7 @@ class _Search:
         beyond = (contest.leads[k] + served - got)[at]
         key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
         key = _packed(parent, is_late, key - key.min(initial=0), len(level.bounds) - 1)
-        place = np.argsort(key)
+        place = np.argsort(key, kind="stable")  # equal keys in one order on every processor
 
         def goes() -> Bools:
             sent = np.ones(len(at), dtype=np.bool_)
