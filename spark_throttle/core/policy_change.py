@@ -19,13 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.contenders import carried_nodes, counts_the_same, is_same_work
 from spark_throttle.core.limits.token_bucket import full, refill
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.matching import match, positions_in, scopes_of
 from spark_throttle.core.quota import (
     MIN_BALANCE_MICRO,
     CompiledPolicy,
@@ -139,16 +137,9 @@ def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> In
 
 def former_scopes(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
     """Return, for every shared scope of `after`, its position among those of `before`, -1 where it is new."""
-    tenant = _index_in(after.tenant_names, before.tenant_names)
-    group = _index_in(after.group_names, before.group_names)
-    job = np.zeros(1, dtype=np.int64)
-    first_group = 1 + len(before.tenant_names)
-    return np.concatenate([job, np.where(tenant < 0, -1, 1 + tenant), np.where(group < 0, -1, first_group + group)])
-
-
-def _index_in(names: pa.StringArray, known: pa.StringArray) -> Int64s:
-    found = pc.fill_null(pc.index_in(names, value_set=known), -1)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+    tenant = positions_in(before.tenant_names, after.tenant_names)
+    group = positions_in(before.group_names, after.group_names)
+    return np.concatenate([np.zeros(1, dtype=np.int64), *scopes_of(tenant, group, before)])
 
 
 def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:

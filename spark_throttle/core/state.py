@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 
 
@@ -43,6 +44,11 @@ class Flows:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def has_lead(self) -> Bools:
+        """Whether the fair tree remembers anything of each namespace, shape (n,)."""
+        return by_row(np.logical_or, self.lead_work != 0) | by_row(np.logical_or, self.held_work != 0)
 
     def take(self, at: Int64s) -> Flows:
         """Return the namespaces at `at`, in that order."""

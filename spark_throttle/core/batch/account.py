@@ -84,8 +84,7 @@ def remembered(
     after = replace(flows, **columns)
     keep = by_row(np.logical_or, after.balance_micro < full_micro)
     keep[at[waiting_flow]] = True
-    for column in (after.lead_work, after.held_work, after.window_units):
-        keep |= by_row(np.logical_or, column != 0)
+    keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
     if keep.all():
         return after, entered.known.matches, at
     stays = np.flatnonzero(keep)

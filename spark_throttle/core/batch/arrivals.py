@@ -13,12 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.match_memory import MatchMemory, taken
-from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.names.matching import Matches, positions_in
 from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import DeciderState, Flows, Queue
 
@@ -117,7 +116,7 @@ def enter(
 
 def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:
     """Return the positions, ascending, of the flows with rows or a lead."""
-    is_concerned = by_row(np.logical_or, flows.lead_work != 0) | by_row(np.logical_or, flows.held_work != 0)
+    is_concerned = flows.has_lead
     is_concerned[queue.flow] = True
     is_concerned[arriving] = True
     return np.flatnonzero(is_concerned)
@@ -203,18 +202,13 @@ def _unusable(namespaces: pa.StringArray, arrivals: Arrivals) -> Int8s:
 def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
     """Return the position of each of `names` in `known`, -1 where it is not there; neither repeats a name."""
     if len(names) >= len(known):
-        return _index_in(names, known)
+        return positions_in(known, names)
     # The shorter list becomes the lookup table, in which the longer one is looked up.
-    found = _index_in(known, names)
+    found = positions_in(names, known)
     position = np.full(len(names), -1, dtype=np.int64)
     hits = np.flatnonzero(found >= 0)
     position[found[hits]] = hits
     return position
-
-
-def _index_in(values: pa.StringArray, table: pa.StringArray) -> Int64s:
-    found = pc.fill_null(pc.index_in(values, value_set=table), -1)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _refilled(

@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
-from spark_throttle.core.batch.scope_room import OwnRoom, Room, is_short_of, limited_scopes, taken_by
+from spark_throttle.core.batch.scope_room import Room, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
@@ -121,8 +121,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     """
     given = policy
     policy, balance_micro = shared.in_force(given)
-    room, scopes = Room.of(balance_micro, policy), limited_scopes(matches, policy)
-    own, counts = OwnRoom.of(flows, limits), np.bincount(candidates.flow, minlength=len(flows))
+    room, scopes = Room.of(balance_micro, policy.shared), limited_scopes(matches, policy)
+    own, counts = Room.of(flows.balance_micro, limits), np.bincount(candidates.flow, minlength=len(flows))
     outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
     if outcome is not None:
         taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
@@ -138,8 +138,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
-        has_lead = by_row(np.logical_or, flows.lead_work != 0) | by_row(np.logical_or, flows.held_work != 0)
-        at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | has_lead))
+        at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
         prices = None if shared.time is None else shared.time.prices_of(flows.names)
         rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
         contenders = Contenders.of(
@@ -179,7 +178,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
 def _outcome_if_all_fits(
     candidates: Candidates,
     counts: Int64s,
-    own: OwnRoom,
+    own: Room,
     room: Room,
     scope: Int64s,
     *,

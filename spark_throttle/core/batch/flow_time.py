@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits, enforced_time, is_stricter
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.names.matching import positions_in
 from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s, Limits
 from spark_throttle.core.shared_buckets import under_share
 
@@ -49,8 +49,7 @@ class FlowTime:
         at, shut = np.full(flows, -1, dtype=np.int64), np.zeros(flows, dtype=np.bool_) if is_shut is None else is_shut
         time = MessageBuckets(np.where(shut, -1, 0), np.where(shut, 0, UNLIMITED), np.zeros(flows, dtype=np.int64))
         if limits is not None and len(limits.names):
-            found = pc.fill_null(pc.index_in(entered.flows.names, value_set=limits.names), -1)
-            at = found.to_numpy(zero_copy_only=False).astype(np.int64)
+            at = positions_in(limits.names, entered.flows.names)
             told = limits.own.take(at)
             has_limit = (at >= 0) & ~shut
             time = MessageBuckets(

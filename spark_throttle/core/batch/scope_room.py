@@ -15,28 +15,27 @@ from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
-from spark_throttle.core.state import Flows
 
 _MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OwnRoom:
-    """The room in the flows' own balances; large where unlimited."""
+class Room:
+    """The room left in the balances of flows, or of shared scopes, in tokens."""
 
     messages: Int64s
-    """The number of messages that pass."""
+    """Shape (n,): the number of messages that pass; large where unlimited."""
 
     bytes: Int64s
-    """The most bytes that may go before a message, -1 if none may pass."""
+    """Shape (n,): the most bytes that may go before a message, negative if none may; large where unlimited."""
 
     @classmethod
-    def of(cls, flows: Flows, limits: Limits) -> OwnRoom:
-        """Return the room in the balances of `flows`, to which their own `limits` apply."""
-        limited, balance = limits.is_limited, flows.balance_micro
+    def of(cls, balance_micro: Int64s, limits: Limits) -> Room:
+        """Return the room in balances, shape (n, 2), to which these limits apply."""
+        limited = limits.is_limited
         return cls(
-            np.where(limited[:, _MESSAGES], admissible_messages(balance[:, _MESSAGES]), UNBOUNDED),
-            np.where(limited[:, _BYTES], byte_room(balance[:, _BYTES]), UNBOUNDED),
+            np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
+            np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
         )
 
     def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
@@ -46,37 +45,21 @@ class OwnRoom:
         by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, UNBOUNDED)
         return by_messages, np.minimum(by_messages, by_bytes)
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Room:
-    """The room left in the shared scopes, in tokens."""
-
-    messages: Int64s
-    """Shape (scopes,): the number of messages that pass; large where unlimited."""
-
-    bytes: Int64s
-    """Shape (scopes,): the most bytes that may go before a message, negative if none may; large where unlimited."""
-
-    @classmethod
-    def of(cls, balance_micro: Int64s, policy: CompiledPolicy) -> Room:
-        """Return the room in the balances of the shared scopes, shape (scopes, 2)."""
-        limited = policy.shared.is_limited
-        return cls(
-            np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
-            np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
-        )
-
     def less(self, messages: Int64s, size_bytes: Int64s) -> Room:
-        """Return the room that is left after `messages` and `size_bytes` are taken, by scope."""
+        """Return the room that is left after `messages` and `size_bytes` are taken."""
         return Room(self.messages - messages, self.bytes - size_bytes)
+
+    def lacks(self, messages: Int64s, size_bytes: Int64s) -> Bools:
+        """Return whether there is less room than for so many messages and bytes."""
+        return (messages > self.messages) | ((size_bytes > self.bytes) & (messages > 0))
 
     @property
     def is_spent(self) -> Bools:
-        """Whether no message passes, shape (scopes,)."""
+        """Whether no message passes, shape (n,)."""
         return (self.messages <= 0) | (self.bytes < 0)
 
     def before_rows(self, is_counted: Bools) -> Int64s:
-        """Return the tokens that may go before a row, -1 if none may, shape (2, scopes); large if not counted."""
+        """Return the tokens that may go before a row, -1 if none may, shape (2, n); large if not counted."""
         room = np.stack([self.messages - 1, self.bytes])
         return np.where(is_counted, np.where(self.is_spent, -1, room), UNBOUNDED)
 
@@ -98,5 +81,4 @@ def taken_by(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -
 
 def is_short_of(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
     """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
-    wanted_messages, wanted_bytes = taken_by(scope, messages, size_bytes, len(room.messages))
-    return (wanted_messages > room.messages) | ((wanted_bytes > room.bytes) & (wanted_messages > 0))
+    return room.lacks(*taken_by(scope, messages, size_bytes, len(room.messages)))

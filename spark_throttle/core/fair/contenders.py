@@ -23,7 +23,7 @@ from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
 from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.names.matching import Matches
+from spark_throttle.core.names.matching import Matches, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
 
@@ -69,9 +69,8 @@ class _Nodes:
 
     def scopes(self, policy: CompiledPolicy) -> tuple[Int64s, Int64s]:
         """Return the shared scopes of the nodes and of the children, -1 where the policy does not name a tenant."""
-        named = _positions(self.tenant_names, policy.tenant_names)
-        of_tenant = np.append(np.where(named >= 0, 1 + named, -1), -1)
-        of_group = 1 + len(policy.tenant_names) + self.group
+        of_tenant, of_group = scopes_of(positions_in(policy.tenant_names, self.tenant_names), self.group, policy)
+        of_tenant = np.append(of_tenant, -1)
         return of_tenant[self.tenant], np.where(self.group >= 0, of_group, of_tenant[self.child_tenant])
 
 
@@ -118,13 +117,13 @@ class Contenders:
         tie
             The rank of each of `flow` among those that are otherwise equal.
         """
-        tenant_of = _tenants_of(flows.names.take(pa.array(flow)))
+        tenant_of = tenants_of(flows.names.take(pa.array(flow))).dictionary_encode()
         tenant_names, known_tenant = _with(tenant_of.dictionary, nodes.tenant)
         is_alone = np.zeros(len(flow), dtype=np.bool_)
         if policy.is_between_namespaces is not None:
             is_alone = np.append(policy.is_between_namespaces, False)[matches.group[flow]]
         tenant = np.where(is_alone, len(tenant_names) + np.arange(len(flow)), tenant_of.indices.to_numpy())
-        groups, known_group = len(policy.group_names), _positions(nodes.group, policy.group_names)
+        groups, known_group = len(policy.group_names), positions_in(policy.group_names, nodes.group)
         child = _child(matches.group[flow], tenant_of.indices.to_numpy(), groups)
         known_child = _child(known_group, known_tenant, groups)
         # A node's number tells its parent first, so that numbers that ascend lie side by side.
@@ -317,9 +316,8 @@ def counts_the_same(old: Int64s, new: Int64s, former: Int64s, is_same: Bools) ->
 
 def _scopes_of(nodes: NodeLeads, policy: CompiledPolicy) -> Int64s:
     """Return the shared scopes of the tenant, the group and the job of each node, -1 where there is none."""
-    tenant, group = _positions(nodes.tenant, policy.tenant_names), _positions(nodes.group, policy.group_names)
-    of_group = np.where(group >= 0, 1 + len(policy.tenant_names) + group, -1)
-    return np.stack([np.where(tenant >= 0, 1 + tenant, -1), of_group, np.zeros_like(group)], axis=1)
+    tenant, group = positions_in(policy.tenant_names, nodes.tenant), positions_in(policy.group_names, nodes.group)
+    return np.stack([*scopes_of(tenant, group, policy), np.zeros_like(group)], axis=1)
 
 
 def _standing(  # noqa: PLR0913 - all that was remembered
@@ -376,25 +374,13 @@ def _weights(scope: Int64s, shared: Limits) -> Int64s:
     return np.append(shared.weight, 1)[scope]
 
 
-def _tenants_of(names: pa.StringArray) -> pa.DictionaryArray:
-    """Return the tenants of namespaces, the text before the first slash."""
-    if not len(names):
-        return names.dictionary_encode()
-    return pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0).dictionary_encode()
-
-
-def _positions(names: pa.StringArray, known: pa.StringArray) -> Int64s:
-    found = pc.fill_null(pc.index_in(names, value_set=known), -1)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
 def _with(names: pa.StringArray, others: pa.StringArray) -> tuple[pa.StringArray, Int64s]:
     """Return the names and those of `others` that are new, and the positions of `others`; -1 for a null."""
     if not len(others):
         return names, np.zeros(0, dtype=np.int64)
     is_new = pc.and_not(others.is_valid(), pc.is_in(others, value_set=names))
     names = pa.concat_arrays([names, pc.unique(others.filter(is_new))])
-    return names, _positions(others, names)
+    return names, positions_in(names, others)
 
 
 def _named(names: pa.StringArray, at: Int64s) -> pa.StringArray:

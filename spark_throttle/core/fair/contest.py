@@ -300,9 +300,7 @@ def _tenants(leaves: Level, scope: Int64s) -> tuple[_Tenants, Int64s]:
 
 def _holders(tree: Tree, height: int, flags: Int64s) -> Int64s:
     """Return the leaf whose row each node of a level holds."""
-    node = tree.levels[0].parent
-    for level in tree.levels[1:height]:
-        node = level.parent[node]
+    node = tree.upper(height).top_of_leaf()
     out = np.full(len(tree.levels[height]), -1, dtype=np.int64)
     at = np.flatnonzero(flags)
     out[node[at]] = at

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
+from spark_throttle.core.names.matching import positions_in
 from spark_throttle.core.quota import Bools, Dimension, Int64s
 
 _MESSAGES = Dimension.MESSAGES
@@ -58,7 +58,7 @@ class MessagePrices:
 
     def of_names(self, names: pa.StringArray, known: pa.StringArray) -> MessagePrices:
         """Return the prices of namespaces, in that order, given that these are the prices of `known`."""
-        at = pc.fill_null(pc.index_in(names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
+        at = positions_in(known, names, len(known))
         return MessagePrices(np.append(self.own_ns, 0)[at], self.shared_ns)
 
     def counted(self, amount: Int64s, scope: Int64s) -> Int64s:

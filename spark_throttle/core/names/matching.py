@@ -78,14 +78,32 @@ def domains_of(enforcing: Int64s) -> Int64s:
     return np.where(group >= 0, group, np.where(tenant >= 0, tenant, job))
 
 
-def _positions(values: pa.Array, known: pa.Array, missing: int) -> Int64s:
-    found = pc.fill_null(pc.index_in(values, value_set=known), missing)
+def positions_in(known: pa.Array, names: pa.Array, missing: int = -1) -> Int64s:
+    """Return the position in `known` of each name, `missing` where it is not there.
+
+    Examples
+    --------
+    >>> positions_in(pa.array(["a", "b"]), pa.array(["b", "c", None])).tolist()
+    [1, -1, -1]
+    """
+    found = pc.fill_null(pc.index_in(names, value_set=known), missing)
     return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def tenants_of(names: pa.StringArray) -> pa.StringArray:
+    """Return the tenant of each namespace, the text before the first slash."""
+    return pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0) if len(names) else names
+
+
+def scopes_of(tenant: Int64s, group: Int64s, policy: CompiledPolicy) -> tuple[Int64s, Int64s]:
+    """Return the shared scopes of tenants and of groups, given by their positions in the policy; -1 stands for none."""
+    first_group = 1 + len(policy.tenant_names)
+    return np.where(tenant >= 0, 1 + tenant, -1), np.where(group >= 0, first_group + group, -1)
 
 
 def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPolicy) -> Bools:
     """Return which namespaces the policy exempts."""
-    is_exempt: Bools = _positions(names, policy.exempt_names, -1) >= 0
+    is_exempt: Bools = positions_in(policy.exempt_names, names) >= 0
     if len(policy.exempt_globs):
         is_exempt |= first_match(names, tenant_of, policy.exempt_globs) >= 0
     return is_exempt
@@ -94,13 +112,13 @@ def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPo
 def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
     """Resolve the scopes of `names`."""
     unnamed = policy.default_rule
-    rule = _positions(names, policy.namespace_names, unnamed)
-    tenant_of = pc.list_element(pc.split_pattern(names, "/", max_splits=1), 0) if len(names) else names
+    rule = positions_in(policy.namespace_names, names, unnamed)
+    tenant_of = tenants_of(names)
     if len(policy.glob_patterns):
         rest = np.flatnonzero(rule == unnamed)
         at = first_match(names.take(pa.array(rest)), tenant_of.take(pa.array(rest)), policy.glob_patterns)
         rule[rest] = np.where(at >= 0, len(policy.namespace_names) + at, unnamed)
-    tenant = _positions(tenant_of, policy.tenant_names, -1)
+    tenant = positions_in(policy.tenant_names, tenant_of)
     through_tenant = np.append(policy.tenant_group, -1)[tenant]
     group = policy.namespace_group[rule]
     takes_tenants = ((rule == unnamed) | (group < 0)) & (through_tenant >= 0)
@@ -110,15 +128,7 @@ def match(names: pa.StringArray, policy: CompiledPolicy) -> Matches:
         is_exempt = _exempt(names, tenant_of, policy)
         rule = np.where(is_exempt, policy.exempt_rule, rule)
         tenant, group, job = (np.where(is_exempt, -1, each) for each in (tenant, group, job))
-    tenants = len(policy.tenant_names)
-    shared_scope = np.stack(
-        [
-            np.where(tenant >= 0, 1 + tenant, -1),
-            np.where(group >= 0, 1 + tenants + group, -1),
-            job,
-        ],
-        axis=1,
-    )
+    shared_scope = np.stack([*scopes_of(tenant, group, policy), job], axis=1)
     return Matches(rule, tenant, group, shared_scope)
 
 

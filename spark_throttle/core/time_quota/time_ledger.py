@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.message_limits import MessageBuckets, enforced_time
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.policy_change import carried_balances, former_scopes
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits, TimeQuotas
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
@@ -255,8 +255,8 @@ class TimeLedger:
 
     def of_own(self, names: pa.StringArray, amount: Int64s) -> Int64s:
         """Return the sums of times, or of messages, over the names that stand in the ledger."""
-        at = pc.fill_null(pc.index_in(names, value_set=self.names), len(self.names))
-        return sums_of_time(at.to_numpy(zero_copy_only=False).astype(np.int64), amount, len(self.names) + 1)[:-1]
+        at = positions_in(self.names, names, len(self.names))
+        return sums_of_time(at, amount, len(self.names) + 1)[:-1]
 
 
 def quotas_of(limits: Limits) -> TimeQuotas:

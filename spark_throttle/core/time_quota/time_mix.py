@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.limits.message_limits import MessageBuckets
-from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
+from spark_throttle.core.names.matching import domains_of, enforcing_scopes, positions_in, weights_in
 from spark_throttle.core.quota import MICRO, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.shares.allocation import PLENTY, water_fill
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
@@ -81,7 +80,7 @@ class TimeMix:
         """
         if not len(report.weight):
             return None
-        at = pc.fill_null(pc.index_in(report.names, value_set=known), len(known)).to_numpy(zero_copy_only=False)
+        at = positions_in(known, report.names, len(known))
         own_ns = prices.with_unknown(1).price_ns.take(at, axis=0)
         waiting, demand = report.waiting[:, _MESSAGES], report.demand[:, _MESSAGES]
         is_divided = (shared_ns > 0) & (accounts.balance_ns > 0)
