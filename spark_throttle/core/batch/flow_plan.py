@@ -147,8 +147,12 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
-        stops = contest.stops(eligible, count, enforcing_scopes(matches.shared_scope, policy))
-        levels = contest.marked_from(count, matches)
+    served = np.stack([count, layout.bytes_of_first(count)], axis=1)
+    taken = taken_by(scopes, count, served[:, _BYTES], len(policy.shared))
+    if contest is not None:
+        enforcing = enforcing_scopes(matches.shared_scope, policy)
+        stops = contest.stops(np.flatnonzero(count < eligible), enforcing, room.less(*taken))
+        levels = contest.marked_from(count, scopes_where(room.lacks(*taken), scopes))
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
         levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
@@ -163,11 +167,10 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         Marks.narrowest(layout, count, levels),
         stops,
         np.stack([counts, layout.bytes_of_first(counts)], axis=1),
-        np.stack([count, layout.bytes_of_first(count)], axis=1),
+        served,
         layout.behind(count),
         levels,
     )
-    taken = taken_by(scopes, count, outcome.served[:, _BYTES], len(policy.shared))
     floors = DebtFloors.none() if not levels else DebtFloors.of(
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
         under_share(given, shared.share_micro_per_ms).shared,
@@ -246,20 +249,19 @@ class Contest:
         count[self.contenders.flow] = self.turns.count
         return count
 
-    def stops(self, eligible: Int64s, count: Int64s, scope: Int64s) -> Stops:
-        """Return what stopped each flow: the narrowest of its scopes that has no room left, messages first.
+    def stops(self, stopped: Int64s, scope: Int64s, left: Room) -> Stops:
+        """Return what stopped the flows that were: the narrowest of its scopes that has no room left, messages first.
 
         Parameters
         ----------
         scope
             Shape (flows, 3): the scopes that can hold each flow back.
+        left
+            The room of the shared scopes after the batch.
         """
-        stops = Stops.none(len(count))
-        stopped = np.flatnonzero(count < eligible)
+        stops = Stops.none(len(scope))
         if not len(stopped):
             return stops
-        size_bytes = self.layout.bytes_of_first(count)
-        left = self.room.less(*taken_by(scope, count, size_bytes, len(self.policy.shared)))
         scope = scope.take(stopped, axis=0)
         level = np.append(left.is_spent, False)[scope].argmax(axis=1)
         stopping = scope[np.arange(len(stopped)), level]
@@ -268,14 +270,18 @@ class Contest:
         stops.scope[stopped] = stopping
         return stops
 
-    def marked_from(self, count: Int64s, matches: Matches) -> list[MarkStarts]:
-        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks."""
+    def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
+        """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
+
+        Parameters
+        ----------
+        scope
+            Shape (flows, 3): the shared scopes of each flow that have no room for all of these rows, -1 for the others.
+        """
         is_observing = self.is_short & (self.policy.shared.on_excess == OnExcess.OBSERVE)
-        scope = scopes_where(is_observing, matches.shared_scope)
-        is_observing = is_observing & is_short_of(scope, count, self.layout.bytes_of_first(count), self.room)
-        if not is_observing.any():
-            return []
         scope, levels = scopes_where(is_observing, scope), list[MarkStarts]()
+        if scope.max(initial=-1) < 0:
+            return []
         both, at = self.room.before_rows(is_observing), self.contenders.flow
         # By messages alone: a row behind that end is short of messages, whatever else it is short of.
         messages_only = np.stack([both[_MESSAGES], np.full_like(both[_BYTES], UNBOUNDED)])

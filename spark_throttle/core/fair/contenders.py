@@ -83,8 +83,8 @@ class Contenders:
 
     tree: Tree
     standing: Standing
-    scopes: Scopes
-    """The shared scopes of the nodes. Whoever lets them choose gives the room."""
+    scopes: tuple[Int64s, Int64s, Int64s]
+    """The shared scopes of the tenants' nodes, of the children of the job, and of the job; -1 for none."""
 
     rows: Rows
     tie: Int64s
@@ -148,9 +148,7 @@ class Contenders:
         tree = Tree(tuple(Level.of(*each) for each in zip(parents, counts, weights, strict=True)))
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
-        of_group = np.where(placed.group >= 0, of_child, -1)
-        no_room = np.zeros((2, len(policy.shared)), dtype=np.int64)
-        scopes = Scopes(of_tenant, of_group, np.zeros(1, dtype=np.int64), no_room)
+        scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
         return cls(flow, tree, standing, scopes, rows.take(order), tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
@@ -176,12 +174,8 @@ class Contenders:
     def _with_room(self, room: Int64s) -> Scopes:
         """Return the scopes of the nodes that are limited, with their room."""
         is_limited = np.append(by_row(np.logical_or, (room < UNBOUNDED).T), False)
-
-        def limited(scope: Int64s) -> Int64s:
-            return np.where(is_limited[scope], scope, -1)
-
-        scopes = self.scopes
-        return Scopes(limited(scopes.tenant), limited(scopes.child), limited(scopes.job), room)
+        tenant, child, job = (np.where(is_limited[scope], scope, -1) for scope in self.scopes)
+        return Scopes(tenant, child, job, room)
 
     def leads(self, outcome: Outcome, layout: Layout, is_waiting: Bools, policy: CompiledPolicy) -> Leads:
         """Return what the contest leaves.
