@@ -10,7 +10,7 @@
     │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
     │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
-    │   ├── NativeWriterError       use Spark's writer for the table
+    │   ├── ForeignFilesError       use Spark's writer for the table
     │   │   └── TableOutOfReachError  start again when its store answers
     │   └── NotInstalledError       install what it names where it names, then start again
     ├── TakenOverError              let the newer run go on, or stop it and start again
@@ -57,7 +57,7 @@ from spark_throttle.errors.configuration import (
     ConfigurationError,
     DefinitionChangedError,
     DrainedError,
-    NativeWriterError,
+    ForeignFilesError,
     NotInstalledError,
     PolicyError,
     StoredPolicyError,
@@ -100,8 +100,8 @@ __all__ = [
     "DuplicateError",
     "EpochMissingError",
     "FileUnusableError",
+    "ForeignFilesError",
     "InUseError",
-    "NativeWriterError",
     "NotFoundError",
     "NotInstalledError",
     "NotPermittedError",

@@ -144,31 +144,27 @@ class UnsentCallsError(ConfigurationError):
         return (type(self), (self.messages, self.batch, self.before, self.now, self.file))
 
 
-class NativeWriterError(ConfigurationError):
-    """The native Delta writer cannot write as asked, but Spark's can.
+class ForeignFilesError(ConfigurationError):
+    """A Delta table takes no files that Spark did not write; through Spark's writer it takes rows.
 
     Examples
     --------
-    >>> str(NativeWriterError("s3://lake/orders", "it has the table feature rowTracking")).partition(";")[0]
-    'the native Delta writer cannot write s3://lake/orders: it has the table feature rowTracking'
+    >>> str(ForeignFilesError("s3://lake/orders", "it has the table feature rowTracking")).partition(";")[0]
+    's3://lake/orders takes no files that Spark did not write: it has the table feature rowTracking'
     """
 
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         self.why = why
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        return (
-            f"the native Delta writer cannot write {self.what}: {self.why}; use Spark's writer: leave "
-            f"option('throttle.writer', …) out, or set it to 'spark'"
+        super().__init__(
+            f"{what} takes no files that Spark did not write: {why}; restart the query to use Spark's writer"
         )
 
-    def __reduce__(self) -> tuple[type[NativeWriterError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[ForeignFilesError], tuple[str, str]]:
         return (type(self), (self.what, self.why))
 
 
-class TableOutOfReachError(NativeWriterError):
+class TableOutOfReachError(ForeignFilesError):
     """The store of a Delta table does not answer this process, though it was asked again and again.
 
     Examples

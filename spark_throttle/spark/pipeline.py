@@ -51,8 +51,7 @@ from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
-from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.frame_payload import FramePayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.executor_sight import control_problem, is_served
@@ -114,11 +113,10 @@ class Pipeline:
         *,
         control_path: str,
         is_explained: bool,
-        plan: SinkPlan | None = None,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
-        """Return the decided stream as frames, each with its kind; with a native sink's plan, most rows are in files.
+        """Return the decided stream as frames, each with its kind.
 
         If the sink is partitioned by `partition_columns`, rows that have no partition folder are rejected. If `sinks`
         are given, the control source checks them when the query starts (`start_check`).
@@ -130,11 +128,10 @@ class Pipeline:
         pack = FramePacker(tuple(helped.columns), derived)
         packed = numbered.mapInArrow(pack, FRAME_DDL)
         together = packed.unionByName(self._control(control_path, sinks))
-        outlet = FileOutlet(plan) if plan is not None else None
         room = queue_room(given.policies, events.sparkSession)
         # Where the executors write what is decided, they were asked for the control directory before.
-        queue = queue_storage(events.sparkSession, control_path, is_seen=plan is not None or is_explained)
-        operator = Decider(is_explained, room, outlet, partition_columns, queue=queue)
+        queue = queue_storage(events.sparkSession, control_path, is_seen=is_explained)
+        operator = Decider(is_explained, room, partition_columns, queue=queue)
         return together.groupBy("key").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
@@ -156,7 +153,7 @@ class Pipeline:
         control_path: str,
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
-        usage: Target | Destination | None,
+        usage: Target | FileTable | None,
         definition: Definition,
     ) -> BatchSink:
         """Return the `foreachBatch` function that writes each batch of frames."""

@@ -28,7 +28,6 @@ from spark_throttle.spark.columns.payload_columns import as_column, check_column
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.pipeline import (
-    Pipeline,
     ThrottleSettings,
     batches_retained,
     control_options,
@@ -42,10 +41,11 @@ from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.references.reading_sums import packed_sums
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.payload_reader import PayloadSource
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
+from spark_throttle.spark.staged_pipeline import StagedPipeline
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
 from spark_throttle.spark.state_reader import is_readable, waiting_places
@@ -96,12 +96,10 @@ class ReferencePipeline:
         *,
         control_path: str,
         is_explained: bool,
-        plan: SinkPlan | None = None,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
         """Return the decided stream as frames of places, each with its kind."""
-        assert plan is None  # noqa: S101 - the native writer takes rows, which are not here
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
@@ -138,7 +136,7 @@ class ReferencePipeline:
         control_path: str,
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
-        usage: Target | Destination | None,
+        usage: Target | FileTable | None,
         definition: Definition,
     ) -> BatchSink:
         """Return the `foreachBatch` function that writes each batch."""
@@ -164,9 +162,9 @@ class ReferencePipeline:
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
-    def in_frames(self) -> Pipeline:
-        """Return the pipeline in which the rows of the same stream travel in frames."""
-        return Pipeline(self.settings, self.stream.stream())
+    def staged(self) -> StagedPipeline:
+        """Return the pipeline in which the rows of the same stream are staged."""
+        return StagedPipeline(self.settings, self.stream.stream())
 
     def _deciding(self, partition_columns: Sequence[str]) -> DecidingColumns | str:
         given, stream = self.settings, self.stream

@@ -40,7 +40,7 @@ from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
@@ -52,7 +52,7 @@ _COMPRESSION = "zstd"
 class StagedPipeline(Pipeline):
     """A throttled query over `events` that stages their rows; it has not been started."""
 
-    table: Destination | None = None
+    table: FileTable | None = None
     """The sink's table, if it takes files as they lie."""
 
     keeps_order: bool = False
@@ -73,12 +73,11 @@ class StagedPipeline(Pipeline):
         *,
         control_path: str,
         is_explained: bool,
-        plan: SinkPlan | None = None,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
         """Return what is decided as frames: the answer, the places of rejected rows, and usage."""
-        assert plan is None and not is_explained  # noqa: S101, PT018 - rows are not here
+        assert not is_explained  # noqa: S101
         events, given = self.events, self.settings
         spark = events.sparkSession
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
@@ -108,7 +107,7 @@ class StagedPipeline(Pipeline):
         control_path: str,
         admitted: Target | Callable[[DataFrame, int], None],
         rejected: Target,
-        usage: Target | Destination | None,
+        usage: Target | FileTable | None,
         definition: Definition,
     ) -> BatchSink:
         """Return the `foreachBatch` function that gives each batch to its sinks."""
@@ -132,8 +131,3 @@ class StagedPipeline(Pipeline):
         schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
         form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
         return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False)
-
-
-def staged(pipeline: Pipeline, *, keeps_order: bool) -> StagedPipeline:
-    """Return a pipeline that stages the rows of another one's stream; its sink takes no files as they lie."""
-    return StagedPipeline(pipeline.settings, pipeline.events, None, keeps_order)

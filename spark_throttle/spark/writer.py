@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import to_json
 from spark_throttle.spark.batch_errors import ReadableErrors
 from spark_throttle.spark.batch_functions.function_sink import FunctionSink
 from spark_throttle.spark.columns.stream_operators import refused_by_spark
@@ -34,38 +32,24 @@ from spark_throttle.spark.paced.paced_options import (
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
-from spark_throttle.spark.pipeline import Pipeline, batches_retained
-from spark_throttle.spark.reference_choice import (
-    FRAMES,
-    SOURCE_OPTION,
-    SOURCES,
-    AnyPipeline,
-    SourceChoice,
-    choose_source,
-)
+from spark_throttle.spark.pipeline import batches_retained
+from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.delta_sink import DELTA_SINK_FORMAT, ThrottleDeltaSink
 from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
-from spark_throttle.spark.sinks.staged.staged_choice import writer_of
-from spark_throttle.spark.sinks.writer_choice import (
-    NATIVE,
-    STAGED,
-    WRITER_OPTION,
-    WRITERS,
+from spark_throttle.spark.sinks.tables import (
     Targets,
-    WriterChoice,
-    choose_spark,
-    choose_writer,
     parse_option,
+    refuse_lacking_letters,
     sink_options,
     sink_partition_columns,
     table_of_files,
+    usage_table,
 )
-from spark_throttle.spark.staged_pipeline import StagedPipeline, staged
-from spark_throttle.spark.start.executor_sight import check_executors_see, refuse_unwritable
+from spark_throttle.spark.staged_pipeline import StagedPipeline
+from spark_throttle.spark.start.executor_sight import refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_partitions import one_state_partition
@@ -84,13 +68,11 @@ _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 class ThrottledStreamWriter:
     """A writer like `pyspark.sql.streaming.DataStreamWriter` whose rows reach the sink as their quotas allow.
 
-    Delta tables are written exactly once, by the native writer if the tables allow it, otherwise by Spark's;
-    ``option("throttle.writer", …)`` with ``"native"`` or ``"spark"`` overrides the choice. With ``"staged"``, rows lie
-    in files from the first task on, one decider decides on their digests, and files that leave whole are a Delta
-    table's as they lie; other sinks read them through Spark. Whether a stream of
-    `Throttle.read_stream` is decided on by references or in frames is logged, and ``option("throttle.source", …)`` with
-    ``"references"`` or ``"frames"`` overrides it (`reference_choice`). Other formats are written by
-    Spark's batch writers, at least once: a batch that was written but not committed before a crash is written again.
+    Rows lie in files from the first task on, and one decider decides on a few bytes of each. Delta tables are written
+    exactly once; one that takes files which Spark did not write (`sinks.tables`) gets those that leave whole as they
+    lie. All other rows are read once, by Spark, and written by its batch writers: to other formats at least once, for a
+    batch that was written but not committed before a crash is written again. A stream of `Throttle.read_stream` is
+    decided on by references, if nothing stands against it (`pipeline_choice`). The log says which way a query takes.
 
     Parameters
     ----------
@@ -288,9 +270,7 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        return sink_options(
-            self._options, _CHECKPOINT, (WRITER_OPTION, SOURCE_OPTION, _UNSENT_OPTION, _PATIENCE_OPTION)
-        )
+        return sink_options(self._options, _CHECKPOINT, (_UNSENT_OPTION, _PATIENCE_OPTION))
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._paced is not None:
@@ -322,62 +302,45 @@ class ThrottledStreamWriter:
         targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
-        writer_name = writer_of(self._asked_writer(), checkpoint)
-        source = self._source_choice(writer_name, targets, control_path)
-        definition = source.pipeline.definition(places, self._partition_columns)
+        spark, schema = self._events.sparkSession, self._events.schema
+        choice = self._chosen(targets, control_path)
+        definition = choice.pipeline.definition(places, self._partition_columns)
         refuse_restart(
-            self._events.sparkSession, checkpoint, control_path, definition, source.pipeline.waiting_schema,
-            direction=source.pipeline.settings.direction,
+            spark, checkpoint, control_path, definition, choice.pipeline.waiting_schema,
+            direction=choice.pipeline.settings.direction,
         )  # fmt: skip
-        source = self._with_table(source, targets)
-        pipeline = source.pipeline
-        choice = self._choice(source, writer_name, targets, control_path, definition)
-        sinks = sinks_of(self._events.sparkSession, checkpoint, choice, targets)
+        pipeline, writing = self._with_table(choice.pipeline, targets)
+        refuse_lacking_letters(spark, rejected, schema)
+        partition_columns = sink_partition_columns(spark, admitted, schema)
+        usage_sink = usage_table(spark, targets)
+        sinks = sinks_of(spark, checkpoint, targets, usage_sink)
         outlet = self._outlet(pipeline, target, options, control_path)
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        self._check_executors(pipeline, choice, control_path, [location for _, location in sinks.tables])
+        if isinstance(pipeline, StagedPipeline):
+            refuse_unwritable(spark, control_path, () if pipeline.table is None else (pipeline.table.location,))
         frames = pipeline.frames(
-            control_path=control_path,
-            is_explained=False,
-            plan=choice.plan,
-            partition_columns=choice.partition_columns,
-            sinks=sinks,
+            control_path=control_path, is_explained=False, partition_columns=partition_columns, sinks=sinks
         )
-        writer: DataStreamWriter = frames.writeStream
-        if choice.plan is None:
-            sink = pipeline.batch_sink(control_path, admitted, rejected, choice.usage, definition)
-            writer = writer.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
-        else:
-            frames.sparkSession.dataSource.register(ThrottleDeltaSink)
-            writer = writer.format(DELTA_SINK_FORMAT).option("plan", choice.plan.to_json())
+        sink = pipeline.batch_sink(control_path, admitted, rejected, usage_sink, definition)
+        writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
         writer = writer.option(_CHECKPOINT, checkpoint)
         if self._name is not None:
             writer = writer.queryName(self._name)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        self._log_choices(source, choice, target, control_path)
+        self._log_choices(choice, writing, target, control_path)
         self._begins(control_path)
         try:
-            with one_state_partition(self._events.sparkSession, checkpoint):
+            with one_state_partition(spark, checkpoint):
                 query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
         if isinstance(outlet, PacedSink):
             outlet.kept.follow(lambda: query.isActive)
-        self._started(query, ControlLook.of(self._events.sparkSession, control_path))
+        self._started(query, ControlLook.of(spark, control_path))
         return query
-
-    def _check_executors(
-        self, pipeline: AnyPipeline, choice: WriterChoice, control_path: str, tables: Sequence[str]
-    ) -> None:
-        """Refuse a place in which the executors are to write, and cannot."""
-        if isinstance(pipeline, StagedPipeline):
-            staging = () if pipeline.table is None else (pipeline.table.location,)
-            refuse_unwritable(self._events.sparkSession, control_path, staging)
-        elif choice.plan is not None:
-            check_executors_see(self._events.sparkSession, control_path, tables)
 
     def _refuse_beside_paced(self, place: str | None) -> None:
         """Refuse a second sink beside `paced`, of which one would get no rows, and options that no sink would get."""
@@ -396,16 +359,12 @@ class ThrottledStreamWriter:
                     "concurrency, rows_per_call, in_order and patience_seconds, and HttpSender(…) its own"
                 )
 
-    def _log_choices(self, source: SourceChoice, choice: WriterChoice, target: Target, control_path: str) -> None:
+    def _log_choices(self, choice: PipelineChoice, writing: str, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise
-        writer = "native" if choice.plan is not None else "Spark's"
-        if isinstance(source.pipeline, StagedPipeline) and source.pipeline.table is not None:
-            writer = "staging"
-        way = FRAMES if isinstance(source.pipeline, Pipeline) else "references"
-        way = "digests of staged files" if isinstance(source.pipeline, StagedPipeline) else way
+        way = STAGED if isinstance(choice.pipeline, StagedPipeline) else REFERENCES
         query = f"throttled query {self._name or 'without a name'}"
-        logger.info("%s: decides on %s (%s)", query, way, source.why)
-        logger.info("%s: %s writer (%s)", query, writer, choice.why)
+        logger.info("%s: decides on %s (%s)", query, way, choice.why)
+        logger.info("%s: %s", query, writing)
         logger.info("%s: sink promise %s, control path %s", query, promise, control_path)
 
     def _outlet(
@@ -432,39 +391,21 @@ class ThrottledStreamWriter:
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)
 
-    def _source_choice(self, writer: str, targets: Targets, control_path: str) -> SourceChoice:
-        asked = parse_option(SOURCE_OPTION, self._asked(SOURCE_OPTION), SOURCES)
-        needs_rows = f"the {writer} writer was asked for, which takes rows" if writer in (NATIVE, STAGED) else None
+    def _chosen(self, targets: Targets, control_path: str) -> PipelineChoice:
         columns: tuple[str, ...] = ()
-        if not isinstance(self._pipeline, Pipeline):
+        if not isinstance(self._pipeline, StagedPipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
-        found = choose_source(self._pipeline, asked, control_path, columns, needs_rows=needs_rows)
-        if writer != STAGED:
-            return found
-        assert isinstance(found.pipeline, Pipeline)  # noqa: S101 - rows were asked for
-        keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
-        return SourceChoice(staged(found.pipeline, keeps_order=keeps_order), found.why)
+        is_delta = isinstance(targets.admitted, Target) and targets.admitted.is_delta
+        return choose_pipeline(self._pipeline, control_path, columns, is_delta=is_delta)
 
-    def _with_table(self, source: SourceChoice, targets: Targets) -> SourceChoice:
-        """Return the source, staged in the sink's table if that takes files: it is made if it is missing."""
-        if not isinstance(source.pipeline, StagedPipeline):
-            return source
+    def _with_table(self, pipeline: AnyPipeline, targets: Targets) -> tuple[AnyPipeline, str]:
+        """Return the pipeline with the sink's table, if it stages its rows there, and how rows come to the sink."""
+        if not isinstance(pipeline, StagedPipeline):
+            return pipeline, "rows go from their source to Spark's writer"
         table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
-        return SourceChoice(replace(source.pipeline, table=table), why)
-
-    def _choice(
-        self, source: SourceChoice, asked: str, targets: Targets, control_path: str, definition: Definition
-    ) -> WriterChoice:
-        session, schema = self._events.sparkSession, self._events.schema
-        if not isinstance(source.pipeline, Pipeline) or isinstance(source.pipeline, StagedPipeline):
-            return choose_spark(session, schema, targets, "rows go from their files to the sink")
-        choice = choose_writer(session, asked, schema, control_path, targets)
-        if choice.plan is None:
-            return choice
-        return replace(choice, plan=replace(choice.plan, definition=to_json(definition).decode()))
-
-    def _asked_writer(self) -> str:
-        return parse_option(WRITER_OPTION, self._asked(WRITER_OPTION), WRITERS)
+        keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        way = "Spark's writer" if table is None else "the table"
+        return replace(pipeline, table=table, keeps_order=keeps_order), f"rows go from staged files to {way} ({why})"
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():

@@ -14,7 +14,7 @@ from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from spark_throttle.errors import ConfigurationError, NativeWriterError
+from spark_throttle.errors import ConfigurationError, ForeignFilesError
 from spark_throttle.spark import pipeline
 from spark_throttle.spark.sinks.file_outlet import OWN_FILE_BYTES, FileOutlet
 from tests.effort import thorough_after
@@ -195,7 +195,7 @@ def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCap
 def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     make(lake, "id long, ns string, size long", "tblproperties('delta.columnMapping.mode' = 'name')")
     lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
-    with pytest.raises(NativeWriterError, match=r"native Delta writer cannot write the sink .* uses column mapping"):
+    with pytest.raises(ForeignFilesError, match=r"native Delta writer cannot write the sink .* uses column mapping"):
         run(lake, writer="native")
     with pytest.raises(ConfigurationError, match=r"option throttle\.writer is 'sparks'; did you mean spark"):
         run(lake, writer="sparks")
@@ -276,5 +276,5 @@ def test_native_writer_is_for_delta(lake: Lake, kind: str) -> None:
     stream = lake.writer(lake.throttle({})).format("json").option("throttle.writer", "native")
     if kind == "function":
         stream = stream.foreachBatch(lake.keep)
-    with pytest.raises(NativeWriterError, match=r"the sink: (its format is 'json'|it is a foreachBatch function)"):
+    with pytest.raises(ForeignFilesError, match=r"the sink: (its format is 'json'|it is a foreachBatch function)"):
         stream.start(lake.path("out"))

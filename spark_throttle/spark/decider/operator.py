@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -22,9 +22,6 @@ from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
-
-if TYPE_CHECKING:
-    from spark_throttle.spark.sinks.file_outlet import FileOutlet
 
 STATE_SCHEMA = "version int, block binary"
 
@@ -42,9 +39,6 @@ class Decider:
 
     room: QueueBounds | None = None
     """The queue's bounds when the query started; a batch that failed under smaller bounds is run again with these."""
-
-    outlet: FileOutlet | None = None
-    """Writer of the rows that leave; without one they are returned as frames."""
 
     partition_columns: tuple[str, ...] = ()
     """Partition columns of the sink."""
@@ -81,19 +75,12 @@ class Decider:
         folder.delete(outcome.deletable_files)
         state.update((FORMAT, outcome.state))
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
-            yield from self._leave(kind, tables)
+            for table in tables:
+                for frame in encode(table):
+                    yield _row(kind, frame)
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
         yield _row(FrameKind.USAGE, outcome.usage)
-
-    def _leave(self, kind: FrameKind, tables: list[pa.Table]) -> Iterator[pd.DataFrame]:
-        files = self.outlet(kind, tables) if self.outlet is not None else None
-        if files is not None:
-            yield _row(FrameKind.FILES, files)
-            return
-        for table in tables:
-            for frame in encode(table):
-                yield _row(kind, frame)
 
 
 def _stored_block(state: GroupState) -> bytes | None:

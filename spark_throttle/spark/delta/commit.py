@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.errors import ConfigurationError, NativeWriterError, TableOutOfReachError
+from spark_throttle.errors import ConfigurationError, ForeignFilesError, TableOutOfReachError
 from spark_throttle.files.error_lines import METADATA_SERVICE, one_line
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.table_files import WrittenFile
@@ -39,7 +39,7 @@ def open_table(location: str) -> DeltaTable | None:
 
     Raises
     ------
-    NativeWriterError
+    ForeignFilesError
         If the location cannot be read; `TableOutOfReachError` if its store does not answer.
     """
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -52,7 +52,7 @@ def open_table(location: str) -> DeltaTable | None:
         problem = one_line(error)
         if _ASKED_AGAIN.search(problem) and METADATA_SERVICE not in problem:
             raise TableOutOfReachError(location, problem) from error
-        raise NativeWriterError(location, f"its log cannot be read without Spark ({problem})") from error
+        raise ForeignFilesError(location, f"its log cannot be read without Spark ({problem})") from error
 
 
 def table_at(location: str, version: int | None = None) -> DeltaTable:

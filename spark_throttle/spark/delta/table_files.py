@@ -110,23 +110,10 @@ class TableFileWriter:
         suffix = "" if compression == "none" else f".{compression}"
         name = f"{self._prefix}{uuid.uuid4()}{suffix}.parquet"
         path = str(PurePosixPath(*(folder(*value) for value in values), name))
-        target = f"{self._root}/{path}"
-        found: list[pq.FileMetaData] = []
-        with self._open(target) as sink:
-            with pq.ParquetWriter(
-                sink,
-                table.schema,
-                compression=compression,
-                use_dictionary=dictionary_columns(table),
-                write_statistics=described_columns(table),
-                store_decimal_as_integer=True,  # as Spark
-                store_schema=False,  # Arrow's schema, which Spark does not read
-                metadata_collector=found,
-            ) as writer:
-                writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
-                writer.add_key_value_metadata(self._form.footer)
+        with self._open(f"{self._root}/{path}") as sink:
+            stats = write_parquet(sink, table, self._form)
             size_bytes = sink.tell()
-        return WrittenFile(path, size_bytes, values, stats_json(table, found[0], self._form.indexed))
+        return WrittenFile(path, size_bytes, values, stats)
 
     def _open(self, target: str) -> Any:  # noqa: ANN401 - pyarrow is untyped
         try:
@@ -134,6 +121,24 @@ class TableFileWriter:
         except FileNotFoundError:
             self._files.create_dir(str(PurePosixPath(target).parent), recursive=True)
             return self._files.open_output_stream(target)
+
+
+def write_parquet(sink: Any, table: pa.Table, form: FileForm) -> str:  # noqa: ANN401 - pyarrow is untyped
+    """Write rows to an open stream as a file of a form, and return its statistics as a Delta log has them."""
+    found: list[pq.FileMetaData] = []
+    with pq.ParquetWriter(
+        sink,
+        table.schema,
+        compression=form.compression,
+        use_dictionary=dictionary_columns(table),
+        write_statistics=described_columns(table),
+        store_decimal_as_integer=True,  # as Spark
+        store_schema=False,  # Arrow's schema, which Spark does not read
+        metadata_collector=found,
+    ) as writer:
+        writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+        writer.add_key_value_metadata(form.footer)
+    return stats_json(table, found[0], form.indexed)
 
 
 def dictionary_columns(table: pa.Table) -> list[str]:

@@ -1,7 +1,7 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
 Every partition of the frames is read, once, because a batch whose partitions were not all read cannot be committed. The
-rows come from a payload: from the frames themselves (`frame_payload`), or from files that the frames refer to
+rows come from a payload: from the files in which they were staged (`staged.payload`), or from those of their source
 (`reference_payload`). The feedback is written last. A crash anywhere in between runs the whole batch again with the
 same rows: Delta tables skip a batch that they already have, by the query's name and the batch's number (``txnAppId``,
 ``txnVersion``), and dead letters in files overwrite their own folder. The table is checked after the write, because
@@ -25,9 +25,8 @@ from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.sink_meter import metered_write
-from spark_throttle.spark.sinks.begin_batch import begin_batch
-from spark_throttle.spark.sinks.delta_sink import append_usage
-from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.begin_batch import batch_folder, begin_batch
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA, Promise, SinkFormat, format_of
 from spark_throttle.spark.sinks.taken_batch import check_taken
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -99,7 +98,7 @@ class Target:
         writer = rows.write.mode("overwrite").options(**self.options)
         if self.format is not None:
             writer = writer.format(self.format)
-        writer.save(f"{self.path}/batch={batch}")
+        writer.save(f"{self.path}/{batch_folder(batch)}")
 
     @property
     def is_paid_by_bytes(self) -> bool:
@@ -186,8 +185,8 @@ class BatchSink:
     payload: Payload
     admitted: Target | BatchFunction
     rejected: Target
-    usage: Target | Destination | None
-    """The usage table, if any; a `Destination` is written without Spark."""
+    usage: Target | FileTable | None
+    """The usage table, if any; a `FileTable` is written without Spark."""
 
     definition: str = ""
     """The query's definition, as JSON."""
@@ -223,8 +222,8 @@ class BatchSink:
                 if has_rejected and given_up is not None:
                     refused = refused.unionByName(given_up, allowMissingColumns=True)
                 self._write_rejected(refused, mark.of_part("rejected"))
-            if isinstance(self.usage, Destination) and packed:
-                append_usage(self.usage, directory, mark.of_part("usage"), reports, manifest)
+            if isinstance(self.usage, FileTable) and packed:
+                self.usage.append_usage(directory, mark.of_part("usage"), reports, manifest)
             elif isinstance(self.usage, Target) and packed:
                 policy = decided_policy(directory, reports)
                 usage = batch_usage(directory, reports, batch, manifest=manifest, policy=policy)

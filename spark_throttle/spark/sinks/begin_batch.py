@@ -14,11 +14,10 @@ from typing import Final
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition
 from spark_throttle.checkpoint.open_batch import begin, decided_digest
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import NativeWriterError
+from spark_throttle.errors import ForeignFilesError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.delta.commit import open_table
-from spark_throttle.spark.sinks.destination import batch_folder
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
 """Kinds of rows; the keys of `Definition.targets`."""
@@ -28,6 +27,11 @@ TABLE, NAMED_TABLE, FOLDERS = "Delta ", "Delta table ", "folders in "
 
 APP_SUFFIX: Final = {SINK: "", DEAD_LETTERS: "/rejected", USAGE: "/usage", OWN_SINK: ""}
 """Suffix of the query's name in the transactions of each kind of rows."""
+
+
+def batch_folder(batch: int) -> str:
+    """Return the name of the folder of a batch's dead letters."""
+    return f"batch={batch}"
 
 
 def begin_batch(
@@ -76,7 +80,7 @@ def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | No
         return True
     try:
         table = open_table(location)
-    except (ImportError, NativeWriterError):
+    except (ImportError, ForeignFilesError):
         return True
     newest = table.transaction_version(app) if table is not None else None
     return newest is not None and newest >= batch

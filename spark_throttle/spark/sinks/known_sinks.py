@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
-from spark_throttle.spark.sinks.writer_choice import Targets, WriterChoice
+from spark_throttle.spark.sinks.file_table import FileTable
+from spark_throttle.spark.sinks.tables import Targets
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.spark.start.start_check import Sinks
 
@@ -14,29 +14,19 @@ _PARTS = ("", "rejected", "usage")
 """Suffixes of the query's name in the transactions of the sink, the dead letters and the usage table."""
 
 
-def sinks_of(spark: SparkSession, checkpoint: str, choice: WriterChoice, targets: Targets) -> Sinks:
+def sinks_of(spark: SparkSession, checkpoint: str, targets: Targets, usage: Target | FileTable | None) -> Sinks:
     """Return the sinks of a query."""
-    plan: SinkPlan | None = choice.plan
-    found = (
-        (targets.admitted, targets.rejected, choice.usage)
-        if plan is None
-        else (plan.admitted, plan.rejected, plan.usage)
-    )
     tables, dead_letters = [], None
-    for part, target in zip(_PARTS, found, strict=True):
-        if isinstance(target, Destination):
-            if target.is_table:
-                tables.append((part, target.location))
-            else:
-                dead_letters = target.location
+    for part, target in zip(_PARTS, (targets.admitted, targets.rejected, usage), strict=True):
+        if isinstance(target, FileTable):
+            tables.append((part, target.location))
         elif isinstance(target, Target):
             location = _location(spark, target)
             if location is not None:
                 tables.append((part, location))
             elif part == "rejected" and target.has_batch_folders:
                 dead_letters = local_path(str(target.path))
-    has_function = plan is None and callable(targets.admitted)
-    return Sinks(checkpoint, tuple(tables), dead_letters, has_function)
+    return Sinks(checkpoint, tuple(tables), dead_letters, callable(targets.admitted))
 
 
 def _location(spark: SparkSession, target: Target) -> str | None:

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_throttle.errors import ConfigurationError, NativeWriterError
+from spark_throttle.errors import ConfigurationError, ForeignFilesError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -85,12 +85,12 @@ def check_types(what: str, schema: StructType) -> None:
 
     Raises
     ------
-    NativeWriterError
+    ForeignFilesError
         If a column holds intervals, variants, shapes, or collated or bounded strings.
     """
     for field in schema:
         if not _is_known(field.dataType):
-            raise NativeWriterError(what, f"the column {field.name!r} is {field.dataType.simpleString()}")
+            raise ForeignFilesError(what, f"the column {field.name!r} is {field.dataType.simpleString()}")
 
 
 def _is_known(data_type: DataType) -> bool:
@@ -115,7 +115,7 @@ def check_table(table: DeltaTable, what: str, schema: StructType, partition_colu
 
     Raises
     ------
-    NativeWriterError
+    ForeignFilesError
         If the table requires something that only Spark's writer does.
     ConfigurationError
         If no writer could append the rows.
@@ -134,13 +134,13 @@ def check_table(table: DeltaTable, what: str, schema: StructType, partition_colu
     for path, field in _walk(fields):
         for rule, meaning in _COLUMN_RULES.items():
             if rule in field["metadata"]:
-                raise NativeWriterError(what, f"its column {path!r} {meaning}")
+                raise ForeignFilesError(what, f"its column {path!r} {meaning}")
     types = {field["name"]: field["type"] for field in fields}
     odd = [name for name in found_partitions if types[name] not in _PARTITION_TYPES]
     if odd:
-        raise NativeWriterError(what, f"it is partitioned by {odd[0]!r}, which is {types[odd[0]]}")
+        raise ForeignFilesError(what, f"it is partitioned by {odd[0]!r}, which is {types[odd[0]]}")
     if set(schema.names) <= set(found_partitions):
-        raise NativeWriterError(what, "the rows have no column except those by which it is partitioned")
+        raise ForeignFilesError(what, "the rows have no column except those by which it is partitioned")
 
 
 def _check_protocol(table: DeltaTable, what: str) -> None:
@@ -148,22 +148,22 @@ def _check_protocol(table: DeltaTable, what: str) -> None:
     features = protocol.writer_features
     if features is None:
         if protocol.min_writer_version > _NEWEST_WRITER_VERSION:
-            raise NativeWriterError(what, f"it needs a writer of version {protocol.min_writer_version}")
+            raise ForeignFilesError(what, f"it needs a writer of version {protocol.min_writer_version}")
         return
     unknown = sorted({*features, *(protocol.reader_features or ())} - _FEATURES)
     if unknown:
-        raise NativeWriterError(what, f"it has the table feature {', '.join(unknown)}")
+        raise ForeignFilesError(what, f"it has the table feature {', '.join(unknown)}")
 
 
 def _check_properties(what: str, properties: dict[str, str]) -> None:
     mode = properties.get("delta.columnMapping.mode", "none")
     if mode != "none":
-        raise NativeWriterError(what, f"it uses column mapping (delta.columnMapping.mode is {mode!r})")
+        raise ForeignFilesError(what, f"it uses column mapping (delta.columnMapping.mode is {mode!r})")
     for name, value in sorted(properties.items()):
         if name.startswith("delta.constraints."):
-            raise NativeWriterError(what, f"it has a constraint ({name.removeprefix('delta.constraints.')}: {value})")
+            raise ForeignFilesError(what, f"it has a constraint ({name.removeprefix('delta.constraints.')}: {value})")
         if name in _ON and value.lower() != "false":
-            raise NativeWriterError(what, f"it asks its writers to optimize ({name} is {value})")
+            raise ForeignFilesError(what, f"it asks its writers to optimize ({name} is {value})")
 
 
 def _check_columns(what: str, schema: StructType, fields: dict[str, dict[str, Any]]) -> None:
@@ -173,13 +173,13 @@ def _check_columns(what: str, schema: StructType, fields: dict[str, dict[str, An
         _check_type(what, column.name, column.dataType.jsonValue(), fields[column.name]["type"])
     for name, field in fields.items():
         if not field["nullable"]:
-            raise NativeWriterError(what, f"its column {name!r} takes no null, and a row that waited may have one")
+            raise ForeignFilesError(what, f"its column {name!r} takes no null, and a row that waited may have one")
 
 
 def _refuse_unknown(what: str, name: str, fields: dict[str, dict[str, Any]]) -> None:
     alike = [other for other in fields if other.lower() == name.lower()]
     if alike:
-        raise NativeWriterError(what, f"the column {name!r} is spelled {alike[0]!r} in the table")
+        raise ForeignFilesError(what, f"the column {name!r} is spelled {alike[0]!r} in the table")
     raise ConfigurationError(
         f"{what} has no column {name!r}, which the rows have: add it to the table, select it away before the throttle, "
         f"or set option('mergeSchema', True)"
@@ -191,13 +191,13 @@ def _check_type(what: str, name: str, given: Any, found: Any) -> None:  # noqa: 
         kinds = {_kind(given), _kind(found)}
         # Spark's writer casts between some of these types.
         if len(kinds) == 1 or kinds <= _NUMBERS or kinds <= _TIMES:
-            raise NativeWriterError(what, f"the column {name!r} is {_text(given)}, and in the table {_text(found)}")
+            raise ForeignFilesError(what, f"the column {name!r} is {_text(given)}, and in the table {_text(found)}")
         raise ConfigurationError(
             f"{what} has the column {name!r} as {_text(found)} and the rows have it as {_text(given)}: cast it before "
             f"the throttle, or write to another table"
         )
     if given != found and _holds_no_null(found):
-        raise NativeWriterError(what, f"its column {name!r} takes no null inside, and the rows declare it differently")
+        raise ForeignFilesError(what, f"its column {name!r} takes no null inside, and the rows declare it differently")
 
 
 def _bare(data_type: Any) -> Any:  # noqa: ANN401 - as above

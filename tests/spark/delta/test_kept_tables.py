@@ -19,7 +19,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import (
     CheckpointMismatchError,
     ConfigurationError,
-    NativeWriterError,
+    ForeignFilesError,
     TableOutOfReachError,
 )
 from spark_throttle.spark.delta import kept_tables
@@ -46,8 +46,8 @@ def _nothing_kept() -> Iterator[None]:
         ("Error performing GET http://h/l in 2.6s, after 10 retries, max_retries: 10 - error sending request",
          TableOutOfReachError, "start the query again when it does"),
         ("Error performing GET http://169.254.169.254/latest, after 10 retries, max_retries: 10",
-         NativeWriterError, "use Spark's writer"),
-        ("Client error with status 403 Forbidden", NativeWriterError, "use Spark's writer"),
+         ForeignFilesError, "use Spark's writer"),
+        ("Client error with status 403 Forbidden", ForeignFilesError, "use Spark's writer"),
     ],
 )  # fmt: skip
 def test_store_that_does_not_answer_is_told_from_one_that_only_spark_may_read(
@@ -57,7 +57,7 @@ def test_store_that_does_not_answer_is_told_from_one_that_only_spark_may_read(
         raise OSError(f"Generic S3 error\n  ↳ {problem}")
 
     monkeypatch.setattr(deltalake, "DeltaTable", refuse)
-    with pytest.raises(NativeWriterError, match=remedy) as refused:
+    with pytest.raises(ForeignFilesError, match=remedy) as refused:
         open_table("/lake/orders")
     assert type(pickle.loads(pickle.dumps(refused.value))) is kind  # noqa: S301 - what was just made
 
@@ -224,11 +224,11 @@ def test_log_that_was_cleaned_up_is_read_anew(table: Path) -> None:
 def test_changed_schema_is_checked_before_more_is_appended(table: Path) -> None:
     def check(found: DeltaTable) -> None:
         if len(found.schema().fields) > 1:
-            raise NativeWriterError("the table", "it has another column")
+            raise ForeignFilesError("the table", "it has another column")
 
     append(table, 0, check=check)
     DeltaTable(table).alter.add_columns(Field("more", PrimitiveType("string")))
-    with pytest.raises(NativeWriterError, match="another column"):
+    with pytest.raises(ForeignFilesError, match="another column"):
         append(table, 1, check=check)
     append(table, 1)
     assert files_of(table) == ["q-0-a0", "q-1-a1"]

@@ -23,7 +23,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.feedback import newest_batch, read_reports
 from spark_throttle.core.usage import pack_usage
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, NativeWriterError
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, DamagedError, ForeignFilesError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack
 from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
@@ -232,7 +232,7 @@ def test_control_directory_that_vanished_is_named(sink: Sink) -> None:
 def test_table_that_changed_under_the_query_stops_it(sink: Sink) -> None:
     sink.commit(0, sink.run(0, range(4)))
     DeltaTable(sink.admitted).alter.add_constraint({"positive": "id >= 0"})
-    with pytest.raises(NativeWriterError, match=r"it has a constraint \(positive: id >= 0\)"):
+    with pytest.raises(ForeignFilesError, match=r"it has a constraint \(positive: id >= 0\)"):
         sink.commit(1, sink.run(1, [4, 5]))
     assert sink.ids == list(range(4))
     assert newest_batch(sink.directory) == 0
@@ -379,7 +379,7 @@ def test_transaction_says_when_it_was_made_for_tables_that_forget_old_ones(sink:
 
 def test_location_that_holds_no_table_is_told_from_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert open_table(str(tmp_path)) is None
-    with pytest.raises(NativeWriterError, match="its log cannot be read without Spark"):
+    with pytest.raises(ForeignFilesError, match="its log cannot be read without Spark"):
         open_table("nowhere://lake/table")
 
 

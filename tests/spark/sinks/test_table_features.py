@@ -22,7 +22,7 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from spark_throttle.errors import ConfigurationError, NativeWriterError
+from spark_throttle.errors import ConfigurationError, ForeignFilesError
 from spark_throttle.spark.sinks.table_features import check_table, check_types
 from tests.spark.delta.delta_tables import make_table
 
@@ -95,7 +95,7 @@ def test_table_that_asks_for_rows_alone_takes_them(tmp_path: Path, table: dict[s
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_table_that_asks_for_more_is_left_to_spark(tmp_path: Path, table: dict[str, Any], why: str) -> None:
-    with pytest.raises(NativeWriterError, match=f"cannot write the sink: .*{why}.*use Spark's writer"):
+    with pytest.raises(ForeignFilesError, match=f"cannot write the sink: .*{why}.*use Spark's writer"):
         check(tmp_path, **table)
 
 
@@ -103,18 +103,18 @@ def test_fields_of_structs_are_looked_at_too(tmp_path: Path) -> None:
     strict = StructType().add("id", "long").add("s", MapType(StringType(), INNER))
     loose = json.loads(strict.json())
     loose["fields"][1]["type"]["valueType"]["fields"][1]["nullable"] = True
-    with pytest.raises(NativeWriterError, match="its column 's' takes no null inside"):
+    with pytest.raises(ForeignFilesError, match="its column 's' takes no null inside"):
         check(tmp_path / "strict", StructType.fromJson(loose), schema=strict)
     check(tmp_path / "loose", strict, schema=json.dumps(loose))
     loose["fields"][1]["type"]["valueType"]["fields"][0]["metadata"] = {"delta.typeChanges": []}
-    with pytest.raises(NativeWriterError, match=r"its column 's\.a' has a widened type"):
+    with pytest.raises(ForeignFilesError, match=r"its column 's\.a' has a widened type"):
         check(tmp_path / "widened", strict, schema=json.dumps(loose))
 
 
 @pytest.mark.parametrize("name", ["timestamp", "double", "decimal(10,2)"])
 def test_partition_column_whose_text_depends_on_the_writer_is_left_to_spark(tmp_path: Path, name: str) -> None:
     rows = StructType().add("id", "long").add("p", name)
-    with pytest.raises(NativeWriterError, match=r"partitioned by 'p', which is"):
+    with pytest.raises(ForeignFilesError, match=r"partitioned by 'p', which is"):
         check(tmp_path, rows, partition_columns=("p",))
 
 
@@ -132,7 +132,7 @@ def test_rows_that_no_writer_could_append_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message) as refused:
         check(tmp_path, ROWS, asked, **table)
-    assert not isinstance(refused.value, NativeWriterError)
+    assert not isinstance(refused.value, ForeignFilesError)
 
 
 @pytest.mark.parametrize(
@@ -149,5 +149,5 @@ def test_rows_that_no_writer_could_append_are_refused(
 )
 def test_types_that_parquet_keeps_in_sparks_own_way_are_left_to_spark(data_type: Any) -> None:
     for nested in (data_type, ArrayType(data_type), MapType(StringType(), data_type), StructType().add("a", data_type)):
-        with pytest.raises(NativeWriterError, match=r"the dead letters: the column 'x' is "):
+        with pytest.raises(ForeignFilesError, match=r"the dead letters: the column 'x' is "):
             check_types("the dead letters", StructType().add("x", nested))

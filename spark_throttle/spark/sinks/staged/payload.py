@@ -45,10 +45,9 @@ from spark_throttle.spark.references.selection import (
 from spark_throttle.spark.references.waiting_copies import shuffle_tasks
 from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
-from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.reference_payload import distinct_values
 from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of, places_in
-from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class StagedPayload:
     slots: int
     """How many tasks run at the same time."""
 
-    table: Destination | None = None
+    table: FileTable | None = None
     """The sink's table, if it takes files."""
 
     keeps_order: bool = False
@@ -232,7 +231,7 @@ class StagedRows:
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target, once; to nothing, nothing."""
         if self.payload.table is not None:
-            append_as_they_lie(self.payload.table, mark, self._files, self.written)
+            self.payload.table.append_staged(mark, self._files, self.written)
         elif target.format != "noop":  # what it would count is in the usage report
             target.write(self.admitted(target), mark)
 

@@ -1,8 +1,9 @@
-"""The choice between the native writer and Spark's own for a query's batches.
+"""Which of a query's Delta tables take files that Spark did not write, and what stands against it at each other one.
 
-The native writer is chosen if it can write everything that a batch writes: the sink, the dead letters and the usage
-table. Spark first creates missing tables, empty, so that they are as Spark would have made them. Then the requirements
-of each table are checked. Both writers mark a batch in the same way, so a query may change its writer at any restart.
+The sink's table takes staged files as they lie, and the usage table is written without a job of Spark's, if each is
+known to be safe (`table_features`). Spark first creates a missing table, empty, so that it is as Spark would have made
+it. All other rows go through Spark's writer. Both mark a batch in the same way, so a table may change sides at any
+restart.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_throttle.errors import ConfigurationError, NativeWriterError, did_you_mean
-from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
+from spark_throttle.errors import ConfigurationError, ForeignFilesError, did_you_mean
+from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.commit import open_table
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA
 from spark_throttle.spark.sinks.table_features import check_table, check_types
 from spark_throttle.spark.start.spark_paths import local_path
@@ -31,29 +32,12 @@ from spark_throttle.status.usage_table import FIRST_COLUMNS, USAGE_SCHEMA
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-WRITER_OPTION: Final = "throttle.writer"
 _OWN: Final = "throttle."
-AUTO, NATIVE, SPARK, STAGED = WRITERS = ("auto", "native", "spark", "staged")
 
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _MERGE_CONF: Final = "spark.databricks.delta.schema.autoMerge.enabled"
 _STATISTICS_CONF: Final = "spark.databricks.delta.stats.collect"
-
-
-@dataclass(frozen=True, slots=True)
-class WriterChoice:
-    """The writer of a query, and the reason for the choice."""
-
-    plan: SinkPlan | None
-    """Plan of the native writer; `None` if Spark's writer is chosen."""
-
-    why: str
-    usage: Target | Destination | None = None
-    """The usage table if Spark's writer is chosen; a `Destination` is still written without Spark."""
-
-    partition_columns: tuple[str, ...] = ()
-    """Partition columns of the sink; the same for both writers, because rows are rejected by them before the write."""
 
 
 def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) -> dict[str, str]:
@@ -66,7 +50,7 @@ def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) ->
 
     Examples
     --------
-    >>> sink_options({"Throttle.Writer": "spark", "mergeSchema": "true"}, "checkpointLocation", [WRITER_OPTION])
+    >>> sink_options({"Throttle.Unsent": "refuse", "mergeSchema": "true"}, "checkpointLocation", ["throttle.unsent"])
     {'mergeSchema': 'true'}
     """
     others = {key: value for key, value in options.items() if key.lower() not in (beside.lower(), *own)}
@@ -104,58 +88,9 @@ class Targets:
     """Whether the job shares quotas with other jobs, which adds columns to its usage rows."""
 
 
-def choose_writer(
-    spark: SparkSession,
-    asked: str,
-    schema: StructType,
-    control_path: str,
-    targets: Targets,
-) -> WriterChoice:
-    """Return the writer for a query.
-
-    Raises
-    ------
-    NativeWriterError
-        If the native writer was requested and cannot write to a target.
-    ConfigurationError
-        If no writer could append the rows to the table.
-    """
-    if asked == SPARK:
-        _refuse_lacking_letters(spark, targets.rejected, schema)
-        partition_columns = sink_partition_columns(spark, targets.admitted, schema)
-        return WriterChoice(None, f"set by option {WRITER_OPTION}", targets.usage, partition_columns)
-    decided = StructType([*schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
-    try:
-        plan = SinkPlan(
-            control_path,
-            _destination(spark, "the sink", targets.admitted, schema),
-            _rejected_destination(spark, targets.rejected, decided),
-            _usage_destination(spark, targets),
-        )
-    except NativeWriterError as error:
-        if asked == NATIVE:
-            raise
-        return choose_spark(spark, schema, targets, f"{error.what}: {error.why}")
-    why = f"set by option {WRITER_OPTION}" if asked == NATIVE else "it can write all of the query's targets"
-    return WriterChoice(plan, why, partition_columns=_of_schema(plan.admitted.partition_columns, schema))
-
-
-def choose_spark(spark: SparkSession, schema: StructType, targets: Targets, why: str) -> WriterChoice:
-    """Return Spark's writer, for a query that no other can serve.
-
-    Raises
-    ------
-    ConfigurationError
-        If the table of dead letters lacks a column of the rows.
-    """
-    _refuse_lacking_letters(spark, targets.rejected, schema)
-    partition_columns = sink_partition_columns(spark, targets.admitted, schema)
-    return WriterChoice(None, why, _usage(spark, targets), partition_columns)
-
-
 def table_of_files(
     spark: SparkSession, target: Target | Callable[[DataFrame, int], None], schema: StructType
-) -> tuple[Destination | None, str]:
+) -> tuple[FileTable | None, str]:
     """Return the sink's table if it takes files that were staged, and why; it is made if it is missing.
 
     Raises
@@ -164,15 +99,15 @@ def table_of_files(
         If no writer could append the rows to the table.
     """
     try:
-        found = _destination(spark, "the sink", target, schema)
-    except NativeWriterError as error:
+        found = _file_table(spark, "the sink", target, schema)
+    except ForeignFilesError as error:
         return None, f"{error.what}: {error.why}"
     if found.partition_columns:
         return None, f"the sink is partitioned by {list(found.partition_columns)}"
     return found, "it takes files as they lie"
 
 
-def _refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructType) -> None:
+def refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructType) -> None:
     """Refuse a Delta table of dead letters without a column of the rows: the first rejected row would end the query.
 
     A table that is missing, that this process does not see, or that Spark is to widen, refuses nothing.
@@ -187,7 +122,7 @@ def _refuse_lacking_letters(spark: SparkSession, target: Target, schema: StructT
         return
     try:
         table = open_table(local_path(target.path))
-    except (ImportError, NativeWriterError):
+    except (ImportError, ForeignFilesError):
         return
     has = set() if table is None else {field.name.lower() for field in table.schema().fields}
     lacks = [name for name in (*schema.names, THROTTLE) if has and name.lower() not in has]
@@ -219,59 +154,47 @@ def _of_schema(columns: Sequence[str], schema: StructType) -> tuple[str, ...]:
     return tuple(name for name in schema.names if name.lower() in wanted)
 
 
-def _usage(spark: SparkSession, targets: Targets) -> Target | Destination | None:
-    """Return the usage table as a native destination if possible, which saves one Spark job per batch."""
+def usage_table(spark: SparkSession, targets: Targets) -> Target | FileTable | None:
+    """Return the usage table; as a `FileTable` if it is written without Spark, which saves a job in every batch."""
     try:
-        return _usage_destination(spark, targets)
-    except NativeWriterError:
+        return _usage_files(spark, targets)
+    except ForeignFilesError:
         return targets.usage
 
 
-def _usage_destination(spark: SparkSession, targets: Targets) -> Destination | None:
+def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
     what = "the usage table"
     if targets.usage is None:
         return None
     columns = [*USAGE_SCHEMA, *(SHARE_SCHEMA if targets.has_shares else ())]
     try:
-        return _destination(spark, what, targets.usage, from_arrow_schema(pa.schema(columns)))
+        return _file_table(spark, what, targets.usage, from_arrow_schema(pa.schema(columns)))
     except ConfigurationError as error:
         if len(columns) == FIRST_COLUMNS:
             raise
         # The table may be older than some of the columns; Spark's writer widens it.
-        raise NativeWriterError(what, str(error)) from error
+        raise ForeignFilesError(what, str(error)) from error
 
 
-def _rejected_destination(spark: SparkSession, target: Target, schema: StructType) -> Destination:
-    """Return the destination of dead letters, which unlike other rows may have one folder per batch."""
-    what = "the dead letters"
-    if not (target.has_batch_folders and target.format == "parquet"):
-        return _destination(spark, what, target, schema)
-    _check(what, target, schema)
-    codec = _compression(spark, what)
-    location = local_path(str(target.path))
-    return Destination(location, is_table=False, schema_json=schema.json(), compression=codec)
-
-
-def _destination(
+def _file_table(
     spark: SparkSession, what: str, target: Target | Callable[[DataFrame, int], None], schema: StructType
-) -> Destination:
+) -> FileTable:
     if not isinstance(target, Target):
-        raise NativeWriterError(what, "it is a foreachBatch function")
+        raise ForeignFilesError(what, "it is a foreachBatch function")
     _check(what, target, schema)
     compression = _compression(spark, what)
     if not target.is_delta:
-        raise NativeWriterError(what, f"its format is {target.format!r}, not 'delta'")
+        raise ForeignFilesError(what, f"its format is {target.format!r}, not 'delta'")
     location, table = _table(spark, what, target, schema)
     name = f"{what} {location}"
     check_table(table, name, schema, target.partition_columns)
     if spark.conf.get(_MERGE_CONF, "false") == "true":
-        raise NativeWriterError(name, f"the session merges schemas ({_MERGE_CONF})")
+        raise ForeignFilesError(name, f"the session merges schemas ({_MERGE_CONF})")
     metadata = table.metadata()
     properties = metadata.configuration
     named = properties.get("delta.dataSkippingStatsColumns")
-    return Destination(
+    return FileTable(
         location,
-        is_table=True,
         schema_json=schema.json(),
         partition_columns=tuple(metadata.partition_columns),
         compression=compression,
@@ -282,14 +205,14 @@ def _destination(
 
 def _check(what: str, target: Target, schema: StructType) -> None:
     if target.options:
-        raise NativeWriterError(what, f"it has the option {min(target.options)!r}, which only Spark's writer takes")
+        raise ForeignFilesError(what, f"it has the option {min(target.options)!r}, which only Spark's writer takes")
     check_types(what, schema)
 
 
 def _compression(spark: SparkSession, what: str) -> str:
     codec = str(spark.conf.get(_CODEC_CONF, "snappy")).lower()
     if codec not in _CODECS:
-        raise NativeWriterError(what, f"the session's compression codec is {codec!r} ({_CODEC_CONF})")
+        raise ForeignFilesError(what, f"the session's compression codec is {codec!r} ({_CODEC_CONF})")
     return _CODECS[codec]
 
 
@@ -298,7 +221,7 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
     try:
         import deltalake  # noqa: F401 - an extra
     except ImportError as error:
-        raise NativeWriterError(what, "the package 'deltalake' is not installed") from error
+        raise ForeignFilesError(what, "the package 'deltalake' is not installed") from error
     path = target.path
     location = _location_of_name(spark, what, target, schema) if path is None else local_path(path)
     table = open_table(location)
@@ -306,7 +229,7 @@ def _table(spark: SparkSession, what: str, target: Target, schema: StructType) -
         _make(spark, target, schema)
         table = open_table(location)
     if table is None:
-        raise NativeWriterError(f"{what} {location}", "Spark keeps it on a file system that this process does not see")
+        raise ForeignFilesError(f"{what} {location}", "Spark keeps it on a file system that this process does not see")
     return location, table
 
 
@@ -315,7 +238,7 @@ def _location_of_name(spark: SparkSession, what: str, target: Target, schema: St
         _make(spark, target, schema)
     details = spark.sql(f"DESCRIBE DETAIL {target.table}").collect()[0]
     if details["format"] != DELTA:
-        raise NativeWriterError(f"{what} {target.table}", f"its format is {details['format']!r}, not 'delta'")
+        raise ForeignFilesError(f"{what} {target.table}", f"its format is {details['format']!r}, not 'delta'")
     return str(details["location"])
 
 
