@@ -17,15 +17,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def way() -> str:
-    """Return the writer of a test's queries; a test of several ones has the argument ``way`` in its place."""
-    return "auto"
-
-
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path, way: str) -> Iterator[Lake]:
+def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     """Yield the directories of one test; what it left running is stopped."""
-    yield Lake(spark, tmp_path, way)
+    yield Lake(spark, tmp_path)
     for query in spark.streams.active:
         query.stop()
 

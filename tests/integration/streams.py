@@ -14,20 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
-import pytest
 from deltalake import DeltaTable
 
 from spark_throttle.spark import Throttle, ThrottledStreamWriter
-from tests.effort import thorough_after
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 Event = tuple[int, str | None, int | None]
-
-EACH_WAY = pytest.mark.parametrize("way", thorough_after(1, ["auto", "staged"]))
-"""A test of queries in frames and of such that stage their rows."""
 
 SCHEMA = "id long, ns string, size long"
 _FILE_SCHEMA = pa.schema([("id", pa.int64()), ("ns", pa.string()), ("size", pa.int64())])
@@ -41,9 +36,6 @@ class Lake:
 
     spark: SparkSession
     root: Path
-    way: str = "auto"
-    """The writer of its queries."""
-
     kept: dict[int, list[Event]] = field(default_factory=dict)
     _offered: Iterator[int] = field(default_factory=lambda: iter(range(1_000_000)))
 
@@ -83,7 +75,6 @@ class Lake:
     def writer(self, throttle: Throttle) -> ThrottledStreamWriter:
         """Return a writer of the events that ends when all is drained."""
         writer = throttle.write_stream(self.events()).option("checkpointLocation", self.checkpoint)
-        writer = writer if self.way == "auto" else writer.option("throttle.writer", self.way)
         return writer.trigger(availableNow=True)
 
     def run(self, policies: Any, *, has_usage: bool = False, **settings: Any) -> StreamingQuery:

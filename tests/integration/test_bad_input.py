@@ -5,12 +5,11 @@ from __future__ import annotations
 import random
 
 from spark_throttle.spark.state_reader import read_queued
-from tests.integration.streams import EACH_WAY, Lake, policies, publish
+from tests.integration.streams import Lake, policies, publish
 
 MANY = 40_000
 
 
-@EACH_WAY
 def test_unusable_row_is_rejected_with_its_reason_and_one_larger_than_the_burst_is_admitted_and_delays_the_next(
     lake: Lake,
 ) -> None:
@@ -52,7 +51,6 @@ def test_batch_of_many_new_namespaces_passes(lake: Lake) -> None:
     assert lake.admitted_ids == sorted(row_id for tenant in (0, 3, 4, 5, 6) for row_id in by_tenant[tenant])
 
 
-@EACH_WAY
 def test_offered_rows_are_admitted_rejected_or_queued(lake: Lake) -> None:
     """L1, over several batches and two runs, with every kind of limit at once."""
     draw = random.Random(20)

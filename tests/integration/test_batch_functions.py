@@ -18,7 +18,7 @@ from spark_throttle.record import unpack
 from spark_throttle.spark.batch_functions.offers import GIVEN_UP
 from spark_throttle.spark.sinks import batch_sink
 from tests.effort import thorough_after
-from tests.integration.streams import EACH_WAY, Event, Lake, finish, policies, publish
+from tests.integration.streams import Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -103,7 +103,6 @@ def test_rows_of_a_destination_that_refuses_wait_for_later_batches_and_the_other
     assert not rates[-1].unsent_messages.any()
 
 
-@EACH_WAY
 def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +126,6 @@ def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
     check_taken_once_in_order(tables)
 
 
-@EACH_WAY
 def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy_says_so(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import pipeline
 from spark_throttle.spark.state_reader import read_queued
-from tests.integration.streams import EACH_WAY, Lake, finish, policies, publish
+from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -140,7 +140,6 @@ def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
         assert sorted(row["id"] for row in queued.collect()) == list(range(300))
 
 
-@EACH_WAY
 def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.offer((i, "t/n", 10) for i in range(10, 14))
@@ -151,7 +150,6 @@ def test_queue_rejects_what_it_has_no_room_for(lake: Lake) -> None:
 
 
 @pytest.mark.thorough
-@EACH_WAY
 def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.run({**SHUT, "queue": {"age_seconds": 0.3}})
@@ -161,7 +159,6 @@ def test_queue_rejects_what_has_waited_too_long(lake: Lake) -> None:
     assert read_queued(lake.spark, lake.checkpoint, schema=lake.events().schema).count() == 0
 
 
-@EACH_WAY
 def test_full_queue_fails_the_query_if_asked_and_loses_nothing(lake: Lake) -> None:
     lake.offer((i, "t/n", 10) for i in range(10))
     lake.offer((i, "t/n", 10) for i in range(10, 14))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.spark.paced import HttpSender, IdempotencyKey
-from tests.integration.streams import EACH_WAY, Lake, finish, policies, publish
+from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver
 
 SLOW = policies(tenants={"a": publish(messages_per_second=200, burst_seconds=1)})
@@ -38,7 +38,6 @@ def check_all_arrived(record: Record, events: list[Any] = EVENTS) -> None:
     assert found == {name: [number for number, ns, _ in events if ns == name] for _, name, _ in events}
 
 
-@EACH_WAY
 def test_row_arrives_once_in_order_no_faster_than_its_tenant_may_and_a_batch_again_sends_the_same_bytes(
     lake: Lake, record: Record
 ) -> None:
@@ -88,7 +87,6 @@ def test_batch_that_a_refusal_ended_is_sent_again_under_its_keys(lake: Lake, rec
     check_all_arrived(record)
 
 
-@EACH_WAY
 def test_plain_function_gets_rows_and_key_and_rejected_rows_are_dead_letters(lake: Lake) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()

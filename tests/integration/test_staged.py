@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 def staged(lake: Lake, limits: Any, **settings: Any) -> ThrottledStreamWriter:
     """Return a staging writer of the lake's events that ends when all is drained."""
-    return lake.writer(lake.throttle(limits, **settings)).option("throttle.writer", "staged")
+    return lake.writer(lake.throttle(limits, **settings))
 
 
 def table_ids(lake: Lake, name: str = "out") -> list[int]:
@@ -169,7 +169,7 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
     def run(limits: Any, **columns: str) -> None:
         columns |= {"wait": "make_dt_interval(int(id))"}  # a file has no type for it
         events = lake.events().withColumns({name: F.expr(made) for name, made in columns.items()})
-        writer = lake.throttle(limits).write_stream(events).option("throttle.writer", "staged")
+        writer = lake.throttle(limits).write_stream(events)
         writer = writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
         finish(writer.foreachBatch(lake.keep).start())
 

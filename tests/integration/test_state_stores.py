@@ -11,7 +11,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.start.state_stores import FORMAT, PROVIDER
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import IS_SEARCH, thorough_after
-from tests.integration.streams import EACH_WAY, Lake, policies, publish
+from tests.integration.streams import Lake, policies, publish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,6 @@ def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("store", thorough_after(1, STORES))
-@EACH_WAY
 def test_job_goes_on_after_a_crash_with_the_rows_that_waited(lake: Lake, store: str) -> None:
     numbers = [10 * batch + i for batch in range(2) for i in range(9)]
     of_tenant = {tenant: [n for n in numbers if n % 10 % 3 == i] for i, tenant in enumerate(("good", "slow", "bad"))}

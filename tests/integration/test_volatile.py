@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.columns.volatile import volatile_columns
-from tests.integration.streams import EACH_WAY, Lake, policies, publish
+from tests.integration.streams import Lake, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,7 +131,6 @@ def test_printing_of_plans_is_left_as_it_was(lake: Lake) -> None:
         conf.unset(name)
 
 
-@EACH_WAY
 def test_column_that_is_made_anew_decides_neither_ties_nor_sizes_and_the_time_of_the_batch_is_not_made_anew(
     lake: Lake,
 ) -> None:
@@ -155,7 +154,6 @@ def test_column_that_is_made_anew_decides_neither_ties_nor_sizes_and_the_time_of
         events = events.select("*", *(F.expr(f"string({time})").alias(time) for time in times))
         throttle = lake.throttle(THREE, order_by=None, size=None)
         writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).foreachBatch(keep)
-        writer = writer.option("throttle.writer", lake.way)
         query = writer.start()
         try:
             query.processAllAvailable()
