@@ -58,6 +58,9 @@ class StagedPipeline(Pipeline):
     keeps_order: bool = False
     """Whether the sink may depend on the order of a namespace's rows."""
 
+    is_inline: bool = False
+    """Whether the executors cannot write to the control directory, so that files travel with their digests."""
+
     @property
     def waiting_schema(self) -> StructType:
         """The columns with which rows leave that waited."""
@@ -92,9 +95,10 @@ class StagedPipeline(Pipeline):
         together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
         kept_turns = batches_retained(spark) + SLACK_EPOCHS
         decide = DigestDecider(
-            QueueStorage(control_path, kept_turns, INLINE_BYTES),
+            QueueStorage(control_path, kept_turns, None if self.is_inline else INLINE_BYTES),
             kept_turns,
             self.keeps_order,
+            waiting if self.is_inline else None,
             queue_room(given.policies, spark),
             partition_columns,
         )
@@ -122,6 +126,7 @@ class StagedPipeline(Pipeline):
             task_slots(spark),
             self.table,
             self.keeps_order,
+            self.is_inline,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
@@ -130,4 +135,4 @@ class StagedPipeline(Pipeline):
         footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(self.carried)}
         schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
         form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
-        return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False)
+        return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False, is_inline=self.is_inline)

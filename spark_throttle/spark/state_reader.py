@@ -175,7 +175,12 @@ def _queued(
     newest = _newest_schema(blocks, storage)
     held = held_files(spark, checkpoint, batch)
     if held is not None:
-        return _copied(blocks, storage, added, staged_copies(spark, control_path, held, schema))
+        return _copied(
+            blocks,
+            storage,
+            added,
+            staged_copies(spark, control_path, held, _state(spark, checkpoint, batch).select("inline"), schema),
+        )
     if newest.names == [PLACE]:
         account = account_after(spark, control_path, batch)
         return _copied(blocks, storage, added, copies_of(spark, control_path, account, schema))

@@ -49,7 +49,7 @@ from spark_throttle.spark.sinks.tables import (
     usage_table,
 )
 from spark_throttle.spark.staged_pipeline import StagedPipeline
-from spark_throttle.spark.start.executor_sight import refuse_unwritable
+from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_partitions import one_state_partition
@@ -309,7 +309,7 @@ class ThrottledStreamWriter:
             spark, checkpoint, control_path, definition, choice.pipeline.waiting_schema,
             direction=choice.pipeline.settings.direction,
         )  # fmt: skip
-        pipeline, writing = self._with_table(choice.pipeline, targets)
+        pipeline, writing = self._placed(choice.pipeline, targets, control_path)
         refuse_lacking_letters(spark, rejected, schema)
         partition_columns = sink_partition_columns(spark, admitted, schema)
         usage_sink = usage_table(spark, targets)
@@ -318,8 +318,6 @@ class ThrottledStreamWriter:
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        if isinstance(pipeline, StagedPipeline):
-            refuse_unwritable(spark, control_path, () if pipeline.table is None else (pipeline.table.location,))
         frames = pipeline.frames(
             control_path=control_path, is_explained=False, partition_columns=partition_columns, sinks=sinks
         )
@@ -398,14 +396,30 @@ class ThrottledStreamWriter:
         is_delta = isinstance(targets.admitted, Target) and targets.admitted.is_delta
         return choose_pipeline(self._pipeline, control_path, columns, is_delta=is_delta)
 
-    def _with_table(self, pipeline: AnyPipeline, targets: Targets) -> tuple[AnyPipeline, str]:
-        """Return the pipeline with the sink's table, if it stages its rows there, and how rows come to the sink."""
+    def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
+        """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""
         if not isinstance(pipeline, StagedPipeline):
             return pipeline, "rows go from their source to Spark's writer"
-        table, why = table_of_files(self._events.sparkSession, targets.admitted, self._events.schema)
+        spark = self._events.sparkSession
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        pipeline = replace(pipeline, keeps_order=keeps_order)
+        problem = control_problem(spark, control_path, is_seen=False)
+        if problem is not None:
+            logger.warning(
+                "rows travel with their digests, and a long queue needs much memory: the executors cannot write to %s "
+                "(%s); give their processes the access that pyarrow needs, as by environment variables",
+                control_path,
+                problem,
+            )
+            return replace(pipeline, is_inline=True), "rows go through the decider to Spark's writer"
+        table, why = table_of_files(spark, targets.admitted, self._events.schema)
+        if table is not None:
+            check_executors_see(spark, control_path, (table.location,))
+            unwritable = control_problem(spark, table.location, is_seen=True)
+            if unwritable is not None:
+                table, why = None, f"the executors cannot write to the table {unwritable}"
         way = "Spark's writer" if table is None else "the table"
-        return replace(pipeline, table=table, keeps_order=keeps_order), f"rows go from staged files to {way} ({why})"
+        return replace(pipeline, table=table), f"rows go from staged files to {way} ({why})"
 
     def _checkpoint(self) -> str:
         for key, value in self._options.items():

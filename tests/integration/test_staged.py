@@ -15,13 +15,13 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark import writer
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.offline.drain import drain
 from spark_throttle.spark.references.selection import admitted_rows
 from spark_throttle.spark.sinks.staged.reader import StagedReader
-from spark_throttle.spark.start import executor_sight
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -183,11 +183,37 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
     assert admitted == [(n, "slow/a", 5, None, timedelta(days=n)) for n in (0, 10)]
 
 
-def test_nothing_is_staged_where_executors_cannot_write(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor_sight, "control_problem", lambda *_, **__: "on a: denied")
-    lake.offer(rows(0, "fast/a"))
-    with pytest.raises(ConfigurationError, match=r"executors cannot write to .*throttle \(on a: denied\)"):
-        staged(lake, {}).format("delta").start(lake.path("out"))
+@pytest.mark.parametrize("sink", ["delta", "parquet"])
+def test_rows_travel_with_their_digests_where_executors_cannot_write(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sink: str
+) -> None:
+    limits = policies(tenants={**SHUT["tenants"], **HALF["tenants"]})
+
+    def ids() -> list[int]:
+        return sorted(row["id"] for row in lake.spark.read.format(sink).load(lake.path("out")).collect())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "control_problem", lambda *_, **__: "on a: denied")
+        for batch in range(3):
+            lake.offer(rows(batch * 10, "slow/a", "fast/b", "bad/x", *["slow/a"] * (batch * 3)))
+        finish(staged(lake, limits).format(sink).start(lake.path("out")))
+        assert "the executors cannot write to" in caplog.text
+        assert waiting_files(lake) == []
+        assert ids() == [1, 11, 21]
+        assert lake.rejected_ids == [2, 12, 22]
+        queued = read_queued(lake.spark, lake.checkpoint)
+        assert sorted(row["id"] for row in queued.collect()) == [0, 10, 13, 14, 15, 20, *range(23, 29)]
+        finish(
+            staged(lake, {"tenants": {"slow": publish(messages_per_second=6, burst_seconds=1)}})
+            .format(sink)
+            .start(lake.path("out"))
+        )
+        everything = [n for n in [*range(2), *range(10, 16), *range(20, 29)] if n not in (2, 12, 22)]
+        assert ids() == everything
+        lake.offer(rows(100, "slow/a", "fast/b", "fast/b"))
+        finish(staged(lake, SHUT).format(sink).start(lake.path("out")))
+    finish(staged(lake, {}).format(sink).start(lake.path("out")))
+    assert ids() == [*everything, 100, 101, 102]
 
 
 def test_table_that_takes_no_foreign_files_gets_the_rows_through_spark(lake: Lake) -> None:

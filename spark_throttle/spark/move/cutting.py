@@ -61,6 +61,16 @@ class RowsOfFile:
     has_places: bool = False
     """Whether the file has the columns of places; else the position of a row is its own."""
 
+    content: bytes | None = None
+    """The bytes of an inline file; `None` of one that lies at its path."""
+
+    def opened(self) -> Any:  # noqa: ANN401 - pyarrow's
+        """Return a stream of the file."""
+        if self.content is not None:
+            return pa.BufferReader(self.content)
+        files, root = file_system(self.root)
+        return files.open_input_file(f"{root.rstrip('/')}/{self.path}")
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -89,7 +99,7 @@ class Cut:
         for file in group:
             if file.rest and file.rest not in rests:
                 rests[file.rest] = RestWriter(self.waiting, file.rest)
-            _cut(file, leaving, rests.get(file.rest))
+            cut_rows(file, leaving, rests.get(file.rest))
         for rest in rests.values():
             rest.finish()
         return [] if leaving is None else leaving.finish()
@@ -102,17 +112,13 @@ def cut_file(text: str) -> WrittenFile:
 
 
 class RestWriter:
-    """A writer of waiting rows, with their places, to one file of a name that is known beforehand.
+    """A writer of waiting rows, with their places, to one file of a name that is known beforehand, or to bytes.
 
     The file is there when it is whole, and not before: another attempt may have written it already.
     """
 
-    def __init__(self, place: StagingPlace, name: str) -> None:
-        self._files, folder = file_system(place.root)
-        self._target = f"{folder.rstrip('/')}/{name}"
-        moves = isinstance(self._files, fs.LocalFileSystem)
-        # On an object store a file is there when its stream is closed.
-        self._path = f"{folder.rstrip('/')}/.{name}.{uuid.uuid4().hex}" if moves else self._target
+    def __init__(self, place: StagingPlace, name: str, *, is_inline: bool = False) -> None:
+        self._root, self._name, self._is_inline = place.root, name, is_inline
         self._footer = place.form.footer
         # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
         self._schema = with_place(as_read(place.form.schema))
@@ -124,9 +130,7 @@ class RestWriter:
         rows = rows.append_column(FILE, names.cast(pa.string())).append_column(ROW, row)
         rows = aligned_table(rows, self._schema)
         if self._writer is None:
-            if isinstance(self._files, fs.LocalFileSystem):
-                self._files.create_dir(self._path.rpartition("/")[0], recursive=True)
-            self._stream = self._files.open_output_stream(self._path)
+            self._stream = pa.BufferOutputStream() if self._is_inline else self._opened()
             self._writer = pq.ParquetWriter(
                 self._stream,
                 self._schema,
@@ -137,15 +141,29 @@ class RestWriter:
             )
         self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
 
-    def finish(self) -> None:
-        """Let the file be there."""
+    def finish(self) -> bytes:
+        """Let the file be there, or return its bytes if it is to lie nowhere."""
         if self._writer is None:
-            return
+            return b""
         self._writer.add_key_value_metadata(self._footer)
         self._writer.close()
+        if self._is_inline:
+            content: bytes = self._stream.getvalue().to_pybytes()
+            return content
         self._stream.close()
         if self._path != self._target:
             self._files.move(self._path, self._target)
+        return b""
+
+    def _opened(self) -> Any:  # noqa: ANN401 - pyarrow's
+        self._files, folder = file_system(self._root)
+        self._target = f"{folder.rstrip('/')}/{self._name}"
+        moves = isinstance(self._files, fs.LocalFileSystem)
+        # On an object store a file is there when its stream is closed.
+        self._path = f"{folder.rstrip('/')}/.{self._name}.{uuid.uuid4().hex}" if moves else self._target
+        if moves:
+            self._files.create_dir(folder, recursive=True)
+        return self._files.open_output_stream(self._path)
 
 
 def as_read(schema: pa.Schema) -> pa.Schema:
@@ -175,7 +193,7 @@ def aligned_table(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     )
 
 
-def _cut(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter | None) -> None:
+def cut_rows(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter | None) -> None:
     """Write the wanted rows of a file.
 
     Raises
@@ -183,13 +201,12 @@ def _cut(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter | N
     DamagedError
         If the file is gone, or lacks one of them.
     """
-    files, root = file_system(file.root)
-    what = f"the file {file.path} of {file.root}, which has rows that were staged,"
+    what = f"the file {file.path or file.name} of {file.root or 'the state'}, which has rows that were staged,"
     found = 0
     masks = [None if bits is None else mask_of(bits, file.rows) for bits in (file.admitted_bits, file.rest_bits)]
     wanted = sum(int(mask.sum()) for mask in masks if mask is not None)
     try:
-        with files.open_input_file(f"{root.rstrip('/')}/{file.path}") as stream:
+        with file.opened() as stream:
             for rows, position in _pieces(stream, file):
                 for mask, writer in zip(masks, (leaving, rest), strict=True):
                     if mask is None or writer is None:

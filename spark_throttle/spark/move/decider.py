@@ -39,8 +39,10 @@ from spark_throttle.record import FORMAT, pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
-from spark_throttle.spark.move.digest import Digest, StagedFile, digest_of
+from spark_throttle.spark.move.digest import Digest, InlineFile, StagedFile, digest_of
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
+from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
+from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import file_numbers, rows_by_file
 from spark_throttle.spark.rows.frames import FrameKind, decode, encode
@@ -49,7 +51,7 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-STATE_SCHEMA: Final = "version int, block binary, files binary"
+STATE_SCHEMA: Final = "version int, block binary, files binary, inline binary"
 
 SWEPT_EVERY: Final = 100
 """Turns after which orphans are looked for: they come from failures alone."""
@@ -74,6 +76,9 @@ class DigestDecider:
     keeps_order: bool = False
     """Whether the places of admitted rows are returned in the order in which they leave."""
 
+    inline: StagingPlace | None = None
+    """The form of the files that the state holds, if the executors cannot write to the control directory."""
+
     room: QueueBounds | None = None
     """The queue's bounds when the query started; a batch that failed under smaller bounds is run again with these."""
 
@@ -85,14 +90,12 @@ class DigestDecider:
     ) -> Iterator[pd.DataFrame]:
         """Yield the answer of a batch, the rejected rows' places, and the usage report last."""
         set_loaded_aside()
-        control, digests = None, list[Digest]()
-        for piece in pieces:
-            for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
-                if kind == FrameKind.CONTROL:
-                    control = bytes(frame)
-                else:
-                    digests.append(digest_of(bytes(frame)))
-        block, loaded = _stored(state)
+        control, digests, came = _brought(pieces)
+        block, loaded, inline = _stored(state)
+        if self.inline is None and inline.names:
+            inline.write(self.queue.control_path)
+            loaded, inline = loaded.in_directory(), InlineFiles()
+        inline = inline.with_arrived(came)
         files = files_of(digests)
         arrived = loaded.with_arrived(files)
         number_of = {file.name: loaded.next_number + at for at, file in enumerate(files)}
@@ -109,8 +112,11 @@ class DigestDecider:
         )
         folder.delete(outcome.deletable_files)
         after, answer = self._answer(loaded, arrived, files, outcome, folder)
-        state.update((FORMAT, outcome.state, pack(after, is_compressed=True)))
+        kept = InlineFiles() if self.inline is None else inline.cut(answer.files, self.inline).only(after.in_state())
+        state.update((FORMAT, outcome.state, pack(after, is_compressed=True), pack(kept) if kept.names else None))
         yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
+        for frame in inline.only(_with_leaving(arrived, outcome)).frames():
+            yield _row(FrameKind.INLINE, frame)
         for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
             if kind == FrameKind.REJECTED or self.keeps_order:
                 for table in tables:
@@ -168,6 +174,7 @@ class DigestDecider:
                     bits_of(mine_wait, messages) if rest else None,
                     pack if number in packed else "",
                     bits_of(mine_wait, messages) if number in packed else None,
+                    bool(arrived.inline[at]),
                     files[at - len(loaded)].size_bytes if is_new else 0,
                     files[at - len(loaded)].stats if is_new else "",
                 )
@@ -178,14 +185,28 @@ class DigestDecider:
         return after, Answer(after.turn, tuple(answers), _last_copied(loaded), loaded.over, deletable, known)
 
 
-def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles]:
-    """Return the kernel's state, and the files of which rows wait."""
+def _brought(pieces: Iterable[pd.DataFrame]) -> tuple[bytes | None, list[Digest], list[InlineFile]]:
+    """Return the control row of a batch, the digests, and the files that came with them."""
+    control, digests, inline = None, list[Digest](), list[InlineFile]()
+    for piece in pieces:
+        for kind, frame in zip(piece["kind"], piece["frame"], strict=True):
+            if kind == FrameKind.CONTROL:
+                control = bytes(frame)
+            elif kind == FrameKind.INLINE:
+                inline.append(inline_file_of(bytes(frame)))
+            else:
+                digests.append(digest_of(bytes(frame)))
+    return control, digests, inline
+
+
+def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles, InlineFiles]:
+    """Return the kernel's state, the files of which rows wait, and those of them that the state holds itself."""
     if not state.exists:
-        return None, HeldFiles()
-    version, block, files = state.get
+        return None, HeldFiles(), InlineFiles()
+    version, block, files, inline = state.get
     if version != FORMAT:
         raise UnknownVersionError(_WHAT, int(version), FORMAT)
-    return bytes(block), unpack(HeldFiles, bytes(files), IN_STATE)
+    return bytes(block), unpack(HeldFiles, bytes(files), IN_STATE), inline_files_of(inline)
 
 
 def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
@@ -208,7 +229,7 @@ def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
 
 def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
     """Return the files whose waiting rows were copied in the batch that the loaded state is of."""
-    found = np.flatnonzero(loaded.staged == loaded.turn).tolist()
+    found = np.flatnonzero((loaded.staged == loaded.turn) & (loaded.inline == 0)).tolist()
     return tuple(
         LoadedFile(
             loaded.name[at],
@@ -221,6 +242,13 @@ def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
         for at in found
         if loaded.copy[at]
     )
+
+
+def _with_leaving(arrived: HeldFiles, outcome: BatchOutcome) -> list[str]:
+    """Return the names of the inline files that have the rows which leave or are rejected."""
+    numbers = np.unique(file_numbers(_places([*outcome.admitted, *outcome.rejected])))
+    physical = arrived.physical()
+    return [physical[at] for at in np.searchsorted(arrived.number, numbers).tolist() if arrived.inline[at]]
 
 
 def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:

@@ -35,12 +35,24 @@ class StagedFile:
     """Its path below its root. No other attempt at a task, nor any other query, has a file of this name."""
 
     in_table: bool
-    """Whether its root is the sink's table; else it is the folder of staged files in the control directory."""
+    """Whether its root is the sink's table; else it is the folder of staged files in the control directory, if it is
+    not inline."""
 
     rows: int
     size_bytes: int
     stats: str
     """Statistics of its columns, in the form of a Delta log."""
+
+    is_inline: bool = False
+    """Whether it lies nowhere: its bytes travel with its digest (`inline_files`)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InlineFile:
+    """A file that travels with its digest, as a record."""
+
+    name: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import parquet as pq
@@ -63,14 +63,19 @@ class FormerFiles:
 
     def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
         files, root = file_system(self.place.root)
-        schema, first = with_place(self.place.form.schema), 0
-        in_file = as_read(schema)
         with files.open_input_file(f"{root.rstrip('/')}/{name}") as stream:
-            parquet = pq.ParquetFile(stream)
-            for group in range(parquet.num_row_groups):
-                rows = parquet.read_row_group(group, use_threads=False)
-                if FILE not in rows.column_names:
-                    rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
-                    rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
-                first += len(rows)
-                yield from aligned_table(rows, in_file).cast(schema).to_batches()
+            yield from rows_with_places(stream, name, self.place)
+
+
+def rows_with_places(stream: Any, name: str, place: StagingPlace) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow's
+    """Yield the rows of an open file with the columns of a place, and the place in which each was staged."""
+    schema, first = with_place(place.form.schema), 0
+    in_file = as_read(schema)
+    parquet = pq.ParquetFile(stream)
+    for group in range(parquet.num_row_groups):
+        rows = parquet.read_row_group(group, use_threads=False)
+        if FILE not in rows.column_names:
+            rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
+            rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
+        first += len(rows)
+        yield from aligned_table(rows, in_file).cast(schema).to_batches()

@@ -37,6 +37,9 @@ _FEW_MESSAGES: Final = 1_000
 _SPARSE: Final = 8
 """A file of which one row in so many waits, or few rows in all, is a leftover."""
 
+_SPARSE_INLINE: Final = 2
+"""The same of a file in the state, which every batch carries."""
+
 _MANY_LEFTOVERS: Final = 32
 _MANY_GONE_MESSAGES: Final = 1_000_000
 """So many leftovers, or so many rows in them that have left, are worth a pack."""
@@ -62,7 +65,10 @@ class HeldFiles:
     """The turn in which each file was staged."""
 
     in_table: Int64s = field(default_factory=_NOTHING.copy)
-    """1 if it was staged in the table, 0 if in the control directory."""
+    """1 if it was staged in the table, 0 if in the control directory or nowhere."""
+
+    inline: Int64s = field(default_factory=_NOTHING.copy)
+    """1 if the file that has its waiting rows is in the state (`inline_files`), 0 if it lies in a directory."""
 
     rows: Int64s = field(default_factory=_NOTHING.copy)
     """The rows of each file, as it was staged."""
@@ -101,6 +107,7 @@ class HeldFiles:
             (*self.name, *(file.name for file in arrived)),
             np.append(self.staged, np.full(more, self.turn + 1)),
             np.append(self.in_table, in_table),
+            np.append(self.inline, np.array([file.is_inline for file in arrived], dtype=np.int64)),
             np.append(self.rows, rows),
             np.append(self.copied, rows),
             np.append(self.waiting, rows),
@@ -147,28 +154,36 @@ class HeldFiles:
             for name, old, cut in zip(self.name, self.copy, is_cut.tolist(), strict=True)
         )
         is_over = is_new & (is_cut | ~waits) & ~is_committed
-        over = tuple((self.name[at], bool(self.in_table[at])) for at in np.flatnonzero(is_over))
+        over = tuple((self.name[at], bool(self.in_table[at])) for at in np.flatnonzero(is_over & (self.inline == 0)))
         kept = replace(self, copy=copy, copied=np.where(is_cut, self.waiting, self.copied), over=over)
         after = kept.only(waits)
         needed, physical = set(after.physical()), self.physical()
-        gone = dict.fromkeys(physical[at] for at in np.flatnonzero(~waits & ~is_new))
+        gone = dict.fromkeys(physical[at] for at in np.flatnonzero(~waits & ~is_new & (self.inline == 0)))
         left = (*self.left, *((name, self.turn) for name in gone if name not in needed))
         oldest = self.turn - kept_turns
         deletable = tuple(name for name, since in left if since <= oldest)
         return replace(after, left=tuple(each for each in left if each[1] > oldest)), deletable
 
     def leftovers(self) -> Int64s:
-        """Return the indices of the files that a batch packs, none of which arrived in it; none if it need not."""
+        """Return the indices of the files that a batch packs, none of which arrived in it; none if it need not.
+
+        All of them lie in the state, or all in the control directory.
+        """
+        inline = self._leftovers(is_inline=True)
+        return inline if len(inline) else self._leftovers(is_inline=False)
+
+    def _leftovers(self, *, is_inline: bool) -> Int64s:
         of_copy: dict[str, list[int]] = {}
         found: list[int] = []
         for at, name in enumerate(self.physical()):
-            of_copy.setdefault(name, []).append(at)
+            if self.inline[at] == is_inline:
+                of_copy.setdefault(name, []).append(at)
         gone = copies = 0
         for name, of_name in of_copy.items():
             waiting, rows = int(self.waiting[of_name].sum()), int(self.copied[of_name].max())
             if int(self.staged[of_name].max()) == self.turn or name.startswith(f"{self.turn:012d}-"):
                 continue
-            if waiting <= _FEW_MESSAGES or waiting * _SPARSE <= rows:
+            if waiting <= _FEW_MESSAGES or waiting * (_SPARSE_INLINE if is_inline else _SPARSE) <= rows:
                 found += of_name
                 gone += rows - waiting
                 copies += 1
@@ -183,8 +198,13 @@ class HeldFiles:
         gone = dict.fromkeys(physical[each] for each in at.tolist())
         copy = tuple(name if packed else old for old, packed in zip(self.copy, is_packed.tolist(), strict=True))
         copied = np.where(is_packed, int(self.waiting[at].sum()), self.copied)
-        left = (*self.left, *((each, self.turn) for each in gone))
+        # What is packed in the state is nowhere else.
+        left = self.left if self.inline[at].any() else (*self.left, *((each, self.turn) for each in gone))
         return replace(self, copy=copy, copied=copied, left=left)
+
+    def in_directory(self) -> HeldFiles:
+        """Return the files after those in the state were written to the control directory, under their names."""
+        return replace(self, inline=np.zeros_like(self.inline))
 
     def physical(self) -> list[str]:
         """Return the names in the control directory of the files that have the waiting rows."""
@@ -195,6 +215,10 @@ class HeldFiles:
         over = (name for name, in_table in self.over if not in_table)
         return {*self.physical(), *over, *(name for name, _ in self.left)}
 
+    def in_state(self) -> set[str]:
+        """Return the names of the files that the state holds itself."""
+        return {name for name, inline in zip(self.physical(), self.inline.tolist(), strict=True) if inline}
+
     def only(self, is_kept: Bools) -> HeldFiles:
         """Return some of the files."""
         at = np.flatnonzero(is_kept)
@@ -204,6 +228,7 @@ class HeldFiles:
             name=tuple(self.name[each] for each in at.tolist()),
             staged=self.staged[at],
             in_table=self.in_table[at],
+            inline=self.inline[at],
             rows=self.rows[at],
             copied=self.copied[at],
             waiting=self.waiting[at],

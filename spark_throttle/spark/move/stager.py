@@ -12,6 +12,7 @@ files, and must decide the same: equal hashes mean equal rows, not neighbouring 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,11 +21,12 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter
-from spark_throttle.spark.move.digest import StagedFile, digest_frames
-from spark_throttle.spark.move.hint import of_tenants, read_hint
+from spark_throttle.record import pack
+from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter, write_parquet
+from spark_throttle.spark.move.digest import InlineFile, StagedFile, digest_frames
+from spark_throttle.spark.move.hint import Hint, of_tenants, read_hint
 from spark_throttle.spark.move.nullability import as_nullable
-from spark_throttle.spark.rows.frames import NAMESPACE, TIE, aligned
+from spark_throttle.spark.rows.frames import FRAME_BYTES, NAMESPACE, TIE, FrameKind, aligned, frame_batch
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 from spark_throttle.spark.rows.row_digests import row_digests
@@ -43,6 +45,29 @@ class StagingPlace:
     root: str
     form: FileForm
     in_table: bool
+    is_inline: bool = False
+    """Whether files lie nowhere: their bytes travel with their digests (`inline_files`)."""
+
+    @property
+    def file_bytes(self) -> int:
+        """About how many bytes of rows make a file."""
+        return FRAME_BYTES if self.is_inline else FILE_BYTES
+
+    def stage(self, rows: pa.Table, helpers: pa.Table, turn: int) -> Iterator[pa.RecordBatch]:
+        """Write rows to a file, and yield the frames of its digest; before them, that of its bytes if it is inline."""
+        if not self.is_inline:
+            written = self.writer(turn).write(rows)
+            file = StagedFile(written.path, self.in_table, rows.num_rows, written.size_bytes, written.stats)
+        else:
+            sink = pa.BufferOutputStream()
+            stats = write_parquet(sink, rows, self.form)
+            content = sink.getvalue()
+            name = f"{turn:012d}-{uuid.uuid4()}.parquet"
+            file = StagedFile(
+                name, in_table=False, rows=rows.num_rows, size_bytes=content.size, stats=stats, is_inline=True
+            )
+            yield frame_batch(FrameKind.INLINE, pack(InlineFile(name, content.to_pybytes())))
+        yield from digest_frames(file, helpers)
 
     def writer(self, turn: int = 0) -> TableFileWriter:
         """Return a writer of files, whose names say a turn if they lie in the control directory."""
@@ -74,7 +99,8 @@ class Stager:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the digests of the files."""
         set_loaded_aside()
-        hint = read_hint(Directory(self.control_path))
+        # What the executors do not see says nothing, and a hint moves rows between files that lie somewhere.
+        hint = Hint() if self.place.is_inline else read_hint(Directory(self.control_path))
         rest = _OpenFile(self.place, hint.turn)
         hot = _OpenFile(self.waiting_place, hint.turn)
         for rows in batches:
@@ -120,7 +146,7 @@ class _OpenFile:
         self._rows.append(rows if rows.schema.equals(schema) else aligned(as_nullable(rows), schema))
         self._helpers.append(helpers)
         self._gathered_bytes += rows.nbytes
-        if self._gathered_bytes >= FILE_BYTES:
+        if self._gathered_bytes >= self._place.file_bytes:
             yield from self.write()
 
     def write(self) -> Iterator[pa.RecordBatch]:
@@ -130,6 +156,4 @@ class _OpenFile:
         table = pa.Table.from_batches(self._rows, self._place.form.schema)
         helpers = pa.concat_tables(self._helpers)
         self._rows, self._helpers, self._gathered_bytes = [], [], 0
-        found = self._place.writer(self._turn).write(table)
-        file = StagedFile(found.path, self._place.in_table, table.num_rows, found.size_bytes, found.stats)
-        yield from digest_frames(file, helpers)
+        yield from self._place.stage(table, helpers, self._turn)

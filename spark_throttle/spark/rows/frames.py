@@ -73,6 +73,9 @@ class FrameKind(IntEnum):
     ARRIVED = 7
     """Output of the operator: sums of the references that arrived (`references.reading_sums`)."""
 
+    INLINE = 8
+    """Input and output of the decider: a staged file itself (`move.inline_files`)."""
+
     DIGEST = 9
     """Input of the decider: what decides of the rows of a staged file (`move.digest`)."""
 

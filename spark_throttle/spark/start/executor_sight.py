@@ -1,11 +1,11 @@
 """Whether executors reach the files of a query: on the local disk, and on the store of the control directory.
 
-The native writer and `Throttle.apply` write from the executors. If these are other machines, a path on the local disk
-is a different place on each of them, so data files and dead letters of committed rows would lie where no reader looks.
-A store with a name of its own is the same for all machines, or fails with an error.
+Rows are staged by the executors. If these are other machines, a path on the local disk is a different place on each of
+them, so data files of committed rows would lie where no reader looks. A store with a name of its own is the same for
+all machines, or fails with an error.
 
-Long queues are written by the executors too, with pyarrow, which knows nothing of the credentials that Spark was given.
-If the executors cannot write there, waiting rows stay in Spark's state, as they would without a control directory.
+They write with pyarrow, which knows nothing of the credentials that Spark was given. If they cannot write to the
+control directory, files travel with their digests (`move.inline_files`).
 """
 
 from __future__ import annotations
@@ -60,24 +60,6 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
             f"the executors on {host} do not see {path}, which is on the driver's disk and which they must reach: put "
             f"the checkpoint and the tables on storage that all machines reach under the same path"
         )
-
-
-def refuse_unwritable(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> None:
-    """Refuse a control directory, or tables, in which the executors cannot write the files of rows.
-
-    Raises
-    ------
-    ConfigurationError
-        If an executor cannot.
-    """
-    check_executors_see(spark, control_path, tables)
-    for location in (control_path, *tables):
-        problem = control_problem(spark, location, is_seen=True)
-        if problem is not None:
-            raise ConfigurationError(
-                f"the executors cannot write to {location} ({problem}), where rows are staged: give their processes "
-                f"the access that pyarrow needs, as by environment variables"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ that leave these files are written to the table, if there is one that takes file
 the *loaded state* calls left over is deleted. That state also says of each copy that was made last how many rows wait
 in it, and the sum of their positions. If it is a zombie's, whose files were not copied, they still lie where they were
 staged, and are copied before anything else.
+
+Inline files come in frames beside the answer. These are persisted for the batch, and read for each sink.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
@@ -55,6 +57,9 @@ _CODE: Final = "__throttle_code"
 _GROUP_ROWS: Final = 500_000
 """Rows that one task cuts, more or less: it reads the files whole."""
 
+_TASK_BYTES: Final = 4 << 20
+"""Bytes of inline files per task; a task with fewer would take longer to start than to read them."""
+
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
@@ -79,6 +84,9 @@ class StagedPayload:
     """The sink's table, if it takes files."""
 
     keeps_order: bool = False
+    is_inline: bool = False
+    """Whether files come in frames beside the answer."""
+
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
@@ -88,8 +96,15 @@ class StagedPayload:
         """Return the rows of a batch; every partition of the frames is computed, once."""
         usage, answers = list[bytes](), list[Answer]()
         tables: dict[FrameKind, list[pa.Table]] = {FrameKind.ADMITTED: [], FrameKind.REJECTED: []}
-        for row in frames.select("kind", "frame").collect():
-            kind, frame = FrameKind(row["kind"]), bytes(row["frame"])
+        inline_bytes = 0
+        # What stays behind is read for each sink, and the decider must not run again for it.
+        kept = frames.persist() if self.is_inline else frames
+        for row in _collected(kept):
+            kind = FrameKind(row["kind"])
+            if kind == FrameKind.INLINE:
+                inline_bytes += row["bytes"]
+                continue
+            frame = bytes(row["frame"])
             if kind == FrameKind.USAGE:
                 usage.append(frame)
             elif kind == FrameKind.ANSWER:
@@ -104,10 +119,15 @@ class StagedPayload:
             self._settle(spark, answer)
             written = self._cut(spark, answer)
             short = short_tenants(unpack_usage(each, f"a usage report of batch {batch}") for each in usage)
-            write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short)))
-        reader = StagedReader(spark, self.carried, self._table_root, self.waiting, self._former)
+            if not self.is_inline:
+                write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short)))
+        inline = None
+        if inline_bytes:
+            tasks = max(1, min(self.slots, inline_bytes // _TASK_BYTES))
+            inline = kept.where(f"kind = {int(FrameKind.INLINE)}").select("frame").repartition(tasks)
+        reader = StagedReader(spark, self.carried, self._table_root, self.waiting, self._former, inline)
         ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
-        return StagedRows(self, reader, answer, usage, written, ranked, rejected)
+        return StagedRows(self, reader, answer, usage, written, ranked, rejected, kept if self.is_inline else None)
 
     @property
     def staging(self) -> StagingPlace | None:
@@ -161,7 +181,7 @@ class StagedPayload:
             stays = file.rest_bits or file.pack_bits
             if self.table is None:
                 goes = None
-            if goes is None and stays is None:
+            if file.is_inline or (goes is None and stays is None):
                 continue
             root = self._staged_root if file.copy else self.root_of(file)
             rows.append(
@@ -228,6 +248,9 @@ class StagedRows:
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
+    kept: DataFrame | None = None
+    """The frames, if files came in them."""
+
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target, once; to nothing, nothing."""
         if self.payload.table is not None:
@@ -273,7 +296,9 @@ class StagedRows:
             self.payload.clean(self.answer)
 
     def close(self) -> None:
-        """Do nothing: no row was kept."""
+        """Drop the frames."""
+        if self.kept is not None:
+            self.kept.unpersist()
 
     def _in_order(self, files: Sequence[FileAnswer], ranked: Int64s) -> DataFrame:
         """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
@@ -290,6 +315,16 @@ class StagedRows:
     def _files_of(self, places: Int64s) -> list[FileAnswer]:
         numbers = set(file_numbers(places).tolist())
         return [file for file in self._files if file.number in numbers]
+
+
+def _collected(frames: DataFrame) -> list[Row]:
+    """Return the frames of a batch, without the content of those that have inline files."""
+    frame = f"IF(kind = {int(FrameKind.INLINE)}, NULL, frame) AS frame"
+    try:
+        return frames.selectExpr("kind", frame, "octet_length(frame) AS bytes").collect()
+    except BaseException:
+        frames.unpersist()
+        raise
 
 
 def grouped(rows: Sequence[RowsOfFile], slots: int) -> tuple[tuple[RowsOfFile, ...], ...]:

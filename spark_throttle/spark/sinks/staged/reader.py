@@ -27,6 +27,7 @@ from spark_throttle.files.storage import file_system
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.former_files import FormerFiles, is_former
+from spark_throttle.spark.move.inline_files import InlineRows
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.selection import FileRows, as_table
 
@@ -47,6 +48,9 @@ class StagedReader:
     former: dict[str, bool]
     """By the names of files that are known: whether they have other columns (`move.former_files`)."""
 
+    inline: DataFrame | None = None
+    """The frames of the inline files of which rows leave."""
+
     @property
     def staged_root(self) -> str:
         """The folder of the files in the control directory."""
@@ -58,7 +62,13 @@ class StagedReader:
 
     def whole(self, files: Sequence[FileAnswer]) -> DataFrame:
         """Return all rows of files that lie as they were staged."""
-        return self._strict(self.schema, [self._location(file) for file in files])
+        parts, inline = list[DataFrame](), [file for file in files if file.is_inline]
+        lying = [self._location(file) for file in files if not file.is_inline]
+        if lying:
+            parts.append(self._strict(self.schema, lying))
+        if inline:
+            parts.append(self._inline_rows(inline).drop(FILE, ROW))
+        return reduce(DataFrame.union, parts)
 
     def coded(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], code: str) -> DataFrame:
         """Return the rows of files that have a code, with it in a column; 0 is none."""
@@ -77,7 +87,7 @@ class StagedReader:
         DamagedError
             If one does.
         """
-        for name in dict.fromkeys(file.copy for file in files if file.copy):
+        for name in dict.fromkeys(file.copy for file in files if file.copy and not file.is_inline):
             of_copy = [file for file in files if file.copy == name]
             places = places_in(self.staged_root, name)
             for file in of_copy:
@@ -93,6 +103,10 @@ class StagedReader:
         table = as_table(rows, [by_number[each.number].name for each in rows]).rename_columns([FILE, _NUMBER, _VALUES])
         wanted = F.broadcast(self.spark.createDataFrame(table.drop_columns([_NUMBER])))
         found = []
+        inline = [file for file in files if file.is_inline]
+        if inline:
+            found.append(self._inline_rows(inline).join(wanted, FILE).withColumn(name, F.expr(value)))
+        files = [file for file in files if not file.is_inline]
         former = self._former(files)
         files = [file for file in files if (file.copy or file.name) not in former]
         as_staged = [self._location(file) for file in files if not file.copy]
@@ -102,15 +116,24 @@ class StagedReader:
             problem = "rows of this file were decided on, and Spark reads it by another name: "
             strict = f"if(isnull({_VALUES}), raise_error(concat('{problem}', {FILE})), {value})"
             found.append(scan.join(wanted, FILE, "left").withColumn(name, F.expr(strict)))
-        schema = StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
         if former:
             read = FormerFiles(self.waiting, former)
-            rows_of = self.spark.range(0, len(former), 1, len(former)).mapInArrow(read, schema)
+            rows_of = self.spark.range(0, len(former), 1, len(former)).mapInArrow(read, self._with_places)
             found.append(rows_of.join(wanted, FILE).withColumn(name, F.expr(value)))
         copies = sorted({f"{self.staged_root}/{file.copy}" for file in files if file.copy})
         if copies:
-            found.append(self._strict(schema, copies).join(wanted, FILE).withColumn(name, F.expr(value)))
+            found.append(self._strict(self._with_places, copies).join(wanted, FILE).withColumn(name, F.expr(value)))
         return reduce(DataFrame.unionByName, found).drop(FILE, ROW, _VALUES)
+
+    def _inline_rows(self, files: Sequence[FileAnswer]) -> DataFrame:
+        """Return all rows of inline files, with their places."""
+        assert self.inline is not None  # noqa: S101 - the decider returns each file of which rows leave
+        read = InlineRows(self.waiting, frozenset(file.copy or file.name for file in files))
+        return self.inline.mapInArrow(read, self._with_places)
+
+    @property
+    def _with_places(self) -> StructType:
+        return StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
 
     def _former(self, files: Sequence[FileAnswer]) -> tuple[str, ...]:
         """Return the names of the files that have other columns; one of this batch has none."""

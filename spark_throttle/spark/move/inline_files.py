@@ -1,0 +1,146 @@
+"""Where tasks cannot write storage, the bytes of a staged file travel with its digest, and wait in the decider's state.
+
+An inline file is the same Parquet file, of about `frames.FRAME_BYTES` of rows. It passes through the decider unopened:
+in a frame behind the stager, and in one behind the decider if rows of it leave. The decider keeps those of which rows
+wait, and does itself what executors do to files in the control directory: it cuts a rest out of a file that it would
+keep for a few rows, and packs what is left of many. So a queue costs the state its bytes, in every batch: it must be
+short.
+
+When the executors can write again, the decider writes what it holds to the control directory, under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.files.storage import Directory
+from spark_throttle.record import pack, unpack
+from spark_throttle.spark.move.answer import FileAnswer
+from spark_throttle.spark.move.cutting import FILE, ROW, RestWriter, RowsOfFile, cut_rows
+from spark_throttle.spark.move.digest import InlineFile
+from spark_throttle.spark.move.former_files import rows_with_places
+from spark_throttle.spark.move.stager import STAGED, StagingPlace
+from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+_WHAT: Final = "a file of rows in the decider's state"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InlineFiles:
+    """The inline files of which rows wait, as the decider's state holds them."""
+
+    names: tuple[str, ...] = ()
+    contents: tuple[bytes, ...] = ()
+
+    def with_arrived(self, arrived: Iterable[InlineFile]) -> InlineFiles:
+        """Return these files, and those that arrive."""
+        found = sorted(arrived, key=lambda file: file.name)
+        return InlineFiles(
+            (*self.names, *(file.name for file in found)), (*self.contents, *(file.content for file in found))
+        )
+
+    def content(self, name: str) -> bytes:
+        """Return the bytes of a file; one that is not here is an error, as in `only`."""
+        if name not in self.names:
+            raise DamagedError(_WHAT, f"the file {name} is not there", RESTORE_CHECKPOINT)
+        return self.contents[self.names.index(name)]
+
+    def cut(self, files: Sequence[FileAnswer], place: StagingPlace) -> InlineFiles:
+        """Return these files, and the rests and packs that a batch makes of them."""
+        rests: dict[str, RestWriter] = {}
+        for file in files:
+            name, bits = file.rest or file.pack, file.rest_bits or file.pack_bits
+            if not file.is_inline or bits is None:
+                continue
+            rest = rests.setdefault(name, RestWriter(place, name, is_inline=True))
+            content = self.content(file.copy or file.name)
+            rows = RowsOfFile("", "", file.name, file.rows, None, bits, name, bool(file.copy), content)
+            cut_rows(rows, None, rest)
+        return self.with_arrived(InlineFile(name, rest.finish()) for name, rest in rests.items())
+
+    def only(self, names: Iterable[str]) -> InlineFiles:
+        """Return the files of some names.
+
+        Raises
+        ------
+        DamagedError
+            If one is not here.
+        """
+        wanted = tuple(sorted(set(names)))
+        return InlineFiles(wanted, tuple(map(self.content, wanted)))
+
+    def rows(self, place: StagingPlace) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all files with the columns of a place, and the rows' places."""
+        for name, content in zip(self.names, self.contents, strict=True):
+            yield from rows_with_places(pa.BufferReader(content), name, place)
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the rows, the widest type of each, without the places."""
+        found = (pq.read_schema(pa.BufferReader(content)).remove_metadata() for content in self.contents)
+        together = pa.unify_schemas(list(found), promote_options="permissive")
+        return pa.schema([field for field in together if field.name not in (FILE, ROW)])
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield a frame of each file."""
+        for name, content in zip(self.names, self.contents, strict=True):
+            yield pack(InlineFile(name, content))
+
+    def write(self, control_path: str) -> None:
+        """Write the files to the control directory; an earlier attempt at the batch may have written the same."""
+        for name, content in zip(self.names, self.contents, strict=True):
+            Directory(control_path).write(f"{STAGED}/{name}", content)
+
+
+def inline_files_of(stored: bytes | None) -> InlineFiles:
+    """Return the files that a state holds; `None` is stored for none."""
+    return InlineFiles() if stored is None else unpack(InlineFiles, bytes(stored), _WHAT)
+
+
+def inline_file_of(frame: bytes) -> InlineFile:
+    """Return the file in a frame."""
+    return unpack(InlineFile, frame, "a staged file that travels with its digest")
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRows:
+    """A function from frames of inline files to their rows, with the rows' places; `mapInArrow` runs it once per task.
+
+    Examples
+    --------
+    >>> list(InlineRows(StagingPlace("", None, in_table=False))([]))
+    []
+    """
+
+    place: StagingPlace
+    """Whose columns the rows get."""
+
+    names: frozenset[str] = frozenset()
+    """The files that are wanted."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        set_loaded_aside()
+        for batch in batches:
+            for frame in batch.column("frame"):
+                file = inline_file_of(frame.as_py())
+                if file.name in self.names:
+                    yield from InlineFiles((file.name,), (file.content,)).rows(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInlineRows:
+    """A function from what states hold of inline files to their rows, with the rows' places, for `mapInArrow`."""
+
+    place: StagingPlace
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        for batch in batches:
+            for stored in batch.column("inline"):
+                yield from inline_files_of(stored.as_py()).rows(self.place)
