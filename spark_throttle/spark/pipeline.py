@@ -37,7 +37,6 @@ from spark_throttle.spark.columns.payload_columns import (
     check_columns,
     deciding_columns,
     derived_columns,
-    from_carried,
     leaving_schema,
     row_columns,
     with_helpers,
@@ -50,7 +49,6 @@ from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sinks.frame_payload import FramePayload
@@ -64,7 +62,8 @@ logger = logging.getLogger(__name__)
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 
-_VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
+VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
+"""The ``throttle`` column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +132,11 @@ class Pipeline:
         outlet = FileOutlet(plan) if plan is not None else None
         room = queue_room(given.policies, events.sparkSession)
         # Where the executors write what is decided, they were asked for the control directory before.
-        queue = queue_storage(events.sparkSession, control_path, is_seen=plan is not None or is_explained)
+        queue = queue_storage(events.sparkSession, control_path, is_seen=plan is not None)
         operator = Decider(is_explained, room, outlet, partition_columns, queue=queue)
         return together.groupBy("key").applyInPandasWithState(
             operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
-
-    def decided(self, control_path: str, definition: Definition) -> DataFrame:
-        """Return the decided rows: the user's columns and the ``throttle`` column."""
-        frames = self.frames(control_path=control_path, is_explained=True)
-        schema = StructType([*leaving_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, to_json(definition).decode())
-        return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
 
     def measured(self) -> tuple[Column, Column]:
         """Return the expressions of a row's namespace and of its size."""
@@ -160,7 +152,7 @@ class Pipeline:
         definition: Definition,
     ) -> BatchSink:
         """Return the `foreachBatch` function that writes each batch of frames."""
-        schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
+        schema, verdict = self.events.schema, from_arrow_schema(VERDICT_SCHEMA)
         rows = to_arrow_schema(leaving_schema(schema), timezone="UTC")
         refused = to_arrow_schema(StructType([*leaving_schema(schema), *verdict]), timezone="UTC")
         payload = FramePayload(schema, rows, refused, verdict)

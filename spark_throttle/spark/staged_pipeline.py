@@ -18,7 +18,7 @@ from functools import cached_property
 
 import pyspark
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.definition import Definition
@@ -26,6 +26,7 @@ from spark_throttle.record import to_json
 from spark_throttle.spark.columns.payload_columns import (
     as_column,
     derived_columns,
+    from_staged,
     half_hashed_columns,
     staged_schema,
     with_helpers,
@@ -37,10 +38,12 @@ from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.move.former_files import columns_in_footer
 from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
-from spark_throttle.spark.pipeline import Pipeline, batches_retained, queue_room
+from spark_throttle.spark.move.upkeep import Upkeep
+from spark_throttle.spark.pipeline import VERDICT_SCHEMA, Pipeline, batches_retained, queue_room
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.destination import Destination, SinkPlan
+from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
@@ -77,8 +80,12 @@ class StagedPipeline(Pipeline):
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
-        """Return what is decided as frames: the answer, the places of rejected rows, and usage."""
-        assert plan is None and not is_explained  # noqa: S101, PT018 - rows are not here
+        """Return what is decided as frames: the answer, the places of rejected rows, and usage.
+
+        If the sink depends on the order of rows, the places of admitted rows too: explained, with the ``throttle``
+        column.
+        """
+        assert plan is None  # noqa: S101 - rows are not here
         events, given = self.events, self.settings
         spark = events.sparkSession
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
@@ -98,10 +105,24 @@ class StagedPipeline(Pipeline):
             self.keeps_order,
             queue_room(given.policies, spark),
             partition_columns,
+            is_explained,
         )
         return together.groupBy("key").applyInPandasWithState(
             decide, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
+
+    def decided(self, control_path: str, definition: Definition) -> DataFrame:
+        """Return the decided rows: the user's columns and the ``throttle`` column."""
+        assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
+        frames = self.frames(control_path=control_path, is_explained=True)
+        schema = StructType([*self.carried, *from_arrow_schema(VERDICT_SCHEMA)])
+        rows = DecidedRows(
+            to_arrow_schema(schema, timezone="UTC"),
+            Upkeep(control_path, batches_retained(self.events.sparkSession) + SLACK_EPOCHS),
+            self._waiting_place(control_path),
+            to_json(definition).decode(),
+        )
+        return from_staged(frames.mapInArrow(rows, schema), self.events.schema)
 
     def batch_sink(
         self,

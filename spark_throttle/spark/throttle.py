@@ -30,8 +30,8 @@ from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
-from spark_throttle.spark.sinks.staged.staged_choice import refuse_staged
-from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.staged_pipeline import staged
+from spark_throttle.spark.start.executor_sight import refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
@@ -130,13 +130,12 @@ class Throttle:
         """
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
-        spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
+        spark, pipeline = events.sparkSession, staged(Pipeline(self._settings, events), keeps_order=True)
         check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
         checkpoint = control_path.rstrip("/").rpartition("/")[0] or "/"
         refuse_foreign(checkpoint, control_path)
-        refuse_staged(checkpoint)
-        check_executors_see(spark, control_path)
+        refuse_unwritable(spark, control_path)
         self._metered.begin(control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_restart(

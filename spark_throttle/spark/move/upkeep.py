@@ -10,8 +10,8 @@ Whoever acts on an answer does it in this order, the driver for a sink of `forea
 4. what the loaded state calls left over is deleted, and what no checkpoint needs any more; sometimes orphans too.
 
 A copy is there when it is whole, and has the same rows under the same name at every attempt. So an attempt may end
-anywhere, or run beside another: what is copied may be copied again, and what is deleted no attempt at this batch
-reads, for each begins with the same rows copied.
+anywhere, or run beside another: what is copied may be copied again, and what step 4 deletes no attempt at this batch
+needs once step 1 is done. One that is still at step 1 fails, and finds the rows copied when it is run again.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bit
 from spark_throttle.spark.move.cutting import FILE, ROW, RowsOfFile
 from spark_throttle.spark.move.held_files import turn_in
 from spark_throttle.spark.move.hint import Hint, short_tenants, write_hint
+from spark_throttle.spark.move.leaving import PlacedFile
 from spark_throttle.spark.move.stager import STAGED
 
 logger = logging.getLogger(__name__)
@@ -62,26 +63,6 @@ class Upkeep:
     def root_of(self, file: FileAnswer | LoadedFile) -> str:
         """Return the directory below which a file was staged."""
         return self.table_root if file.in_table else self.staged_root
-
-    def source(
-        self,
-        file: FileAnswer,
-        *,
-        admitted_bits: bytes | None = None,
-        rest_bits: bytes | None = None,
-        rest: str = "",
-    ) -> RowsOfFile:
-        """Return rows of a file, with the place where they lie before the batch."""
-        return RowsOfFile(
-            self.staged_root if file.copy else self.root_of(file),
-            file.copy or file.name,
-            file.name,
-            rows=file.rows,
-            admitted_bits=admitted_bits,
-            rest_bits=rest_bits,
-            rest=rest,
-            has_places=bool(file.copy),
-        )
 
     def lost(self, answer: Answer) -> list[RowsOfFile]:
         """Return the rows that the loaded state says were copied, where they were not: all rows of their files."""
@@ -115,11 +96,33 @@ class Upkeep:
                 goes = None
             if goes is None and stays is None:
                 continue
-            found.append(self.source(file, admitted_bits=goes, rest_bits=stays, rest=file.rest or file.pack))
+            found.append(
+                RowsOfFile(
+                    self.staged_root if file.copy else self.root_of(file),
+                    file.copy or file.name,
+                    file.name,
+                    rows=file.rows,
+                    admitted_bits=goes,
+                    rest_bits=stays,
+                    rest=file.rest or file.pack,
+                    has_places=bool(file.copy),
+                )
+            )
             if file.rest_bits is not None:
                 at = np.flatnonzero(mask_of(file.rest_bits, file.rows))
                 self.copied[file.rest] = len(at), int(at.sum())
         return found
+
+    def placed(self, files: Iterable[FileAnswer]) -> list[PlacedFile]:
+        """Return the places where the rows of files lie before the batch."""
+        found: dict[tuple[str, str], dict[str, int]] = {}
+        copies = set[tuple[str, str]]()
+        for file in files:
+            place = (self.staged_root, file.copy) if file.copy else (self.root_of(file), file.name)
+            found.setdefault(place, {})[file.name] = file.number
+            if file.copy:
+                copies.add(place)
+        return [PlacedFile(*place, numbers, has_places=place in copies) for place, numbers in found.items()]
 
     def tell_stagers(self, answer: Answer, reports: Iterable[UsageReport]) -> None:
         """Write the hint for those who stage the next batch."""

@@ -42,21 +42,6 @@ def writer_of(asked: str, checkpoint: str) -> str:
     return STAGED if begun else asked
 
 
-def refuse_staged(checkpoint: str) -> None:
-    """Refuse a checkpoint that began with staged rows, for a stream that is decided in frames.
-
-    Raises
-    ------
-    ConfigurationError
-        If it did.
-    """
-    if began_staged(checkpoint):
-        raise ConfigurationError(
-            f"the checkpoint {checkpoint} began with the writer {STAGED!r}, and apply decides in frames, a state that "
-            f"Spark does not convert: drain the query, and start with a new checkpoint"
-        )
-
-
 def began_staged(checkpoint: str) -> bool | None:
     """Return whether a checkpoint's state names staged files; `None` where no batch was planned that this process sees.
 
