@@ -1,13 +1,14 @@
-"""The assembly of a throttled query over one stream: helper columns, control rows, decider and sink.
+"""The assembly of a query whose rows are staged in files and decided on by one decider.
 
 ::
 
-    events -> FramePacker ---.
-                             +-> groupBy(one key) -> Decider -> frames: rows that leave, usage
-    ThrottleControlSource ---'
+    events -> Stager: files of rows ---digests---.
+                                                 +-> groupBy(one key) -> Decider -> answer: rows of files that leave
+    ThrottleControlSource -----------------------'                                    |
+                                                            files ---- as they lie, or read by Spark ----> sink
 
-The user's columns travel packed (`frames`). Policies and shares arrive as rows of a second source, so that Spark's
-offset log pins them. Everything here runs on the driver, once per start.
+Policies and shares arrive as rows of a second source, so that Spark's offset log pins them. Everything here runs on the
+driver, once per start.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -37,33 +39,38 @@ from spark_throttle.spark.columns.payload_columns import (
     check_columns,
     deciding_columns,
     derived_columns,
-    from_carried,
-    leaving_schema,
+    from_staged,
+    half_hashed_columns,
     row_columns,
+    staged_schema,
     with_helpers,
 )
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.columns.volatile import volatile_columns
 from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
+from spark_throttle.spark.delta.file_stats import IndexedColumns
+from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
+from spark_throttle.spark.move.former_files import columns_in_footer
+from spark_throttle.spark.move.nullability import nullable
+from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
+from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.frame_payload import FramePayload
+from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
+from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.executor_sight import control_problem, is_served
 from spark_throttle.spark.start.start_check import Sinks
-from spark_throttle.spark.start.task_slots import cluster_cores
+from spark_throttle.spark.start.task_slots import cluster_cores, task_slots
 from spark_throttle.store.policy_location import PolicyLocation
 
 logger = logging.getLogger(__name__)
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
-
-_VERDICT_SCHEMA: Final = pa.schema([(THROTTLE, VERDICT_TYPE)])
+_COMPRESSION: Final = "zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,14 @@ class Pipeline:
 
     settings: ThrottleSettings
     events: DataFrame
+    table: FileTable | None = None
+    """The sink's table, if it takes files as they lie."""
+
+    keeps_order: bool = False
+    """Whether the sink may depend on the order of a namespace's rows."""
+
+    is_inline: bool = False
+    """Whether the executors cannot write to the control directory, so that files travel with their digests."""
 
     @property
     def has_shares(self) -> bool:
@@ -93,7 +108,12 @@ class Pipeline:
     @property
     def waiting_schema(self) -> StructType:
         """The columns with which rows leave that waited."""
-        return leaving_schema(self.events.schema)
+        return self.carried
+
+    @cached_property
+    def carried(self) -> StructType:
+        """The user's columns in the types in which they are staged."""
+        return staged_schema(self.events.schema)
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
         """Return the query's definition: the expressions and settings that decide its rows, and the targets.
@@ -112,36 +132,53 @@ class Pipeline:
         self,
         *,
         control_path: str,
-        is_explained: bool,
+        is_explained: bool = False,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
-        """Return the decided stream as frames, each with its kind.
+        """Return what is decided as frames: the answer, the places of rejected rows, and usage.
 
-        If the sink is partitioned by `partition_columns`, rows that have no partition folder are rejected. If `sinks`
-        are given, the control source checks them when the query starts (`start_check`).
+        If the sink depends on the order of rows, the places of admitted rows too: explained, with the ``throttle``
+        column. If the sink is partitioned by `partition_columns`, rows that have no partition folder are rejected. If
+        `sinks` are given, the control source checks them when the query starts (`start_check`).
         """
         events, given = self.events, self.settings
+        spark = events.sparkSession
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        pack = FramePacker(tuple(helped.columns), derived)
-        packed = numbered.mapInArrow(pack, FRAME_DDL)
-        together = packed.unionByName(self._control(control_path, sinks))
-        room = queue_room(given.policies, events.sparkSession)
-        # Where the executors write what is decided, they were asked for the control directory before.
-        queue = queue_storage(events.sparkSession, control_path, is_seen=is_explained)
-        operator = Decider(is_explained, room, partition_columns, queue=queue)
+        waiting = self._waiting_place(control_path)
+        place = waiting if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
+        stage = Stager(
+            tuple(helped.columns), derived, place, waiting, control_path,
+            half_hashed_columns(events.schema, self._volatile), partition_columns,
+        )  # fmt: skip
+        together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
+        decide = DigestDecider(
+            QueueStorage(control_path, self._kept_turns, None if self.is_inline else INLINE_BYTES),
+            self._kept_turns,
+            self.keeps_order,
+            waiting if self.is_inline else None,
+            queue_room(given.policies, spark),
+            partition_columns,
+            is_explained,
+        )
         return together.groupBy("key").applyInPandasWithState(
-            operator, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
+            decide, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
     def decided(self, control_path: str, definition: Definition) -> DataFrame:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
+        assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
         frames = self.frames(control_path=control_path, is_explained=True)
-        schema = StructType([*leaving_schema(self.events.schema), *from_arrow_schema(_VERDICT_SCHEMA)])
-        unpack = DecisionUnpacker(to_arrow_schema(schema, timezone="UTC"), control_path, to_json(definition).decode())
-        return from_carried(frames.mapInArrow(unpack, schema), self.events.schema)
+        schema = StructType([*self.carried, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+        rows = DecidedRows(
+            to_arrow_schema(schema, timezone="UTC"),
+            Upkeep(control_path, self._kept_turns),
+            self._waiting_place(control_path),
+            to_json(definition).decode(),
+        )
+        return from_staged(frames.mapInArrow(rows, schema), self.events.schema)
 
     def measured(self) -> tuple[Column, Column]:
         """Return the expressions of a row's namespace and of its size."""
@@ -156,12 +193,24 @@ class Pipeline:
         usage: Target | FileTable | None,
         definition: Definition,
     ) -> BatchSink:
-        """Return the `foreachBatch` function that writes each batch of frames."""
-        schema, verdict = self.events.schema, from_arrow_schema(_VERDICT_SCHEMA)
-        rows = to_arrow_schema(leaving_schema(schema), timezone="UTC")
-        refused = to_arrow_schema(StructType([*leaving_schema(schema), *verdict]), timezone="UTC")
-        payload = FramePayload(schema, rows, refused, verdict)
+        """Return the `foreachBatch` function that gives each batch to its sinks."""
+        payload = StagedPayload(
+            control_path,
+            self.events.schema,
+            self.carried,
+            as_column(self.settings.namespace),
+            self._waiting_place(control_path),
+            self._kept_turns,
+            task_slots(self.events.sparkSession),
+            self.table,
+            self.keeps_order,
+            self.is_inline,
+        )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
+
+    @property
+    def _kept_turns(self) -> int:
+        return batches_retained(self.events.sparkSession) + SLACK_EPOCHS
 
     @cached_property
     def _volatile(self) -> frozenset[str]:
@@ -169,6 +218,13 @@ class Pipeline:
         schema, given = self.events.schema, self.settings
         check_columns(schema)
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
+
+    def _waiting_place(self, control_path: str) -> StagingPlace:
+        # Spark cannot tell the calendar of dates without its version.
+        footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(self.carried)}
+        schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
+        form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
+        return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False, is_inline=self.is_inline)
 
     def _control(self, control_path: str, sinks: Sinks | None) -> DataFrame:
         spark = self.events.sparkSession

@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 from spark_throttle.checkpoint.offset_log import read_offset_log, source_offsets
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.pipeline import Pipeline
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
-from spark_throttle.spark.staged_pipeline import StagedPipeline
 
 REFERENCES: Final = "references"
 STAGED: Final = "staged files"
 
-AnyPipeline: TypeAlias = StagedPipeline | ReferencePipeline
+AnyPipeline: TypeAlias = Pipeline | ReferencePipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def choose_pipeline(
         If the checkpoint began with references, and something stands against them.
     """
     begun = way_of(control_path)
-    if isinstance(pipeline, StagedPipeline):
+    if isinstance(pipeline, Pipeline):
         if begun == REFERENCES:
             raise ConfigurationError(
                 "the checkpoint began with references, and events is a stream of spark.readStream; read it with "

@@ -28,6 +28,7 @@ from spark_throttle.spark.columns.payload_columns import as_column, check_column
 from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
 from spark_throttle.spark.pipeline import (
+    Pipeline,
     ThrottleSettings,
     batches_retained,
     control_options,
@@ -45,7 +46,6 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.payload_reader import PayloadSource
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
-from spark_throttle.spark.staged_pipeline import StagedPipeline
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
 from spark_throttle.spark.state_reader import is_readable, waiting_places
@@ -95,7 +95,6 @@ class ReferencePipeline:
         self,
         *,
         control_path: str,
-        is_explained: bool,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
     ) -> DataFrame:
@@ -114,7 +113,6 @@ class ReferencePipeline:
             **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=slots
         )
         operator = Decider(
-            is_explained,
             queue_room(given.policies, spark),
             partition_columns=tuple(found.partition_columns),
             sums_of=packed_sums,
@@ -162,9 +160,9 @@ class ReferencePipeline:
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
-    def staged(self) -> StagedPipeline:
+    def staged(self) -> Pipeline:
         """Return the pipeline in which the rows of the same stream are staged."""
-        return StagedPipeline(self.settings, self.stream.stream())
+        return Pipeline(self.settings, self.stream.stream())
 
     def _deciding(self, partition_columns: Sequence[str]) -> DecidingColumns | str:
         given, stream = self.settings, self.stream

@@ -30,8 +30,7 @@ from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
-from spark_throttle.spark.staged_pipeline import StagedPipeline
-from spark_throttle.spark.start.executor_sight import check_executors_see
+from spark_throttle.spark.start.executor_sight import refuse_unwritable
 from spark_throttle.spark.start.installation import check_installation, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
@@ -114,7 +113,7 @@ class Throttle:
             return ThrottledStreamWriter(ReferencePipeline(self._settings, events), self._metered.begin, self._follow)
         if not events.isStreaming:
             raise ConfigurationError("events is not a streaming DataFrame; read it with spark.readStream")
-        return ThrottledStreamWriter(StagedPipeline(self._settings, events), self._metered.begin, self._follow)
+        return ThrottledStreamWriter(Pipeline(self._settings, events), self._metered.begin, self._follow)
 
     def apply(self, events: DataFrame, *, control_path: str) -> DataFrame:
         """Return the decided rows of a stream: the user's columns and the ``throttle`` column, rejected rows included.
@@ -130,12 +129,12 @@ class Throttle:
         """
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
-        spark, pipeline = events.sparkSession, Pipeline(self._settings, events)
+        spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
         check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
         checkpoint = control_path.rstrip("/").rpartition("/")[0] or "/"
         refuse_foreign(checkpoint, control_path)
-        check_executors_see(spark, control_path)
+        refuse_unwritable(spark, control_path)
         self._metered.begin(control_path)
         definition = pipeline.definition({OWN_SINK: FUNCTION})
         refuse_restart(

@@ -32,7 +32,7 @@ from spark_throttle.spark.paced.paced_options import (
 from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
-from spark_throttle.spark.pipeline import batches_retained
+from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.batch_sink import Target
@@ -48,7 +48,6 @@ from spark_throttle.spark.sinks.tables import (
     table_of_files,
     usage_table,
 )
-from spark_throttle.spark.staged_pipeline import StagedPipeline
 from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -318,9 +317,7 @@ class ThrottledStreamWriter:
         if outlet is not None:
             may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
             sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        frames = pipeline.frames(
-            control_path=control_path, is_explained=False, partition_columns=partition_columns, sinks=sinks
-        )
+        frames = pipeline.frames(control_path=control_path, partition_columns=partition_columns, sinks=sinks)
         sink = pipeline.batch_sink(control_path, admitted, rejected, usage_sink, definition)
         writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
         writer = writer.option(_CHECKPOINT, checkpoint)
@@ -359,7 +356,7 @@ class ThrottledStreamWriter:
 
     def _log_choices(self, choice: PipelineChoice, writing: str, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise
-        way = STAGED if isinstance(choice.pipeline, StagedPipeline) else REFERENCES
+        way = STAGED if isinstance(choice.pipeline, Pipeline) else REFERENCES
         query = f"throttled query {self._name or 'without a name'}"
         logger.info("%s: decides on %s (%s)", query, way, choice.why)
         logger.info("%s: %s", query, writing)
@@ -391,14 +388,14 @@ class ThrottledStreamWriter:
 
     def _chosen(self, targets: Targets, control_path: str) -> PipelineChoice:
         columns: tuple[str, ...] = ()
-        if not isinstance(self._pipeline, StagedPipeline):
+        if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
         is_delta = isinstance(targets.admitted, Target) and targets.admitted.is_delta
         return choose_pipeline(self._pipeline, control_path, columns, is_delta=is_delta)
 
     def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
         """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""
-        if not isinstance(pipeline, StagedPipeline):
+        if not isinstance(pipeline, Pipeline):
             return pipeline, "rows go from their source to Spark's writer"
         spark = self._events.sparkSession
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)

@@ -30,11 +30,11 @@ from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
 from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
 from spark_throttle.spark.sinks.destination import Destination
 from spark_throttle.spark.sinks.file_outlet import FileOutlet
 from spark_throttle.spark.sinks.staged import payload as staged_payload
+from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
@@ -90,10 +90,14 @@ FILE_HALF_WRITTEN: Final = "file-half-written"
 FILES_CUT: Final = "files-cut"
 """A task has cut some of the files of a batch of which some rows leave and others wait."""
 
+ROWS_LEFT: Final = "rows-left"
+"""A task has given some of the rows that leave to Spark's sink."""
+
 OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
 OF_EVERY_SINK: Final = (
     EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
 )  # fmt: skip
+OF_A_DECIDED_STREAM: Final = (*OF_EVERY_SINK, FILES_CUT, ROWS_LEFT, REPORTED)
 OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 
@@ -136,7 +140,7 @@ def install(root: Path, admitted: str, rejected: str) -> None:
         stop_at(ADMITTED_WRITTEN)
 
     staged_payload.append_as_they_lie = stoppable_append  # type: ignore[attr-defined]
-    pipeline.DecisionUnpacker = StoppableDecisionUnpacker  # type: ignore[attr-defined]
+    staged_pipeline.DecidedRows = StoppableDecidedRows  # type: ignore[attr-defined]
     _make_files_stoppable()
     stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
@@ -239,12 +243,23 @@ class StoppableReferenceSource(ThrottleReferenceSource):
         return StoppableReferenceReader(dict(self.options))
 
 
-class StoppableDecisionUnpacker(DecisionUnpacker):
-    """Can stop in the middle of the feedback, which a decided stream writes on the executors."""
+class StoppableDecidedRows(DecidedRows):
+    """Can stop after copies, after the first rows, in the feedback, and when all of a batch is done.
+
+    What a driver does for other sinks, a decided stream does on the executors.
+    """
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _make_files_stoppable()
-        yield from super().__call__(batches)
+        for rows in super().__call__(batches):
+            yield rows
+            stop_at(ROWS_LEFT)
+        stop_at(REPORTED)
+
+    def cut(self, rows: Sequence[RowsOfFile]) -> None:
+        super().cut(rows)
+        if rows:
+            stop_at(FILES_CUT)
 
 
 class StoppableFramePacker(FramePacker):

@@ -38,6 +38,7 @@ from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
     FILES_CUT,
     OF_A_BATCH_SINK,
+    OF_A_DECIDED_STREAM,
     OF_A_PACED_SINK,
     OF_EVERY_SINK,
     OF_THE_NATIVE_WRITER,
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 POINTS: Final = {
     "delta": (*OF_A_BATCH_SINK, REJECTED_WRITTEN, *OF_THE_NATIVE_WRITER),
     "delta-alone": (*OF_A_BATCH_SINK, *OF_THE_NATIVE_WRITER),
-    "file-sink": OF_EVERY_SINK,
+    "file-sink": OF_A_DECIDED_STREAM,
     "parquet": OF_A_BATCH_SINK,
     "function": OF_EVERY_SINK,
     STAGED: (*OF_A_BATCH_SINK, REJECTED_WRITTEN, FILES_CUT),

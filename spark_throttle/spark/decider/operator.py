@@ -34,9 +34,6 @@ class Decider:
     the old state, the set of frames and the batch time. Frames may come in any number of pieces and in any order.
     """
 
-    is_explained: bool
-    """Whether admitted rows carry the ``throttle`` column."""
-
     room: QueueBounds | None = None
     """The queue's bounds when the query started; a batch that failed under smaller bounds is run again with these."""
 
@@ -67,7 +64,7 @@ class Decider:
             control,
             frames,
             now_ms=state.getCurrentProcessingTimeMs(),
-            is_explained=self.is_explained,
+            is_explained=False,
             room=self.room,
             partition_columns=self.partition_columns,
             folder=folder,

@@ -1,16 +1,20 @@
 """The decider's answer: of each file of which rows leave or are moved, which rows, in a bit a row.
 
-It is a record, in one frame a batch. The driver reads it and has nothing else of a digest, so it acts on what the
-decider took, with the files of the same attempt.
+It is a record, in one frame a batch. Who acts on it has nothing else of a digest, so it acts on what the decider took,
+with the files of the same attempt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
+from spark_throttle.record import unpack
+from spark_throttle.spark.rows.frames import FrameKind, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,35 @@ class Answer:
 
     known: tuple[str, ...] | None = None
     """All files in the control directory that a state may need, in a batch in which orphans are looked for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """All that the decider returned of a batch."""
+
+    answer: Answer | None = None
+    """`None` of a batch that brought nothing to decide."""
+
+    admitted: tuple[pa.Table, ...] = ()
+    """The places of the admitted rows in the order in which they leave, if the decider was asked for them."""
+
+    rejected: tuple[pa.Table, ...] = ()
+    """The places of the rejected rows, with the ``throttle`` column."""
+
+    usage: list[bytes] = field(default_factory=list)
+    """The packed usage reports."""
+
+
+def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:
+    """Return what frames hold that the decider yielded, each given with its kind."""
+    of_kind: dict[FrameKind, list[bytes]] = {}
+    for kind, frame in frames:
+        of_kind.setdefault(FrameKind(kind), []).append(frame)
+    answers = [unpack(Answer, frame, "the decider's answer") for frame in of_kind.get(FrameKind.ANSWER, ())]
+    admitted, rejected = (
+        tuple(decode(frame) for frame in of_kind.get(kind, ())) for kind in (FrameKind.ADMITTED, FrameKind.REJECTED)
+    )
+    return Decided(answers[0] if answers else None, admitted, rejected, of_kind.get(FrameKind.USAGE, []))
 
 
 def bits_of(positions: Int64s, rows: int) -> bytes:

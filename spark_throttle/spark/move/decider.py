@@ -85,6 +85,9 @@ class DigestDecider:
     partition_columns: tuple[str, ...] = ()
     """Partition columns of the sink."""
 
+    is_explained: bool = False
+    """Whether the places of admitted rows have the ``throttle`` column."""
+
     def __call__(
         self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -105,7 +108,7 @@ class DigestDecider:
             control,
             [digest.placed(number_of[digest.file.name]) for digest in digests],
             now_ms=state.getCurrentProcessingTimeMs(),
-            is_explained=False,
+            is_explained=self.is_explained,
             room=self.room,
             partition_columns=self.partition_columns,
             folder=folder,

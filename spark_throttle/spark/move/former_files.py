@@ -78,4 +78,15 @@ def rows_with_places(stream: Any, name: str, place: StagingPlace) -> Iterator[pa
             rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
             rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
         first += len(rows)
-        yield from aligned_table(rows, in_file).cast(schema).to_batches()
+        yield from in_columns(rows, schema, in_file).to_batches()
+
+
+def in_columns(rows: pa.Table, schema: pa.Schema, in_file: pa.Schema) -> pa.Table:
+    """Return rows of a file, of whatever columns it was written with, with the columns of a schema.
+
+    Parameters
+    ----------
+    in_file
+        The same columns as pyarrow reads them (`cutting.as_read`).
+    """
+    return aligned_table(rows, in_file).cast(schema)

@@ -32,8 +32,11 @@ def as_nullable(rows: pa.RecordBatch) -> pa.RecordBatch:
     [{'value': 1}, None]
     """
     schema = nullable(rows.schema)
-    if rows.schema.equals(schema):
-        return rows
+    return rows if rows.schema.equals(schema) else described(rows, schema)
+
+
+def described(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with a schema of the same types that says otherwise what may be null, without a copy."""
     _, content = rows.__arrow_c_array__()
     return pa.RecordBatch._import_from_c_capsule(schema.__arrow_c_schema__(), content)  # noqa: SLF001 - Arrow's own way
 

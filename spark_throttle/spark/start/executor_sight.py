@@ -62,6 +62,23 @@ def check_executors_see(spark: SparkSession, control_path: str, tables: Sequence
         )
 
 
+def refuse_unwritable(spark: SparkSession, control_path: str) -> None:
+    """Refuse a control directory in which the executors cannot write the files of rows.
+
+    Raises
+    ------
+    ConfigurationError
+        If an executor cannot.
+    """
+    check_executors_see(spark, control_path)
+    problem = control_problem(spark, control_path, is_seen=True)
+    if problem is not None:
+        raise ConfigurationError(
+            f"the executors cannot write to {control_path} ({problem}), where rows are staged: give their processes "
+            f"the access that pyarrow needs, as by environment variables"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class _Try:
     """A function for executors that writes, reads and deletes a file of a directory, and returns what prevents it."""

@@ -90,6 +90,7 @@ class StagedJob:
     """By the batch that loads it."""
 
     arrivals: dict[int, list[Event]] = field(default_factory=dict)
+    waiting: StagingPlace = field(init=False)
     _payload: StagedPayload = field(init=False)
 
     def __post_init__(self) -> None:
@@ -108,24 +109,33 @@ class StagedJob:
     def restart(self) -> None:
         """Forget what the driver knows."""
         form = FileForm(pa.schema([("ns", pa.string()), ("n", pa.int64())]), {}, (), "zstd", IndexedColumns(first=0))
-        self._waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
+        self.waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
         self._destination = Destination(str(self.table), is_table=True, schema_json=SCHEMA.json())
         self._payload = StagedPayload(
             str(self.control),
             SCHEMA,
             SCHEMA,
             None,  # type: ignore[arg-type]  # by namespace only sinks are sorted that are none here
-            self._waiting,
+            self.waiting,
             self.kept_turns,
             2,
             self._destination,
         )
 
+    @property
+    def place(self) -> StagingPlace:
+        """Where rows are staged that will probably leave."""
+        return StagingPlace(str(self.table), self._destination.form(), in_table=True)
+
+    @property
+    def decider(self) -> DigestDecider:
+        """What decides."""
+        return DigestDecider(QueueStorage(str(self.control), self.kept_turns), self.kept_turns)
+
     def stage(self, batch: int, deal: Sequence[Sequence[Event]]) -> list[pd.DataFrame]:
         """Run a stager for each task's rows, and return what reaches the decider, with the control row."""
-        place = StagingPlace(str(self.table), self._destination.form(), in_table=True)
         derived = HelperColumns({NAMESPACE: "ns"})
-        stage = Stager(("ns", "n", SIZE, TIE), derived, place, self._waiting, str(self.control))
+        stage = Stager(("ns", "n", SIZE, TIE), derived, self.place, self.waiting, str(self.control))
         pieces = [pd.DataFrame({"kind": [int(FrameKind.CONTROL)], "frame": [self._control_row(batch)]})]
         for events in deal:
             rows = pa.table({"ns": [ns for ns, _ in events], "n": pa.array([n for _, n in events], pa.int64())})
@@ -143,8 +153,7 @@ class StagedJob:
             value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
             False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
         )  # fmt: skip
-        decide = DigestDecider(QueueStorage(str(self.control), self.kept_turns), self.kept_turns)
-        frames = list(decide((0,), iter(pieces), state))
+        frames = list(self.decider((0,), iter(pieces), state))
         out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
         version, block, files = state.get
         return _Frames(out), (int(version), bytes(block), bytes(files))

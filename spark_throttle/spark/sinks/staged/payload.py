@@ -2,16 +2,13 @@
 
 Before a sink is given anything, rows that wait are copied out of files that the batch cuts, and in the same pass rows
 that leave these files are written to the table, if there is one that takes files. When all sinks have the batch, what
-the *loaded state* calls left over is deleted. That state also says of each copy that was made last how many rows wait
-in it, and the sum of their positions. If it is a zombie's, whose files were not copied, they still lie where they were
-staged, and are copied before anything else.
+the *loaded state* calls left over is deleted (`move.upkeep`).
 
 Inline files come in frames beside the answer. These are persisted for the batch, and read for each sink.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -26,17 +23,13 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import unpack_usage
-from spark_throttle.errors import DamagedError
-from spark_throttle.files.storage import Directory
-from spark_throttle.record import unpack
 from spark_throttle.spark.columns.payload_columns import from_staged
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
-from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
+from spark_throttle.spark.move.answer import Answer, FileAnswer, decided_in, mask_of
 from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
-from spark_throttle.spark.move.held_files import turn_in
-from spark_throttle.spark.move.hint import Hint, short_tenants, write_hint
-from spark_throttle.spark.move.stager import STAGED, StagingPlace
+from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import (
     admitted_rows,
@@ -45,13 +38,11 @@ from spark_throttle.spark.references.selection import (
     rows_by_file,
 )
 from spark_throttle.spark.references.waiting_copies import shuffle_tasks
-from spark_throttle.spark.rows.frames import FrameKind, decode
+from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.reference_payload import distinct_values
-from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of, places_in
-
-logger = logging.getLogger(__name__)
+from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of
 
 _CODE: Final = "__throttle_code"
 _GROUP_ROWS: Final = 500_000
@@ -59,8 +50,6 @@ _GROUP_ROWS: Final = 500_000
 
 _TASK_BYTES: Final = 4 << 20
 """Bytes of inline files per task; a task with fewer would take longer to start than to read them."""
-
-_NOTHING: Final = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,40 +83,31 @@ class StagedPayload:
 
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
         """Return the rows of a batch; every partition of the frames is computed, once."""
-        usage, answers = list[bytes](), list[Answer]()
-        tables: dict[FrameKind, list[pa.Table]] = {FrameKind.ADMITTED: [], FrameKind.REJECTED: []}
-        inline_bytes = 0
-        # What stays behind is read for each sink, and the decider must not run again for it.
+        # What came inline is read for each sink, and the decider must not run again for it.
         kept = frames.persist() if self.is_inline else frames
-        for row in _collected(kept):
-            kind = FrameKind(row["kind"])
-            if kind == FrameKind.INLINE:
-                inline_bytes += row["bytes"]
-                continue
-            frame = bytes(row["frame"])
-            if kind == FrameKind.USAGE:
-                usage.append(frame)
-            elif kind == FrameKind.ANSWER:
-                answers.append(unpack(Answer, frame, "the decider's answer"))
-            else:
-                tables[kind].append(decode(frame))
-        answer = answers[0] if answers else None
-        admitted, rejected = (pa.concat_tables(found) if found else None for found in tables.values())
-        spark = frames.sparkSession
+        rows = _collected(kept)
+        decided = decided_in((row["kind"], bytes(row["frame"])) for row in rows if row["frame"] is not None)
+        answer, spark = decided.answer, frames.sparkSession
         written = list[WrittenFile]()
         if answer is not None:
-            self._settle(spark, answer)
-            written = self._cut(spark, answer)
-            short = short_tenants(unpack_usage(each, f"a usage report of batch {batch}") for each in usage)
+            self._run(spark, self.upkeep.lost(answer))
+            written = self._run(spark, self.upkeep.cuts(answer))
+            reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
             if not self.is_inline:
-                write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short)))
+                self.upkeep.tell_stagers(answer, reports)
         inline = None
+        inline_bytes = sum(row["bytes"] for row in rows if row["frame"] is None)
         if inline_bytes:
             tasks = max(1, min(self.slots, inline_bytes // _TASK_BYTES))
             inline = kept.where(f"kind = {int(FrameKind.INLINE)}").select("frame").repartition(tasks)
-        reader = StagedReader(spark, self.carried, self._table_root, self.waiting, self._former, inline)
+        reader = StagedReader(spark, self.carried, self.upkeep.table_root, self.waiting, self._former, inline)
+        admitted, rejected = (
+            pa.concat_tables(found) if found else None for found in (decided.admitted, decided.rejected)
+        )
         ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
-        return StagedRows(self, reader, answer, usage, written, ranked, rejected, kept if self.is_inline else None)
+        return StagedRows(
+            self, reader, answer, decided.usage, written, ranked, rejected, kept if self.is_inline else None
+        )
 
     @property
     def staging(self) -> StagingPlace | None:
@@ -135,71 +115,10 @@ class StagedPayload:
         return None if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
 
     @property
-    def _table_root(self) -> str:
-        return "" if self.table is None else self.table.location
-
-    @property
-    def _staged_root(self) -> str:
-        return f"{self.control_path}/{STAGED}"
-
-    def root_of(self, file: FileAnswer | LoadedFile) -> str:
-        """Return the directory below which a file was staged."""
-        return self._table_root if file.in_table else self._staged_root
-
-    def _settle(self, spark: SparkSession, answer: Answer) -> None:
-        """Copy what the loaded state says was copied, where it was not."""
-        lost = [file for file in answer.loaded if not self._is_copied(file)]
-        if not lost:
-            return
-        logger.warning("the state names files whose waiting rows were not copied (%d): they are copied now", len(lost))
-        rows = []
-        for file in lost:
-            every = bits_of(np.arange(file.rows), file.rows)
-            rows.append(
-                RowsOfFile(self.root_of(file), file.name, file.name, rows=file.rows, rest_bits=every, rest=file.copy)
-            )
-        self._run(spark, rows)
-
-    def _is_copied(self, file: LoadedFile) -> bool:
-        wanted = (file.waiting, file.positions)
-        if self._copied.get(file.copy) == wanted:
-            return True
-        try:
-            found = places_in(self._staged_root, file.copy).get(file.name, _NOTHING)
-        except DamagedError:
-            return False
-        return len(found) == file.rows or (len(found), int(found.sum())) == wanted
-
-    def _cut(self, spark: SparkSession, answer: Answer) -> list[WrittenFile]:
-        """Cut the files of a batch, and return the new files of the table."""
-        rows = []
-        self._copied.clear()
-        for file in answer.files:
-            goes = file.admitted_bits
-            if file.is_admitted_whole and not file.in_table:
-                goes = bits_of(np.arange(file.rows), file.rows)
-            stays = file.rest_bits or file.pack_bits
-            if self.table is None:
-                goes = None
-            if file.is_inline or (goes is None and stays is None):
-                continue
-            root = self._staged_root if file.copy else self.root_of(file)
-            rows.append(
-                RowsOfFile(
-                    root,
-                    file.copy or file.name,
-                    file.name,
-                    rows=file.rows,
-                    admitted_bits=goes,
-                    rest_bits=stays,
-                    rest=file.rest or file.pack,
-                    has_places=bool(file.copy),
-                )
-            )
-            if file.rest_bits is not None:
-                at = np.flatnonzero(mask_of(file.rest_bits, file.rows))
-                self._copied[file.rest] = len(at), int(at.sum())
-        return self._run(spark, rows)
+    def upkeep(self) -> Upkeep:
+        """What the files of the query need."""
+        root = "" if self.table is None else self.table.location
+        return Upkeep(self.control_path, self.kept_turns, root, self._copied)
 
     def _run(self, spark: SparkSession, rows: Sequence[RowsOfFile]) -> list[WrittenFile]:
         if not rows:
@@ -208,23 +127,6 @@ class StagedPayload:
         cut = Cut(groups, self.staging, self.waiting)
         found = spark.range(0, len(groups), 1, len(groups)).mapInArrow(cut, CUT_DDL).collect()
         return [cut_file(row["file"]) for row in found]
-
-    def clean(self, answer: Answer) -> None:
-        """Delete what the loaded state does not need, and orphans if it is time to look for them."""
-        staged, table = Directory(self._staged_root), Directory(self._table_root) if self._table_root else None
-        for name, in_table in answer.over:
-            place = table if in_table else staged
-            if place is not None:
-                place.delete(name)
-        for name in answer.deletable:
-            staged.delete(name)
-        if answer.known is None:
-            return
-        oldest, known = answer.turn - self.kept_turns, set(answer.known)
-        for name in Directory(self.control_path).names_below(STAGED):
-            of_turn = turn_in(name.removeprefix("."))  # what was killed while it was written begins with a dot
-            if name not in known and of_turn is not None and of_turn < oldest:
-                staged.delete(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +195,7 @@ class StagedRows:
     def confirm(self) -> None:
         """Delete what no state needs any more: the sinks have the batch."""
         if self.answer is not None:
-            self.payload.clean(self.answer)
+            self.payload.upkeep.clean(self.answer)
 
     def close(self) -> None:
         """Drop the frames."""

@@ -15,20 +15,18 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
-from spark_throttle.files.storage import file_system
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.former_files import FormerFiles, is_former
 from spark_throttle.spark.move.inline_files import InlineRows
 from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.move.upkeep import places_in
 from spark_throttle.spark.references.selection import FileRows, as_table
 
 _VALUES: Final = "__throttle_values"
@@ -149,26 +147,6 @@ class StagedReader:
     def _strict(self, schema: StructType, locations: Sequence[str]) -> DataFrame:
         reader = self.spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
         return reader.schema(schema).parquet(*locations)
-
-
-def places_in(root: str, name: str) -> dict[str, Int64s]:
-    """Return the positions of the rows of a copy, by the file in which they were staged.
-
-    Raises
-    ------
-    DamagedError
-        If it is gone, or cannot be read.
-    """
-    files, path = file_system(root)
-    try:
-        found = ds.dataset([f"{path.rstrip('/')}/{name}"], filesystem=files, format="parquet")
-        table = found.to_table(columns=[FILE, ROW], use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        what = f"the file of waiting rows {name}"
-        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
-    coded = table.column(FILE).combine_chunks().dictionary_encode()
-    code, row = coded.indices.to_numpy(), table.column(ROW).to_numpy()
-    return {each: row[code == at] for at, each in enumerate(coded.dictionary.to_pylist())}
 
 
 def codes_of(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
