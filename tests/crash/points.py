@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,23 +18,18 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline, staged_pipeline
-from spark_throttle.spark import writer as stream_writer
 from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.stager import Stager
-from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.decided_stream import DecisionUnpacker
-from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.sinks.destination import Destination
-from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged import payload as staged_payload
-from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,
@@ -47,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
@@ -85,7 +79,53 @@ REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
 FILE_HALF_WRITTEN: Final = "file-half-written"
-"""A task of the native writer, in the operator or in the sink, has begun a file."""
+"""A task has begun a file of rows: as they came, or of a batch's file that it cuts."""
+
+FILES_CUT: Final = "files-cut"
+"""A task has cut some of the files of a batch of which some rows leave and others wait."""
+
+OF_STAGED_ROWS: Final = (FILE_HALF_WRITTEN, FILES_CUT)
+OF_EVERY_SINK: Final = (
+    EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
+)  # fmt: skip
+OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
+OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
+NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT)
+
+_HALF_WRITTEN: Final = "epoch-half-written"
+EPOCH_WRITTEN: Final = "epoch-written"
+"""An epoch is written, and the offset that names it is not yet logged."""
+
+EXTENT_HALF_WRITTEN: Final = "extent-half-written"
+"""The list of a batch's files is half written; only a job that decides on references writes one."""
+
+QUEUE_HALF_WRITTEN: Final = "queue-half-written"
+"""The decider has begun a file of waiting rows."""
+
+ROWS_PACKED: Final = "rows-packed"
+"""A task has sent some of the frames that it packs."""
+
+DECIDED: Final = "decided"
+"""The decider has sent some of its frames; its state is not committed."""
+
+STATE_COMMITTED: Final = "state-committed"
+"""The decider's state of the batch is committed; the sink has nothing of it."""
+
+ADMITTED_WRITTEN: Final = "admitted-written"
+"""Admitted rows are committed; rejected rows and usage are not."""
+
+REJECTED_WRITTEN: Final = "rejected-written"
+"""Admitted and rejected rows are committed; usage is not."""
+
+FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
+UNSENT_HALF_WRITTEN: Final = "unsent-half-written"
+"""The calls that a destination did not take are half written; only a job that sends at a pace keeps any."""
+
+REPORTED: Final = "reported"
+"""All of a batch is written, its feedback too; its commit is not yet logged."""
+
+FILE_HALF_WRITTEN: Final = "file-half-written"
+"""A task has begun a file of rows: as they came, or of a batch's file that it cuts."""
 
 FILES_CUT: Final = "files-cut"
 """A task has cut some of the files of a batch of which some rows leave and others wait."""
@@ -122,23 +162,23 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
     for module in (pipeline, reference_pipeline):
         module.Decider = StoppableDecider  # type: ignore[attr-defined]
-    pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
     staged_pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
     staged_pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
     staged_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
 
+    append_staged = FileTable.append_staged
+
     def stoppable_append(
-        table: Destination, mark: BatchMark, files: Sequence[FileAnswer], written: Sequence[WrittenFile]
+        table: FileTable, mark: BatchMark, files: Sequence[FileAnswer], cut: Sequence[WrittenFile]
     ) -> None:
         stop_at(STATE_COMMITTED)
-        append_as_they_lie(table, mark, files, written)
+        append_staged(table, mark, files, cut)
         stop_at(ADMITTED_WRITTEN)
 
-    staged_payload.append_as_they_lie = stoppable_append  # type: ignore[attr-defined]
+    FileTable.append_staged = stoppable_append  # type: ignore[method-assign]
     pipeline.DecisionUnpacker = StoppableDecisionUnpacker  # type: ignore[attr-defined]
     _make_files_stoppable()
-    stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
@@ -178,8 +218,8 @@ def _is_armed(arm: Path, point: str) -> bool:
 
 
 def _make_files_stoppable() -> None:
-    """Let this process stop in the middle of a file of the control directory; a second call changes nothing."""
-    write = Directory._write
+    """Let this process stop in a file of the control directory or of rows; a second call changes nothing."""
+    write, open_file = Directory._write, TableFileWriter._open
     if write.__module__ == __name__:
         return
 
@@ -194,7 +234,13 @@ def _make_files_stoppable() -> None:
             stop_at(point)  # on an object store nothing is there yet
             stream.write(content[half:])
 
+    def begun(self: TableFileWriter, target: str) -> Any:
+        stream = open_file(self, target)
+        stop_at(FILE_HALF_WRITTEN)
+        return stream
+
     Directory._write = in_two_halves  # type: ignore[method-assign]
+    TableFileWriter._open = begun  # type: ignore[method-assign]
 
 
 class StoppableControlReader(ThrottleControlReader):
@@ -268,20 +314,11 @@ class StoppableDecider(Decider):
             stop_at(DECIDED)
 
 
-@dataclass(frozen=True, slots=True)
-class StoppableFileOutlet(FileOutlet):
-    """Can stop in a file of the decider; some batches have so many bytes, others go through the sink."""
-
-    own_file_bytes: int = 30_000
-
-    def file_writer(self, kind: FrameKind) -> TableFileWriter:
-        return _stoppable(FileOutlet.file_writer(self, kind))
-
-
 class StoppableStager(Stager):
-    """Can stop after it has staged a file."""
+    """Can stop in a file, and after it has staged one."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _make_files_stoppable()
         for digests in super().__call__(batches):
             yield digests
             stop_at(ROWS_PACKED)
@@ -300,47 +337,10 @@ class StoppableDigestDecider(DigestDecider):
 
 
 class StoppableCut(Cut):
-    """Can stop after it has cut files."""
+    """Can stop in a file, and after it has cut files."""
 
     def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
+        _make_files_stoppable()
         found = super().cut(group)
         stop_at(FILES_CUT)
         return found
-
-
-class StoppableDeltaWriter(ThrottleDeltaWriter):
-    """Can stop between any two things that it writes."""
-
-    def file_writer(self, destination: Destination) -> TableFileWriter:
-        return _stoppable(super().file_writer(destination))
-
-    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
-        super().add(destination, mark, files)
-        stop_at(ADMITTED_WRITTEN if destination == self.plan.admitted else REJECTED_WRITTEN)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        _make_files_stoppable()
-        stop_at(STATE_COMMITTED)
-        super().commit(messages, batchId)
-        stop_at(REPORTED)
-
-
-class StoppableFileWriter(TableFileWriter):
-    """Can stop in a file that it has begun."""
-
-    def _open(self, target: str) -> Any:
-        stream = super()._open(target)
-        stop_at(FILE_HALF_WRITTEN)
-        return stream
-
-
-def _stoppable(writer: TableFileWriter) -> TableFileWriter:
-    writer.__class__ = StoppableFileWriter
-    return writer
-
-
-class StoppableDeltaSink(ThrottleDeltaSink):
-    """A native sink that can stop."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802 - Spark's name
-        return StoppableDeltaWriter(self.options["plan"])
