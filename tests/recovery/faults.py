@@ -1,7 +1,8 @@
 """Points at which a query of a job stops dead, so that it can be killed exactly there; and a journal of its batches.
 
 A query that reaches its point says so by a file and then waits for ever: the test sees the file and kills the job with
-all its processes. The library has no hook for this: what the driver calls is wrapped in place. All that a query of these jobs has is in one directory, its root, by which it is known here.
+all its processes. The library has no hook for this: what the driver calls is wrapped in place. All that a query of
+these jobs has is in one directory, its root, by which it is known here.
 """
 
 from __future__ import annotations

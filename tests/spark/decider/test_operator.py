@@ -136,30 +136,3 @@ def test_state_is_updated_before_the_first_frame_is_handed_out() -> None:
     assert not group.exists
     next(out)
     assert group.exists
-
-
-def test_rows_leave_by_the_outlet_or_as_frames() -> None:
-    rows = [
-        *batch(list(range(30)), step=0),
-        (FrameKind.ROWS, encode(with_helpers(arrivals([99]).select(["id", "text"]), [None], [1]))[0]),
-    ]
-    taken: dict[FrameKind, list[int]] = {}
-
-    def outlet(kind: FrameKind, tables: list[pa.Table]) -> bytes | None:
-        if kind == FrameKind.REJECTED:
-            return None
-        taken[kind] = [i for table in tables for i in table.column("id").to_pylist()]
-        return b"named"
-
-    group = group_state(None, START_MS)
-    decider = Decider(is_explained=False, outlet=outlet)  # type: ignore[arg-type]
-    out = [
-        row for frame in decider((KEY,), pieces(rows, random.Random(0)), group) for row in frame.itertuples(index=False)
-    ]
-    plain, state = run(rows, None)
-    assert taken == {FrameKind.ADMITTED: ids_of(plain, FrameKind.ADMITTED)}
-    assert [(FrameKind(kind), frame) for kind, frame in out] == [
-        (FrameKind.FILES, b"named"),
-        *(row for row in plain if row[0] != FrameKind.ADMITTED),
-    ]
-    assert tuple(group.get) == state

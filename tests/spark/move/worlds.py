@@ -33,7 +33,7 @@ from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 from tests.spark.decider.played import PLENTY, START_MS, control_block
 
@@ -109,7 +109,7 @@ class StagedJob:
         """Forget what the driver knows."""
         form = FileForm(pa.schema([("ns", pa.string()), ("n", pa.int64())]), {}, (), "zstd", IndexedColumns(first=0))
         self._waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
-        self._destination = Destination(str(self.table), is_table=True, schema_json=SCHEMA.json())
+        self._table = FileTable(str(self.table), SCHEMA.json())
         self._payload = StagedPayload(
             str(self.control),
             SCHEMA,
@@ -118,12 +118,12 @@ class StagedJob:
             self._waiting,
             self.kept_turns,
             2,
-            self._destination,
+            self._table,
         )
 
     def stage(self, batch: int, deal: Sequence[Sequence[Event]]) -> list[pd.DataFrame]:
         """Run a stager for each task's rows, and return what reaches the decider, with the control row."""
-        place = StagingPlace(str(self.table), self._destination.form(), in_table=True)
+        place = StagingPlace(str(self.table), self._table.form(), in_table=True)
         derived = HelperColumns({NAMESPACE: "ns"})
         stage = Stager(("ns", "n", SIZE, TIE), derived, place, self._waiting, str(self.control))
         pieces = [pd.DataFrame({"kind": [int(FrameKind.CONTROL)], "frame": [self._control_row(batch)]})]
