@@ -92,51 +92,6 @@ OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
 NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT)
 
-_HALF_WRITTEN: Final = "epoch-half-written"
-EPOCH_WRITTEN: Final = "epoch-written"
-"""An epoch is written, and the offset that names it is not yet logged."""
-
-EXTENT_HALF_WRITTEN: Final = "extent-half-written"
-"""The list of a batch's files is half written; only a job that decides on references writes one."""
-
-QUEUE_HALF_WRITTEN: Final = "queue-half-written"
-"""The decider has begun a file of waiting rows."""
-
-ROWS_PACKED: Final = "rows-packed"
-"""A task has sent some of the frames that it packs."""
-
-DECIDED: Final = "decided"
-"""The decider has sent some of its frames; its state is not committed."""
-
-STATE_COMMITTED: Final = "state-committed"
-"""The decider's state of the batch is committed; the sink has nothing of it."""
-
-ADMITTED_WRITTEN: Final = "admitted-written"
-"""Admitted rows are committed; rejected rows and usage are not."""
-
-REJECTED_WRITTEN: Final = "rejected-written"
-"""Admitted and rejected rows are committed; usage is not."""
-
-FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
-UNSENT_HALF_WRITTEN: Final = "unsent-half-written"
-"""The calls that a destination did not take are half written; only a job that sends at a pace keeps any."""
-
-REPORTED: Final = "reported"
-"""All of a batch is written, its feedback too; its commit is not yet logged."""
-
-FILE_HALF_WRITTEN: Final = "file-half-written"
-"""A task has begun a file of rows: as they came, or of a batch's file that it cuts."""
-
-FILES_CUT: Final = "files-cut"
-"""A task has cut some of the files of a batch of which some rows leave and others wait."""
-
-OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
-OF_EVERY_SINK: Final = (
-    EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
-)  # fmt: skip
-OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
-OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
-
 _HALF_WRITTEN: Final = {
     "/epochs/": EPOCH_HALF_WRITTEN,
     "/extents/": EXTENT_HALF_WRITTEN,
@@ -170,10 +125,10 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     append_staged = FileTable.append_staged
 
     def stoppable_append(
-        table: FileTable, mark: BatchMark, files: Sequence[FileAnswer], cut: Sequence[WrittenFile]
+        self: FileTable, mark: BatchMark, files: Sequence[FileAnswer], cut: Sequence[WrittenFile]
     ) -> None:
         stop_at(STATE_COMMITTED)
-        append_staged(table, mark, files, cut)
+        append_staged(self, mark, files, cut)
         stop_at(ADMITTED_WRITTEN)
 
     FileTable.append_staged = stoppable_append  # type: ignore[method-assign]

@@ -81,7 +81,7 @@ def stop_at_points() -> None:
 
     sinks: Any = batch_sink
     paced: Any = paced_sink
-    FileTable.append_staged = append_and_pause  # type: ignore[method-assign]
+    FileTable.append_staged = append_and_pause  # type: ignore[assignment, method-assign]
     Target.write = write_and_pause  # type: ignore[method-assign]
     sinks.write_reports = report_and_pause
     paced.write_unsent = keep_and_pause
