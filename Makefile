@@ -100,7 +100,7 @@ openapi: setup ## regenerate conf/openapi.json from the code
 	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
 
 .PHONY: wide-test
-wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, through every writer (some minutes)
+wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, every way to a sink (some minutes)
 	@$(PYTHON) -m pytest -m wide --timeout 1800 tests/integration/test_wide_rows.py $(ARGS)
 
 .PHONY: kafka-test
@@ -197,7 +197,7 @@ bench-operators: setup jars ## compare the job with no throttle, an identity, an
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)
 
 .PHONY: bench-sink
-bench-sink: setup jars ## compare both Delta writers with a job without a throttle
+bench-sink: setup jars ## compare a Delta table that takes files, and one that Spark writes, with a job without a throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
 
 .PHONY: bench-references

@@ -71,11 +71,9 @@ def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> N
 def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_and_without() -> None:
     part = {"parquet": {"references": costs(4), "staged": costs(9), "shuffle": costs(5), "plain": costs(3)}}
     by_words = {each.of: each for each in figures({"references": part})}
-    assert (by_words["with a shuffle, to parquet"].value, by_words["with a shuffle, to parquet"].is_reached) == (
-        1.25,
-        True,
-    )
-    assert (by_words["without one, to parquet"].value, by_words["without one, to parquet"].is_reached) == (0.75, False)
+    shuffled, plain = by_words["with a shuffle, to parquet"], by_words["without one, to parquet"]
+    assert (shuffled.value, shuffled.is_reached) == (1.25, True)
+    assert (plain.value, plain.is_reached) == (0.75, False)
 
 
 def test_a_regime_costs_what_it_takes_beside_the_one_in_which_nothing_runs_short() -> None:
