@@ -137,12 +137,6 @@ def test_table_that_was_replaced_with_other_partitions_stops_the_query(
     assert ids_of(table) == [100]
 
 
-def test_table_that_is_gone_stops_the_query(table: FileTable, path: Path) -> None:
-    log_of(path, 0).unlink()
-    with pytest.raises(ConfigurationError, match=r"the Delta table .*admitted is gone: restore it"):
-        append(table, 0, [1])
-
-
 def test_location_that_holds_no_table_is_told_from_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert open_table(str(tmp_path)) is None
     with pytest.raises(ForeignFilesError, match="its log cannot be read without Spark"):
@@ -171,27 +165,11 @@ def test_commits_of_other_jobs_in_between_are_no_conflict(table: FileTable) -> N
     assert has(table, 0)
 
 
-def test_two_processes_of_one_query_commit_a_batch_once(table: FileTable) -> None:
-    first, second = opened(table), opened(table)
-    commit(table, first, 0)
-    commit(table, second, 0)
-    assert ids_of(table) == list(range(4))
-    assert not has(table, 1)
-
-
 def test_conflict_that_is_no_repetition_is_raised(table: FileTable) -> None:
     stale = opened(table)
     commit(table, opened(table), 0)
     with pytest.raises(CommitFailedError):
         commit(table, stale, 1)
-    assert ids_of(table) == list(range(4))
-
-
-def test_two_copies_of_a_checkpoint_that_meet_at_a_batch_do_not_both_count(table: FileTable) -> None:
-    first, second = opened(table), opened(table)
-    commit(table, first, 0, "a")
-    with pytest.raises(CheckpointMismatchError, match="if a copy of the checkpoint runs too"):
-        commit(table, second, 0, "b")
     assert ids_of(table) == list(range(4))
 
 
