@@ -100,7 +100,7 @@ openapi: setup ## regenerate conf/openapi.json from the code
 	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
 
 .PHONY: wide-test
-wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, through every writer (some minutes)
+wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, every way to a sink (some minutes)
 	@$(PYTHON) -m pytest -m wide --timeout 1800 tests/integration/test_wide_rows.py $(ARGS)
 
 .PHONY: kafka-test
@@ -112,11 +112,11 @@ kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on 
 KILLS ?= 30
 SEED ?= 1
 SINK ?= delta
-SOURCE ?= frames
+SOURCE ?= files
 QUOTAS ?= messages
 
 .PHONY: crash
-crash: setup jars $(if $(filter kafka,$(SOURCE)),kafka-jars) $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE (frames, kafka, references, references-delta) to SINK; recount; one line of JSON
+crash: setup jars $(if $(filter kafka,$(SOURCE)),kafka-jars) $(CLASS_ARCHIVE) ## kill a job KILLS times at points drawn from SEED, from SOURCE (files, kafka, references, references-delta) to SINK; recount; one line of JSON
 	@$(PYTHON) -m tests.crash.run --kills $(KILLS) --seed $(SEED) --source $(SOURCE) --sink $(SINK) --quotas $(QUOTAS) $(ARGS)
 
 CLUSTER_VENV := build/cluster-venv
@@ -197,11 +197,11 @@ bench-operators: setup jars ## compare the job with no throttle, an identity, an
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)
 
 .PHONY: bench-sink
-bench-sink: setup jars ## compare both Delta writers with a job without a throttle
+bench-sink: setup jars ## compare a Delta table that takes files, and one that Spark writes, with a job without a throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
 
 .PHONY: bench-references
-bench-references: setup jars ## compare a job that decides on references with rows in frames, and with no throttle
+bench-references: setup jars ## compare a job that decides on references with one that stages its rows, and with no throttle
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.references --out build/bench-references.json $(ARGS)
 
 .PHONY: bench-overload

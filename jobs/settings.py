@@ -39,7 +39,7 @@ class SourceSettings(_Settings):
     schema_ddl: str | None = Field(default=None, alias="schema")
     options: dict[str, Option] = {}
     select: list[str] = []
-    decide_on: Literal["auto", "references", "frames"] = "auto"
+    decide_on: Literal["auto", "references", "staged"] = "auto"
 
     @model_validator(mode="after")
     def _check_needs(self) -> Self:

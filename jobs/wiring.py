@@ -39,7 +39,7 @@ def read_events(spark: SparkSession, source: SourceSettings) -> DataFrame:
 
 
 def read_stream(throttle: Throttle, spark: SparkSession, settings: JobSettings) -> DataFrame | ReferenceStream:
-    """Return the source's stream in the form in which the throttle decides on it: by references, or in frames."""
+    """Return the source's stream as the throttle reads it, which may decide on references, or as Spark does."""
     source = settings.source
     if not settings.may_be_referred_to:
         return read_events(spark, source)
@@ -76,8 +76,6 @@ def start_query(throttle: Throttle, events: DataFrame | ReferenceStream, setting
         .queryName(settings.query_name)
         .trigger(**kind)
     )
-    if isinstance(events, ReferenceStream):
-        writer = writer.option("throttle.source", settings.source.decide_on)
     if sink.partition_by:
         writer = writer.partitionBy(*sink.partition_by)
     if settings.rejected is not None:

@@ -1,6 +1,6 @@
 """Makes what the JVMs of tests start with: local files of their own, and an archive of classes (`tests.sessions`).
 
-For the archive, runs a throttled query into a Delta table by each writer, and leaves all classes that the JVM has
+For the archive, runs a throttled query into each kind of Delta table, and leaves all classes that the JVM has
 loaded by then.
 """
 
@@ -47,14 +47,14 @@ def run_queries(spark: SparkSession, root: Path) -> None:
     """Run what most tests run."""
     rows = spark.range(100).selectExpr("id", "if(id % 4 = 0, 'bad/n', 'good/n') ns", "id size")
     rows.coalesce(1).write.parquet(str(root / "events"))
-    for writer in ("native", "spark"):
+    for kind, partition in (("whole", []), ("partitioned", ["ns"])):
         events = spark.readStream.schema(rows.schema).parquet(str(root / "events"))
         throttle = Throttle(_POLICIES, namespace="ns", size="size", order_by=["id"])
-        stream = throttle.write_stream(events).format("delta").option("throttle.writer", writer)
-        stream = stream.option("checkpointLocation", str(root / writer)).usage(str(root / f"{writer}-usage"))
-        query = stream.trigger(availableNow=True).start(str(root / f"{writer}-admitted"))
+        stream = throttle.write_stream(events).format("delta").partitionBy(*partition)
+        stream = stream.option("checkpointLocation", str(root / kind)).usage(str(root / f"{kind}-usage"))
+        query = stream.trigger(availableNow=True).start(str(root / f"{kind}-admitted"))
         query.awaitTermination()
-        spark.read.format("delta").load(str(root / f"{writer}-admitted")).groupBy("ns").count().collect()
+        spark.read.format("delta").load(str(root / f"{kind}-admitted")).groupBy("ns").count().collect()
 
 
 def archiving_to(archive: Path) -> str:

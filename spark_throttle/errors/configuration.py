@@ -156,8 +156,11 @@ class ForeignFilesError(ConfigurationError):
     def __init__(self, what: str, why: str) -> None:
         self.what = what
         self.why = why
-        super().__init__(
-            f"{what} takes no files that Spark did not write: {why}; restart the query to use Spark's writer"
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        return (
+            f"{self.what} takes no files that Spark did not write: {self.why}; restart the query to use Spark's writer"
         )
 
     def __reduce__(self) -> tuple[type[ForeignFilesError], tuple[str, str]]:
@@ -170,12 +173,8 @@ class TableOutOfReachError(ForeignFilesError):
     Examples
     --------
     >>> print(TableOutOfReachError("s3://lake/orders", "Connection refused"))
-    the store of the Delta table s3://lake/orders does not answer: Connection refused; start the query again when it \
-does, or, if only Spark reaches it, set option('throttle.writer') to 'spark'
+    the store of the Delta table s3://lake/orders does not answer: Connection refused; start again when it does
     """
 
     def _message(self) -> str:
-        return (
-            f"the store of the Delta table {self.what} does not answer: {self.why}; start the query again when it "
-            f"does, or, if only Spark reaches it, set option('throttle.writer') to 'spark'"
-        )
+        return f"the store of the Delta table {self.what} does not answer: {self.why}; start again when it does"

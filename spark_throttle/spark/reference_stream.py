@@ -2,7 +2,7 @@
 
 A query over it decides on references where it can: the source's columns that decide are read by themselves, and the
 payload is read once, by Spark, when its rows leave. `ReferenceStream.problem` says what stands against it; then the
-rows travel in frames, as for any other stream, from Spark's own source.
+rows are staged, as those of any other stream, from Spark's own source.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class ReferenceStream:
         """Keep the rows that meet a condition.
 
         A text that compares columns of the source with each other or with constants is computed without Spark
-        (`references.row_condition`). With any other condition, rows travel in frames.
+        (`references.row_condition`). With any other condition, rows are staged.
         """
         return self._then(_Step(lambda rows, _: rows.where(condition), dict, condition))
 
@@ -193,7 +193,7 @@ class ReferenceStream:
         return self.schema.names
 
     def stream(self) -> DataFrame:
-        """Return the stream by Spark's own source, whose rows travel in frames."""
+        """Return the stream by Spark's own source, whose rows are staged."""
         return self.rows(self.source.read(self.spark), ())
 
     def empty(self) -> DataFrame:

@@ -105,8 +105,6 @@ def test_library_touches_no_jvm_object(nodes: dict[str, list[ast.AST]]) -> None:
         "rows.frames",
         "sources.control_source",
         "sources.reference_source",
-        "sinks.delta_sink",
-        "sinks.file_outlet",
         "move.stager",
         "move.cutting",
     ],

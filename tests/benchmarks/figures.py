@@ -23,7 +23,7 @@ _IN_TEN: Final = "one group, 50 % admitted, 10 x 100,000"
 _NOTHING_SHORT: Final = "nothing is limited: first"
 _OTHER_LIMITERS: Final = ("limits", "throttled-py", "pyrate-limiter", "aiolimiter")
 _PLAIN_CALLS: Final = ("pace, acquire", "pace, try_acquire", "pace, await acquire")
-_WAYS_TO_DECIDE: Final = {"throttled": "frames", "references": "references"}
+_WAYS_TO_DECIDE: Final = {"throttled": "staged", "references": "references"}
 """The opponents that are ours, and what each decides on."""
 
 _BATCH_OF_A_SECOND: Final = "kernel, batches of 1000 ms"
@@ -222,16 +222,13 @@ def _operators(part: Mapping[str, Any]) -> list[Figure]:
 
 def _sink(part: Mapping[str, Any]) -> list[Figure]:
     return [
-        _ratio(part, workload, "unthrottled", "throttled, native writer", "job_vs_unthrottled", 0.8, "to Delta, ")
+        _ratio(part, workload, "unthrottled", "throttled", "job_vs_unthrottled", 0.8, "to Delta, ")
         for workload in ("narrow", "wide", "small")
     ]
 
 
 def _references(part: Mapping[str, Any]) -> list[Figure]:
-    key, bounds = (
-        "reference_vs_unthrottled",
-        {"nothing": 0.5, "delta": 0.8, "parquet": 0.8, "function": 0.5, "computed": 0.8},
-    )
+    key, bounds = "reference_vs_unthrottled", {"nothing": 0.5, "parquet": 0.8, "function": 0.5, "computed": 0.8}
     return [
         _ratio(part, sink, opponent, "references", key, bound, f"{words}, to ")
         for opponent, words in (("shuffle", "with a shuffle"), ("plain", "without one"))
@@ -261,7 +258,7 @@ def _overload(part: Sequence[Mapping[str, Any]]) -> list[Figure]:
             "overload_cost", f"{way}, {waiting:,} rows waiting", growth(way, waiting, "cpu_ms"), bound, is_least=False,
             wall_values=growth(way, waiting, "batch_ms"),
         )
-        for way in ("frames", "references")
+        for way in ("staged", "references")
         for waiting, bound in ((100_000, 1.2), (1_000_000, 1.5), (5_000_000, 2))
         if of(way, waiting, "cpu_ms")
     ]  # fmt: skip

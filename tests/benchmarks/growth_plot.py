@@ -84,7 +84,7 @@ def _remembered(axes: Axes, kernel: Mapping[str, Any]) -> None:
 
 def _waiting(axes: Axes, overload: Sequence[Mapping[str, Any]]) -> None:
     """Draw a batch behind waiting rows, over their number."""
-    for way, colour in (("frames", "#1f5fa8"), ("references", "#8a8f98")):
+    for way, colour in (("staged", "#1f5fa8"), ("references", "#8a8f98")):
         runs = [each for each in overload if each["way"] == way]
         counts = sorted({each["waiting"] for each in runs})
         values = [median(each["cpu_ms"] for each in runs if each["waiting"] == count) for count in counts]

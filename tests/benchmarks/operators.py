@@ -12,7 +12,7 @@ says what is measured.
 
 The opponents: `shuffle`, the job without a throttle; `identity`, a stateful operator over plain columns that returns
 what it is given, in two tasks; `namespace`, the textbook token bucket, keyed by namespace; `row_number`,
-which throws away what is over the limit. `throttled` decides on frames. In the parts of namespaces and in ``floor`` a
+which throws away what is over the limit. `throttled` stages its rows. In the parts of namespaces and in ``floor`` a
 row's size is in a column, and `references` decides on references.
 """
 
@@ -115,7 +115,7 @@ ROW_BY_ROW: Final[dict[str, Start]] = {
 
 
 def both_ways(part: str, work: Workload, opponents: Mapping[str, Start], most_rounds: int | None = None) -> Part:
-    """Return a part in which the job decides on frames and on references; rows are as in `sized`."""
+    """Return a part in which the job stages its rows and decides on references; rows are as in `sized`."""
     work = replace(work, has_size=True)
     ours = {"throttled": throttled({}), "references": by_references("nothing", part, work)}
     return Part(work, {**ours, **opponents}, "throttled", most_rounds=most_rounds)

@@ -1,7 +1,7 @@
 """What waiting rows cost: the time of a batch that admits 10,000 rows, with more and more rows waiting.
 
 Run as ``python -m tests.benchmarks.overload [--way WAY]... [--waiting N]... [--repeats N] [--out FILE]``. The job
-decides on frames or on references. One resource group, whose bucket holds 10,000 messages and
+decides on staged files or on references. One resource group, whose bucket holds 10,000 messages and
 is full again within 0.1 s, so that a batch admits 10,000 rows. The first file leaves `waiting` rows in the queue; then
 as many arrive in each batch as leave, so that the queue stays as long. Every run is a query of its own, and its time is
 the median of its batches behind the first.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WAYS: Final = ("frames", "references")
+WAYS: Final = ("staged", "references")
 ADMITTED: Final = 10_000
 WAITING: Final = (0, 100_000, 1_000_000, 5_000_000)
 MEMORY: Final = "2g"
@@ -77,8 +77,7 @@ def run(spark: SparkSession, source: Path, way: str, waiting: int) -> Backlog:
         writer = limiter.write_stream(reader.parquet(str(source)))
     else:
         writer = throttle(spark, _POLICIES).write_stream(events)
-    writer = writer.format("noop").option("throttle.source", way)
-    query = writer.trigger(processingTime="0 seconds").option("checkpointLocation", checkpoint).start()
+    query = writer.format("noop").trigger(processingTime="0 seconds").option("checkpointLocation", checkpoint).start()
     _await_batch(query, 1)
     cpu = cpu_seconds()
     _await_batch(query, BATCHES)

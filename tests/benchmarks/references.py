@@ -1,17 +1,16 @@
-"""What a contract costs if a job decides on references: Parquet in, four sinks, beside the job without a throttle.
+"""What a contract costs if a job decides on references: Parquet in, three sinks, beside the job without a throttle.
 
 Run as ``python -m tests.benchmarks.references [PART]... [--repeats N] [--out FILE]``. 3,000,000 rows of some 200 bytes
 in three batches, nothing held back; a row's size is in a column. `job_costs` says what is measured.
 
 ==============  ========================================================================================
 ``nothing``     Spark's sink that takes rows and keeps none
-``delta``       a Delta table
 ``parquet``     files
 ``function``    a function for `foreachBatch` that counts the rows
-``computed``    a Delta table; the size is computed from the payload, so that both readings need whole rows
+``computed``    files; the size is computed from the payload, so that both readings need whole rows
 ==============  ========================================================================================
 
-The opponents: `references`; `frames`, the throttled job in which whole rows travel; `shuffle`, the job without a
+The opponents: `references`; `staged`, the throttled job that stages its rows; `shuffle`, the job without a
 throttle that shuffles its rows by namespace; `plain`, the job without either.
 """
 
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-SINKS: Final = ("nothing", "delta", "parquet", "function", "computed")
+SINKS: Final = ("nothing", "parquet", "function", "computed")
 _COMPUTED: Final = "computed"
-_FORMATS: Final[Mapping[str, str]] = {"nothing": "noop", "delta": "delta", "parquet": "parquet", "computed": "delta"}
+_FORMATS: Final[Mapping[str, str]] = {"nothing": "noop", "parquet": "parquet", "computed": "parquet"}
 
 
 def start(writer: Any, sink: str, place: Path) -> StreamingQuery:
@@ -52,8 +51,8 @@ def unthrottled(sink: str, *, has_shuffle: bool) -> Start:
     )
 
 
-def in_frames(sink: str) -> Start:
-    """Return what starts the throttled job in which whole rows travel."""
+def staged(sink: str) -> Start:
+    """Return what starts the throttled job that stages its rows."""
     return lambda events, place: start(
         throttle(events.sparkSession, {}, size=_size(sink)).write_stream(events), sink, place
     )
@@ -67,7 +66,7 @@ def by_references(sink: str, part: str, work: Workload) -> Start:
         limiter = throttle(spark, {}, size=_size(sink))
         reader = limiter.read_stream(spark).schema(events.schema).option("maxFilesPerTrigger", work.files_a_batch)
         writer = limiter.write_stream(reader.parquet(str(place.parent / part)))
-        return start(writer.option("throttle.source", "references"), sink, place)
+        return start(writer, sink, place)
 
     return begin
 
@@ -77,7 +76,7 @@ def _size(sink: str) -> str:
 
 
 def check_rows(place: Path, work: Workload) -> None:
-    """Raise if a table or files do not have every row."""
+    """Raise if files do not have every row."""
     from pyarrow import dataset
 
     if (place / "out").exists():
@@ -91,7 +90,7 @@ PARTS: Final = {
         WORKLOADS["sized"],
         {
             "references": by_references(sink, sink, WORKLOADS["sized"]),
-            "frames": in_frames(sink),
+            "staged": staged(sink),
             "shuffle": unthrottled(sink, has_shuffle=True),
             "plain": unthrottled(sink, has_shuffle=False),
         },

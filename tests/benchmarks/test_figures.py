@@ -38,9 +38,9 @@ def test_a_job_that_takes_longer_passes_fewer_rows_for_each_of_its_opponent() ->
     by_key = {(each.key, each.of): each for each in figures(operators())}
     assert by_key["job_vs_unthrottled", "to nothing, narrow"].value == 0.25
     assert not by_key["job_vs_unthrottled", "to nothing, narrow"].is_reached
-    assert by_key["vs_per_namespace", "frames, namespaces-10000"].is_reached
+    assert by_key["vs_per_namespace", "staged, namespaces-10000"].is_reached
     assert by_key["vs_per_namespace", "references, namespaces-10000"].value == 3
-    assert not by_key["vs_per_namespace", "frames, namespaces-100000"].is_reached
+    assert not by_key["vs_per_namespace", "staged, namespaces-100000"].is_reached
 
 
 def test_the_floor_of_a_batch_is_a_cost_and_must_not_pass_its_bound() -> None:
@@ -60,19 +60,20 @@ def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> N
     runs = [
         {"way": way, "waiting": waiting, "left_waiting": waiting, "batch_ms": took, "cpu_ms": 10 * took}
         for way, waiting, took in (
-            ("frames", 0, 100.0), ("frames", 100_000, 110.0), ("references", 1_000_000, 250.0), ("references", 0, 125.0)
+            ("staged", 0, 100.0), ("staged", 100_000, 110.0), ("references", 1_000_000, 250.0), ("references", 0, 125.0)
         )
     ]  # fmt: skip
     small, large = figures({"overload": runs})
-    assert (small.of, small.value, small.is_reached) == ("frames, 100,000 rows waiting", 1.1, True)
+    assert (small.of, small.value, small.is_reached) == ("staged, 100,000 rows waiting", 1.1, True)
     assert (large.of, large.value, large.is_reached) == ("references, 1,000,000 rows waiting", 2, False)
 
 
 def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_and_without() -> None:
-    part = {"delta": {"references": costs(4), "frames": costs(9), "shuffle": costs(5), "plain": costs(3)}}
+    part = {"parquet": {"references": costs(4), "staged": costs(9), "shuffle": costs(5), "plain": costs(3)}}
     by_words = {each.of: each for each in figures({"references": part})}
-    assert (by_words["with a shuffle, to delta"].value, by_words["with a shuffle, to delta"].is_reached) == (1.25, True)
-    assert (by_words["without one, to delta"].value, by_words["without one, to delta"].is_reached) == (0.75, False)
+    shuffled, plain = by_words["with a shuffle, to parquet"], by_words["without one, to parquet"]
+    assert (shuffled.value, shuffled.is_reached) == (1.25, True)
+    assert (plain.value, plain.is_reached) == (0.75, False)
 
 
 def test_a_regime_costs_what_it_takes_beside_the_one_in_which_nothing_runs_short() -> None:

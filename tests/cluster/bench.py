@@ -178,7 +178,6 @@ class Bench:
         if files_ahead:
             add_files(self._root, self._newest() + 1 + files_ahead)
         arguments = [str(self._root), "--master", self._cluster.url, "--shared"]
-        arguments += ["--writer", self._dice.choice(("native", "native", "spark")) if self.diary.kills else "native"]
         arguments += ["--plain"] if is_plain else []
         arguments += [] if is_throttled else ["--unthrottled"]
         self._job = Job("tests.cluster.job", arguments, self._root / "job.log")

@@ -1,8 +1,8 @@
 """Makes the archive of classes with which drivers and executors of the cluster bench start.
 
-Six executors start whenever a driver was killed, on few cores. Runs the bench's job by each writer in one JVM, over the
-store, and leaves all classes that the JVM has loaded by then. The JVMs of a cluster have other jars in their class path
-than those of tests, so they cannot use the tests' archive.
+Six executors start whenever a driver was killed, on few cores. Runs the bench's job in one JVM, over the store, and
+leaves all classes that the JVM has loaded by then. The JVMs of a cluster have other jars in their class path than those
+of tests, so they cannot use the tests' archive.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ def main() -> int:
         store.write("policies.yaml", text_of(AMPLE).encode())
         made = root / CLASS_ARCHIVE.name
         spark = open_session(root, "local[2]", jvm_options=archiving_to(made))
-        for number, writer in enumerate(("native", "spark")):
-            add_files(root, 2 * number + 2)
-            start(spark, root, writer=writer, is_shared=False).awaitTermination()
+        add_files(root, 4)
+        start(spark, root, is_shared=False).awaitTermination()
         end_session(spark)
         CLASS_ARCHIVE.write_bytes(made.read_bytes())
     return 0

@@ -39,7 +39,7 @@ CHECKPOINTS_ON_S3: Final = "org.apache.spark.internal.io.cloud.AbortableStreamBa
 """Spark's way to write a checkpoint without a rename, which S3 has not; it is in the module `spark-hadoop-cloud`."""
 
 
-def start(spark: SparkSession, root: Path, *, writer: str, is_shared: bool) -> StreamingQuery:
+def start(spark: SparkSession, root: Path, *, is_shared: bool) -> StreamingQuery:
     """Start the query."""
     throttle = Throttle(
         policies=f"{LAKE}/policies.yaml", namespace="namespace", size="size", order_by=["id"],
@@ -48,8 +48,6 @@ def start(spark: SparkSession, root: Path, *, writer: str, is_shared: bool) -> S
     return (
         throttle.write_stream(_events(spark, root))
         .format("delta")
-        .option("throttle.writer", writer)
-        .partitionBy("part")
         .option("checkpointLocation", f"{LAKE}/checkpoint")
         .rejected("delta", path=f"{LAKE}/rejected")
         .usage(f"{LAKE}/usage")
@@ -59,16 +57,11 @@ def start(spark: SparkSession, root: Path, *, writer: str, is_shared: bool) -> S
 
 
 def start_unthrottled(spark: SparkSession, root: Path) -> StreamingQuery:
-    """Start the same query without a throttle, with a shuffle.
-
-    The rows that a throttle rejects, because no folder can be made of their partition, are left out.
-    """
+    """Start the same query without a throttle, with a shuffle."""
     return (
         _events(spark, root)
-        .where("length(part) < 100 AND NOT contains(part, '\\0')")
         .repartition(PARTITIONS, "namespace")
         .writeStream.format("delta")
-        .partitionBy("part")
         .option("checkpointLocation", f"{LAKE}/checkpoint")
         .trigger(availableNow=True)
         .start(f"{LAKE}/admitted")
@@ -116,7 +109,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("--master", required=True)
-    parser.add_argument("--writer", choices=("native", "spark"), default="native")
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--plain", action="store_true", help="without the points, which have it write more files")
     parser.add_argument("--unthrottled", action="store_true")
@@ -125,9 +117,7 @@ def main() -> None:
         points.install(asked.root, f"{LAKE}/admitted", f"{LAKE}/rejected")
     spark = open_session(asked.root, asked.master)
     query = (
-        start_unthrottled(spark, asked.root)
-        if asked.unthrottled
-        else start(spark, asked.root, writer=asked.writer, is_shared=asked.shared)
+        start_unthrottled(spark, asked.root) if asked.unthrottled else start(spark, asked.root, is_shared=asked.shared)
     )
     query.awaitTermination()
     spark.stop()

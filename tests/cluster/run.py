@@ -30,8 +30,9 @@ from tests.cluster.pictures import draw_requests, draw_run
 from tests.cluster.plan import draw_kills
 from tests.cluster.requests import by_owner
 from tests.crash.account import Account, Evidence, RunFacts, take_account
+from tests.crash.job import DELTA, FILES
 from tests.crash.points import DIRECTORY
-from tests.crash.run import POINTS
+from tests.crash.run import points_of
 from tests.sessions import ROOT
 
 WORKERS: Final = 3
@@ -53,7 +54,7 @@ def run(
         try:
             calm = bench.measure(batches)
             say(f"a batch of the calm: {calm.seconds / calm.batches:.1f} s, {by_owner(calm.counts, batches)}")
-            for number, kill in enumerate(draw_kills(kills, seed, POINTS["delta"])):
+            for number, kill in enumerate(draw_kills(kills, seed, points_of(DELTA, FILES))):
                 if time.monotonic() > until:
                     break
                 bench.make(kill)

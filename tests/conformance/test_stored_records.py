@@ -48,7 +48,9 @@ from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.task_refusal import Refusal
+from spark_throttle.spark.move.digest import InlineFile
 from spark_throttle.spark.move.held_files import HeldFiles
+from spark_throttle.spark.move.inline_files import InlineFiles
 from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
 from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
@@ -132,9 +134,11 @@ BLOCKS: Final[list[Any]] = [
         PayingTime(5_000, 2**41), QueueFiles(3, ("0/2-b",), (("0/1-a", 6),), ("0/0-f",)),
     ),
     HeldFiles(
-        7, 12, TWO, ("a.parquet", "b.parquet"), 2 * TWO, np.array([1, 0]), 3 * TWO, 4 * TWO, 5 * TWO, 6 * TWO,
-        ("", "000000000007-rest-b.parquet"), (("c.parquet", True),), (("d.parquet", 3),),
+        7, 12, TWO, ("a.parquet", "b.parquet"), 2 * TWO, np.array([1, 0]), np.array([0, 1]), 3 * TWO,
+        4 * TWO, 5 * TWO, 6 * TWO, ("", "000000000007-rest-b.parquet"), (("c.parquet", True),), (("d.parquet", 3),),
     ),
+    InlineFiles(("b.parquet",), (b"\x00\xff",)),
+    InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
     ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, 2 * PAIRS),

@@ -116,7 +116,9 @@ class Evidence:
     batches: list[Batch]
     contracts: Mapping[str, Contracts]
     is_partitioned: bool
-    is_by_references: bool = False
+    has_order: bool = True
+    """Whether the sink is given the rows of a namespace in their order within a batch too."""
+
     is_pushed_back: bool = False
     """Whether rates followed what destinations said, of which the contracts know nothing."""
 
@@ -131,9 +133,16 @@ class Evidence:
             batches,
             contracts_of(policies),
             is_partitioned(root),
-            is_by_references=any((root / "checkpoint" / "throttle" / each).exists() for each in ("extents", "staged")),
+            has_order=_has_order(root),
             is_pushed_back=(root / ADDRESS).exists(),
         )
+
+
+def _has_order(root: Path) -> bool:
+    """Tell a function, a receiver and a stream of Spark's from tables and files, which have none within a batch."""
+    if (root / "checkpoint" / "throttle" / "extents").exists():
+        return (root / ADDRESS).exists()  # a function is given rows in no order then
+    return (root / "decided").exists() or any((root / "admitted").glob("batch=*"))
 
 
 def take_account(evidence: Evidence, happened: RunFacts) -> Account:
@@ -166,8 +175,7 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         doubled=len(found) - distinct,
         over_limit=len(over_limit) if says_batch else None,
         out_of_order=count_out_of_order(
-            # A job that decides on references promises no order within a batch.
-            admitted.sort_values([BATCH, "id"] if evidence.is_by_references else BATCH, kind="stable"),
+            admitted.sort_values(BATCH if evidence.has_order else [BATCH, "id"], kind="stable"),
             key="namespace",
             by="id",
         ),

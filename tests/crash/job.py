@@ -2,7 +2,7 @@
 
 Run as ``python -m tests.crash.job DIRECTORY SINK [OPTION …]``, with options that `main` names.
 It ends when everything that was there at its start has been admitted or rejected, so to run it again after a kill is to
-finish it. A job that decides on references has one writer, Spark's.
+finish it.
 """
 
 from __future__ import annotations
@@ -44,10 +44,14 @@ if TYPE_CHECKING:
 REFERENCES: Final = "references"
 REFERENCES_DELTA: Final = "references-delta"
 BY_REFERENCES: Final = (REFERENCES, REFERENCES_DELTA)
-SOURCES: Final = ("frames", KAFKA, *BY_REFERENCES)
-STAGED: Final = "staged"
-STAGED_FUNCTION: Final = "staged-function"
-OF_STAGED_ROWS: Final = (STAGED, STAGED_FUNCTION)
+FILES: Final = "files"
+SOURCES: Final = (FILES, KAFKA, *BY_REFERENCES)
+DELTA: Final = "delta"
+DELTA_PARTITIONED: Final = "delta-partitioned"
+TO_DELTA: Final = (DELTA, DELTA_PARTITIONED)
+FILE_SINK: Final = "file-sink"
+"""Spark's own streaming file sink, behind `Throttle.apply`."""
+
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
 
@@ -63,62 +67,19 @@ OF_QUERIES: Final = {
 }
 
 
-def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, writer: str) -> StreamingQuery:
-    """Admitted rows, rejected rows and usage in Delta tables."""
-    return (
-        throttle.write_stream(events)
-        .format("delta")
-        .option("throttle.writer", writer)
-        .partitionBy("part")
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .rejected("delta", path=str(root / "rejected"))
-        .usage(str(root / "usage"))
-        .trigger(availableNow=True)
-        .start(str(root / "admitted"))
-    )
-
-
-def start_delta_alone(
-    throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, writer: str
-) -> StreamingQuery:
-    """Admitted rows in a Delta table, rejected rows where they go if nothing is said."""
-    return (
-        throttle.write_stream(events)
-        .format("delta")
-        .option("throttle.writer", writer)
-        .partitionBy("part")
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(root / "admitted"))
-    )
-
-
-def start_staged(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
     """Admitted rows, rejected rows and usage in Delta tables; whole files are committed as they were staged."""
-    return (
-        throttle.write_stream(events)
-        .format("delta")
-        .option("throttle.writer", "staged")
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .rejected("delta", path=str(root / "rejected"))
-        .usage(str(root / "usage"))
-        .trigger(availableNow=True)
-        .start(str(root / "admitted"))
-    )
+    writer = throttle.write_stream(events).format("delta").rejected("delta", path=str(root / "rejected"))
+    return started(writer.usage(str(root / "usage")).option("path", str(root / "admitted")), root)
 
 
-def start_staged_function(
-    throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _: str
-) -> StreamingQuery:
-    """Staged rows that a function reads through Spark, in their order, and writes over what was there."""
-
-    def write(rows: DataFrame, batch: int) -> None:
-        rows.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
-
-    return started(throttle.write_stream(events).foreachBatch(write).option("throttle.writer", "staged"), root)
+def start_delta_partitioned(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
+    """Admitted rows in a Delta table that takes no files, rejected rows where they go if nothing is said."""
+    writer = throttle.write_stream(events).format("delta").partitionBy("part")
+    return started(writer.option("path", str(root / "admitted")), root)
 
 
-def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: str) -> StreamingQuery:
+def start_file_sink(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
     """Decided rows through Spark's own streaming file sink, which a stream of Spark's feeds."""
     decided = throttle.apply(events, control_path=str(root / "checkpoint" / "throttle"))
     return (
@@ -129,18 +90,12 @@ def start_file_sink(throttle: Throttle, events: DataFrame, root: Path, _writer: 
     )
 
 
-def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
     """Admitted rows by Spark's batch writer, which cannot know whether it wrote a batch before."""
-    return (
-        throttle.write_stream(events)
-        .format("parquet")
-        .option("checkpointLocation", str(root / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(root / "admitted"))
-    )
+    return started(throttle.write_stream(events).format("parquet").option("path", str(root / "admitted")), root)
 
 
-def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
     """Admitted rows by a function that writes each batch into a folder of its own, over what was there."""
 
     def write(rows: DataFrame, batch: int) -> None:
@@ -169,7 +124,7 @@ def spend(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def start_paced(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path, _writer: str) -> StreamingQuery:
+def start_paced(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
     """Admitted rows over HTTP, at a pace; until it is to drain, the query goes on for as long as it may."""
     trigger: dict[str, Any] = {"availableNow": True} if (root / DRAINING).exists() else {"processingTime": "1 second"}
     writer = throttle.write_stream(events).option("checkpointLocation", str(root / "checkpoint"))
@@ -181,20 +136,18 @@ def started(writer: ThrottledStreamWriter, root: Path) -> StreamingQuery:
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
 
 
-SINKS: Final[dict[str, Callable[[Throttle, Any, Path, str], StreamingQuery]]] = {
-    "delta": start_delta,
-    "delta-alone": start_delta_alone,
-    "file-sink": start_file_sink,
+SINKS: Final[dict[str, Callable[[Throttle, Any, Path], StreamingQuery]]] = {
+    DELTA: start_delta,
+    DELTA_PARTITIONED: start_delta_partitioned,
+    FILE_SINK: start_file_sink,
     "parquet": start_parquet,
-    STAGED: start_staged,
-    STAGED_FUNCTION: start_staged_function,
     FUNCTION: start_function,
     PACED: start_paced,
 }
 
 
 def start(
-    spark: SparkSession, root: Path, sink: str, writer: str, *, source: str, is_shared: bool, quotas: str = MESSAGES
+    spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES
 ) -> StreamingQuery:
     """Start the query; its quotas are shared with a peer, or its own."""
     throttle = Throttle(
@@ -204,14 +157,14 @@ def start(
     if source in BY_REFERENCES:
         reader = throttle.read_stream(spark).option("maxFilesPerTrigger", 1)
         reader = reader.schema(SCHEMA).format("parquet") if source == REFERENCES else reader.format("delta")
-        return SINKS[sink](throttle, reader.load(str(root / "source")), root, "spark")
+        return SINKS[sink](throttle, reader.load(str(root / "source")), root)
     if source == KAFKA:
         events = read_topic(spark, root)
     else:
         events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(root / "source"))
     if quotas == TIME and sink == FUNCTION:
         return start_metered(throttle, events, root)
-    return SINKS[sink](throttle, events, root, writer)
+    return SINKS[sink](throttle, events, root)
 
 
 def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared: bool, quotas: str = MESSAGES) -> None:
@@ -220,7 +173,7 @@ def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared:
     for key, value in OF_QUERIES.items():
         spark.conf.set(key, value)
     try:
-        start(spark, root, sink, "native", source=source, is_shared=is_shared, quotas=quotas).awaitTermination()
+        start(spark, root, sink, source=source, is_shared=is_shared, quotas=quotas).awaitTermination()
     finally:
         for key, old in before.items():
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
@@ -232,8 +185,7 @@ def main() -> None:
     parser.add_argument("root", type=Path)
     parser.add_argument("sink", choices=SINKS)
     parser.add_argument("--master", default="local[2,4]")
-    parser.add_argument("--writer", choices=("native", "spark"), default="native")
-    parser.add_argument("--source", choices=SOURCES, default="frames")
+    parser.add_argument("--source", choices=SOURCES, default=FILES)
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--brief", action="store_true", help="costs less CPU time for some rows")
@@ -259,15 +211,7 @@ def main() -> None:
     with forked_python(scratch) if asked.brief else nullcontext() as python:
         pin_interpreter(python)
         spark = builder.getOrCreate()
-        query = start(
-            spark,
-            asked.root,
-            asked.sink,
-            asked.writer,
-            source=asked.source,
-            is_shared=asked.shared,
-            quotas=asked.quotas,
-        )
+        query = start(spark, asked.root, asked.sink, source=asked.source, is_shared=asked.shared, quotas=asked.quotas)
         query.awaitTermination()
         spark.stop()
 

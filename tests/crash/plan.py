@@ -17,7 +17,6 @@ from typing import Literal
 from tests.crash.policies import draw_policies
 
 Victim = Literal["job", "worker", "executor"]
-Writer = Literal["native", "spark"]
 PutBack = Literal["copied", "restored", "refused", "control-ahead"]
 """How a checkpoint is put back (docs/checkpoints.md):
 
@@ -76,9 +75,6 @@ class Life:
     policies: tuple[str, ...]
     """Which are put in force: one before it starts, and one on the way to each of its first kills."""
 
-    writer: Writer
-    """The writer of Delta tables in this life."""
-
     peer_percent: int
     """The part of every quota that the job which shares them wants meanwhile, if the run has one."""
 
@@ -94,14 +90,8 @@ class Life:
         return sum(kill.batches_on for kill in (*self.losses, self.end))
 
 
-def draw_lives(
-    kills: int,
-    seed: int,
-    points: Sequence[str],
-    native_points: Sequence[str] = (),
-    put_backs: Sequence[PutBack] = (),
-) -> list[Life]:
-    """Return lives with `kills` kills together; at `native_points` only the native writer comes by.
+def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence[PutBack] = ()) -> list[Life]:
+    """Return lives with `kills` kills together.
 
     Examples
     --------
@@ -142,7 +132,6 @@ def draw_lives(
                 tuple(before),
                 end,
                 (first, *islice(policies, others)),
-                "native" if end.point in native_points else dice.choice(("native", "spark")),
                 dice.choice(_PEER_PERCENTS),
                 is_kept,
                 put_back,

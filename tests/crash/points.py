@@ -11,31 +11,24 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import pipeline, reference_pipeline, staged_pipeline
-from spark_throttle.spark import writer as stream_writer
+from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.stager import Stager
-from spark_throttle.spark.rows.frames import FrameKind
-from spark_throttle.spark.rows.pack_frames import FramePacker
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.sinks.destination import Destination
-from spark_throttle.spark.sinks.file_outlet import FileOutlet
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged import payload as staged_payload
 from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
-from spark_throttle.spark.sinks.staged.table import append_as_they_lie
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,
@@ -47,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.datasource import InputPartition, WriterCommitMessage
+    from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.streaming.state import GroupState
     from pyspark.sql.types import StructType
@@ -85,7 +78,7 @@ REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
 FILE_HALF_WRITTEN: Final = "file-half-written"
-"""A task of the native writer, in the operator or in the sink, has begun a file."""
+"""A task has begun a file of rows: as they came, or of a batch's file that it cuts."""
 
 FILES_CUT: Final = "files-cut"
 """A task has cut some of the files of a batch of which some rows leave and others wait."""
@@ -93,13 +86,14 @@ FILES_CUT: Final = "files-cut"
 ROWS_LEFT: Final = "rows-left"
 """A task has given some of the rows that leave to Spark's sink."""
 
-OF_THE_NATIVE_WRITER: Final = (FILE_HALF_WRITTEN,)
+OF_STAGED_ROWS: Final = (FILE_HALF_WRITTEN, FILES_CUT)
 OF_EVERY_SINK: Final = (
     EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
 )  # fmt: skip
-OF_A_DECIDED_STREAM: Final = (*OF_EVERY_SINK, FILES_CUT, ROWS_LEFT, REPORTED)
+OF_A_DECIDED_STREAM: Final = (*OF_EVERY_SINK, ROWS_LEFT, REPORTED)
 OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
+NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT)
 
 _HALF_WRITTEN: Final = {
     "/epochs/": EPOCH_HALF_WRITTEN,
@@ -122,27 +116,24 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     os.environ[DIRECTORY] = str(root)
     pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
-    pipeline.FramePacker = StoppableFramePacker  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
-    for module in (pipeline, reference_pipeline):
-        module.Decider = StoppableDecider  # type: ignore[attr-defined]
-    pipeline.FileOutlet = StoppableFileOutlet  # type: ignore[attr-defined]
-    staged_pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
-    staged_pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
-    staged_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
+    reference_pipeline.Decider = StoppableDecider  # type: ignore[attr-defined]
+    pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
+    pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
     staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
 
+    append_staged = FileTable.append_staged
+
     def stoppable_append(
-        table: Destination, mark: BatchMark, files: Sequence[FileAnswer], written: Sequence[WrittenFile]
+        self: FileTable, mark: BatchMark, files: Sequence[FileAnswer], cut: Sequence[WrittenFile]
     ) -> None:
         stop_at(STATE_COMMITTED)
-        append_as_they_lie(table, mark, files, written)
+        append_staged(self, mark, files, cut)
         stop_at(ADMITTED_WRITTEN)
 
-    staged_payload.append_as_they_lie = stoppable_append  # type: ignore[attr-defined]
-    staged_pipeline.DecidedRows = StoppableDecidedRows  # type: ignore[attr-defined]
+    FileTable.append_staged = stoppable_append  # type: ignore[method-assign]
+    pipeline.DecidedRows = StoppableDecidedRows  # type: ignore[attr-defined]
     _make_files_stoppable()
-    stream_writer.ThrottleDeltaSink = StoppableDeltaSink  # type: ignore[attr-defined]
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
@@ -182,8 +173,8 @@ def _is_armed(arm: Path, point: str) -> bool:
 
 
 def _make_files_stoppable() -> None:
-    """Let this process stop in the middle of a file of the control directory; a second call changes nothing."""
-    write = Directory._write
+    """Let this process stop in a file of the control directory or of rows; a second call changes nothing."""
+    write, open_file = Directory._write, TableFileWriter._open
     if write.__module__ == __name__:
         return
 
@@ -198,7 +189,13 @@ def _make_files_stoppable() -> None:
             stop_at(point)  # on an object store nothing is there yet
             stream.write(content[half:])
 
+    def begun(self: TableFileWriter, target: str) -> Any:
+        stream = open_file(self, target)
+        stop_at(FILE_HALF_WRITTEN)
+        return stream
+
     Directory._write = in_two_halves  # type: ignore[method-assign]
+    TableFileWriter._open = begun  # type: ignore[method-assign]
 
 
 class StoppableControlReader(ThrottleControlReader):
@@ -262,15 +259,6 @@ class StoppableDecidedRows(DecidedRows):
             stop_at(FILES_CUT)
 
 
-class StoppableFramePacker(FramePacker):
-    """Can stop after its first frames."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for frames in super().__call__(batches):
-            yield frames
-            stop_at(ROWS_PACKED)
-
-
 class StoppableDecider(Decider):
     """Can stop in a file of waiting rows, and after its first frame."""
 
@@ -283,20 +271,11 @@ class StoppableDecider(Decider):
             stop_at(DECIDED)
 
 
-@dataclass(frozen=True, slots=True)
-class StoppableFileOutlet(FileOutlet):
-    """Can stop in a file of the decider; some batches have so many bytes, others go through the sink."""
-
-    own_file_bytes: int = 30_000
-
-    def file_writer(self, kind: FrameKind) -> TableFileWriter:
-        return _stoppable(FileOutlet.file_writer(self, kind))
-
-
 class StoppableStager(Stager):
-    """Can stop after it has staged a file."""
+    """Can stop in a file, and after it has staged one."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _make_files_stoppable()
         for digests in super().__call__(batches):
             yield digests
             stop_at(ROWS_PACKED)
@@ -315,47 +294,10 @@ class StoppableDigestDecider(DigestDecider):
 
 
 class StoppableCut(Cut):
-    """Can stop after it has cut files."""
+    """Can stop in a file, and after it has cut files."""
 
     def cut(self, group: Sequence[RowsOfFile]) -> list[WrittenFile]:
+        _make_files_stoppable()
         found = super().cut(group)
         stop_at(FILES_CUT)
         return found
-
-
-class StoppableDeltaWriter(ThrottleDeltaWriter):
-    """Can stop between any two things that it writes."""
-
-    def file_writer(self, destination: Destination) -> TableFileWriter:
-        return _stoppable(super().file_writer(destination))
-
-    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
-        super().add(destination, mark, files)
-        stop_at(ADMITTED_WRITTEN if destination == self.plan.admitted else REJECTED_WRITTEN)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        _make_files_stoppable()
-        stop_at(STATE_COMMITTED)
-        super().commit(messages, batchId)
-        stop_at(REPORTED)
-
-
-class StoppableFileWriter(TableFileWriter):
-    """Can stop in a file that it has begun."""
-
-    def _open(self, target: str) -> Any:
-        stream = super()._open(target)
-        stop_at(FILE_HALF_WRITTEN)
-        return stream
-
-
-def _stoppable(writer: TableFileWriter) -> TableFileWriter:
-    writer.__class__ = StoppableFileWriter
-    return writer
-
-
-class StoppableDeltaSink(ThrottleDeltaSink):
-    """A native sink that can stop."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802 - Spark's name
-        return StoppableDeltaWriter(self.options["plan"])

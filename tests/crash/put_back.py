@@ -16,12 +16,10 @@ from tests.crash.tables import newest_batch
 SINKS: Final = ("admitted", "rejected", "usage", "decided")
 PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "delta": ("copied", "restored", "refused", "control-ahead"),
-    "delta-alone": ("copied", "restored", "refused", "control-ahead"),
+    "delta-partitioned": ("copied", "restored", "refused", "control-ahead"),
     "file-sink": ("copied",),
     "parquet": ("copied",),
     "function": ("copied", "control-ahead"),
-    "staged": ("copied", "restored", "refused", "control-ahead"),
-    "staged-function": ("copied", "control-ahead"),
     "paced": (),
 }
 """By sink: what is right, or refused with a remedy. Other files take rows again, so they are put back too.

@@ -22,29 +22,30 @@ from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.destination import DRAINING, PACED, Destination, with_destination
 from tests.crash.job import (
     BY_REFERENCES,
+    DELTA,
+    DELTA_PARTITIONED,
+    FILE_SINK,
+    FILES,
+    FUNCTION,
     MESSAGES,
-    OF_STAGED_ROWS,
     REFERENCES_DELTA,
     SINKS,
     SOURCES,
-    STAGED,
-    STAGED_FUNCTION,
     TIME,
+    TO_DELTA,
     drain,
 )
 from tests.crash.peer import Peer, exchange_of
-from tests.crash.plan import LOCAL, Kill, Life, PutBack, Writer, draw_lives
+from tests.crash.plan import LOCAL, Kill, Life, PutBack, draw_lives
 from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
-    FILES_CUT,
+    NOT_OF_EVERY_BATCH,
     OF_A_BATCH_SINK,
     OF_A_DECIDED_STREAM,
     OF_A_PACED_SINK,
     OF_EVERY_SINK,
-    OF_THE_NATIVE_WRITER,
-    QUEUE_HALF_WRITTEN,
+    OF_STAGED_ROWS,
     REJECTED_WRITTEN,
-    UNSENT_HALF_WRITTEN,
 )
 from tests.crash.policies import AMPLE, text_of, with_time
 from tests.crash.put_back import PUT_BACKS, Copy, newest_planned
@@ -57,13 +58,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POINTS: Final = {
-    "delta": (*OF_A_BATCH_SINK, REJECTED_WRITTEN, *OF_THE_NATIVE_WRITER),
-    "delta-alone": (*OF_A_BATCH_SINK, *OF_THE_NATIVE_WRITER),
-    "file-sink": OF_A_DECIDED_STREAM,
+    DELTA: (*OF_A_BATCH_SINK, REJECTED_WRITTEN),
+    DELTA_PARTITIONED: OF_A_BATCH_SINK,
+    FILE_SINK: OF_A_DECIDED_STREAM,
     "parquet": OF_A_BATCH_SINK,
-    "function": OF_EVERY_SINK,
-    STAGED: (*OF_A_BATCH_SINK, REJECTED_WRITTEN, FILES_CUT),
-    STAGED_FUNCTION: (*OF_EVERY_SINK, FILES_CUT),
+    FUNCTION: OF_EVERY_SINK,
     PACED: OF_A_PACED_SINK,
 }
 _FILES_AHEAD: Final = 3
@@ -133,7 +132,7 @@ class Lives:
                 quotas=self.quotas,
             )
         else:
-            self._start(LOCAL, "native", 0).finish(_MOST_SECONDS_TO_DRAIN)
+            self._start(LOCAL, 0).finish(_MOST_SECONDS_TO_DRAIN)
         if self._topic is not None:
             self._topic.keep()
         if self._destination is not None:
@@ -175,7 +174,7 @@ class Lives:
         error = ""
         for attempt in range(_MOST_REFUSALS):
             logged = (self.root / "job.log").stat().st_size
-            job = self._start(life.master, life.writer, life.batches)
+            job = self._start(life.master, life.batches)
             is_running = job.goes_on_to(self.root / "checkpoint" / "offsets" / str(newest_planned(self.root) + 1))
             error = (self.root / "job.log").read_bytes()[logged:].decode(errors="replace")
             if is_running or job.process.returncode == 0:
@@ -197,7 +196,7 @@ class Lives:
         job = (
             self._job
             if self._job is not None and not self._job.ends_within(0)
-            else self._start(life.master, life.writer, life.batches)
+            else self._start(life.master, life.batches)
         )
         offsets, planned = self.root / "checkpoint" / "offsets", newest_planned(self.root)
         if not job.wait_for(offsets / str(planned + (kill.batches_on + 1) // 2)):
@@ -209,7 +208,7 @@ class Lives:
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
             if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS) and (
-                kill.point not in (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT) or job.ends_within(0)
+                kill.point not in NOT_OF_EVERY_BATCH or job.ends_within(0)
             ):
                 return False  # all that is left waits for tokens; not every batch writes such a file
         elif job.ends_within(kill.delay_ms / 1000):
@@ -225,7 +224,7 @@ class Lives:
         self.kills += 1
         return True
 
-    def _start(self, master: str, writer: Writer, batches: int) -> Job:
+    def _start(self, master: str, batches: int) -> Job:
         """Start the job, with files for so many batches and some more."""
         self._stop()
         for mark in ("arm", "reached"):
@@ -238,7 +237,7 @@ class Lives:
                 add_commits(self.root, upto)
             else:
                 add_files(self.root, upto)
-        arguments = [str(self.root), self.sink, "--source", self.source, "--master", master, "--writer", writer]
+        arguments = [str(self.root), self.sink, "--source", self.source, "--master", master]
         arguments += ["--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
         arguments += [] if self._session is None else ["--brief"]
@@ -253,9 +252,9 @@ class Lives:
 
 def points_of(sink: str, source: str) -> tuple[str, ...]:
     """Return the points that a job comes by."""
-    if source in BY_REFERENCES:
-        return (*(point for point in POINTS[sink] if point not in OF_THE_NATIVE_WRITER), EXTENT_HALF_WRITTEN)
-    return POINTS[sink]
+    if source in BY_REFERENCES and sink not in TO_DELTA:
+        return (*POINTS[sink], EXTENT_HALF_WRITTEN)
+    return (*POINTS[sink], *OF_STAGED_ROWS)
 
 
 def crash(
@@ -263,7 +262,7 @@ def crash(
     sink: str,
     kills: int,
     seed: int,
-    source: str = "frames",
+    source: str = FILES,
     session: SparkSession | None = None,
     quotas: str = MESSAGES,
 ) -> Account:
@@ -273,8 +272,7 @@ def crash(
     """
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas)
-    native = () if sink in OF_STAGED_ROWS else OF_THE_NATIVE_WRITER
-    plan = draw_lives(kills, seed, points_of(sink, source), native, PUT_BACKS[sink])
+    plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink])
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):
@@ -282,10 +280,7 @@ def crash(
             end = life.end.point or "a moment"
             lost = "".join(f", after a {kill.victim}" for kill in life.losses)
             begun = "" if life.put_back is None else f" began put back ({life.put_back}),"
-            _say(
-                f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)} ({life.writer})"
-                f"{begun} ended at {end}{lost}"
-            )
+            _say(f"{time.monotonic() - started:6.0f} s  life {number + 1} of {len(plan)}{begun} ended at {end}{lost}")
         lives.finish()
     finally:
         lives.leave()
@@ -302,8 +297,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--sink", choices=SINKS, default="delta")
-    parser.add_argument("--source", choices=SOURCES, default="frames")
+    parser.add_argument("--sink", choices=SINKS, default=DELTA)
+    parser.add_argument("--source", choices=SOURCES, default=FILES)
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
     asked = parser.parse_args()

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
 from tests.crash.history import contracts_of
 from tests.crash.plan import CLUSTER, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK
 from tests.crash.policies import AMPLE, draw_policies, text_of
 from tests.crash.put_back import PUT_BACKS
-from tests.crash.run import POINTS, crash
+from tests.crash.run import crash, points_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+OF_DELTA = points_of("delta", "files")
 
 
 @pytest.mark.thorough
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=4, seed=20263992, session=spark)
+    account = crash(tmp_path / "delta", "delta", kills=4, seed=1, session=spark)
     assert account.keeps_the_laws, account
     assert (account.kills, account.put_back) == (4, 1)
     assert account.admitted + account.rejected == account.offered
@@ -36,7 +39,9 @@ def test_job_that_is_killed_while_another_shares_its_quotas_loses_and_doubles_no
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_job_that_decides_on_references_loses_and_doubles_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    account = crash(tmp_path / "delta", "delta", kills=3, seed=7, source="references", session=spark)
+    root = tmp_path / "function"
+    account = crash(root, "function", kills=3, seed=7, source="references", session=spark)
+    assert way_of(str(root / "checkpoint" / "throttle")) == REFERENCES
     assert account.keeps_the_laws, account
     assert account.admitted + account.rejected == account.offered
     assert min(account.admitted, account.rejected) > 0
@@ -44,18 +49,18 @@ def test_job_that_decides_on_references_loses_and_doubles_nothing(spark: SparkSe
 
 @pytest.mark.parametrize("seed", range(10))
 def test_half_of_the_kills_stand_at_points_and_every_point_has_one(seed: int) -> None:
-    lives = draw_lives(30, seed, POINTS["delta"])
+    lives = draw_lives(30, seed, OF_DELTA)
     kills = [kill for life in lives for kill in (*life.losses, life.end)]
     assert len(kills) == 30
     at = Counter(kill.point for kill in kills if kill.point is not None)
     assert at.total() == 15
-    assert set(at) == set(POINTS["delta"])
+    assert set(at) == set(OF_DELTA)
     assert {life.master for life in lives if any(kill.victim == "executor" for kill in life.losses)} <= {CLUSTER}
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_put_back_was_copied_a_life_or_two_before(seed: int) -> None:
-    lives = draw_lives(100, seed, POINTS["delta"], put_backs=PUT_BACKS["delta"])
+    lives = draw_lives(100, seed, OF_DELTA, put_backs=PUT_BACKS["delta"])
     kept: int | None = None
     for number, life in enumerate(lives):
         if life.put_back is not None:

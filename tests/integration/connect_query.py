@@ -25,6 +25,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.pipeline_choice import way_of
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
@@ -104,14 +105,14 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
 
     referred = Throttle(POLICIES, namespace="ns", size="id", order_by=["id"])
     again = referred.read_stream(spark).schema(rows.schema).parquet(str(root / "events")).select("id", "ns")
-    writer = referred.write_stream(again).option("throttle.source", "references").format("delta")
+    writer = referred.write_stream(again).format("json")
     writer = writer.option("checkpointLocation", str(root / "third")).trigger(availableNow=True)
     writer.rejected("delta", path=str(root / "referred-rejected")).start(str(root / "referred")).awaitTermination()
 
     # Rows that wait in the first run leave in the second one.
     for policies in (POLICIES, {"tenants": {"bad": REFUSED}}):
         writer = Throttle(policies, namespace="ns", order_by=["id"]).write_stream(events).format("delta")
-        writer = writer.option("throttle.writer", "staged").option("checkpointLocation", str(root / "fourth"))
+        writer = writer.option("checkpointLocation", str(root / "fourth"))
         writer = writer.rejected("delta", path=str(root / "staged-rejected")).trigger(availableNow=True)
         writer.start(str(root / "staged")).awaitTermination()
 
@@ -126,7 +127,11 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
         "session": type(spark).__module__,
         "admitted": ids("admitted"),
         "rejected": ids("rejected"),
-        "referred": [ids("referred"), ids("referred-rejected")],
+        "referred": [
+            sorted(pads.dataset(root / "referred", format="json").to_table().column("id").to_pylist()),
+            ids("referred-rejected"),
+        ],
+        "ways": [way_of(str(root / each / "throttle")) for each in ("checkpoint", "third")],
         "staged": [ids("staged"), ids("staged-rejected")],
         "queued": [row["id"] for row in read_queued(spark, str(root / "checkpoint")).orderBy("id").collect()],
         "kept": sorted(pads.dataset(kept, partitioning="hive").to_table(columns=["id"]).column("id").to_pylist()),

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, VariantType
 
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
 from tests.integration.streams import policies, publish
 
 if TYPE_CHECKING:
@@ -82,17 +83,13 @@ _NOT_OF_DELTA: Final = (
 """What a Delta table does not keep, here for itself or for something inside."""
 
 WAYS: Final[Mapping[str, Sequence[str]]] = {
-    "frames": (),
+    "files": (),
     "function": (),
     "references": (),
-    "frames to Delta": _NOT_OF_DELTA,
-    "references to Delta": _NOT_OF_DELTA,
-    "native": (*_NOT_OF_DELTA, "a_variant", "variants"),
-    "staged": (),
-    "staged to Delta, by Spark": _NOT_OF_DELTA,
-    "staged to Delta": (*_NOT_OF_DELTA, "a_variant", "variants"),
+    "to Delta": (*_NOT_OF_DELTA, "a_variant", "variants"),
+    "to Delta, by Spark": _NOT_OF_DELTA,
 }
-"""The ways that rows take to a sink, and the columns that this sink, or its writer, refuses by name."""
+"""The ways that rows take to a sink, and the columns that it refuses by name, or without which it takes files."""
 
 
 def write_source(spark: SparkSession, path: str) -> None:
@@ -137,14 +134,12 @@ def run_way(spark: SparkSession, way: str, source: str, place: str) -> tuple[lis
     """Send all rows a way, and return those that are to be admitted and those that were, as `exact` tells them."""
     offered = spark.read.parquet(source)
     throttle = Throttle(POLICIES, namespace="ns", size="id", order_by=["id"])
-    reader = throttle.read_stream(spark) if way.startswith("references") else spark.readStream
+    reader = throttle.read_stream(spark) if way == "references" else spark.readStream
     stream = reader.schema(offered.schema).parquet(source)
     if WAYS[way]:
         offered, stream = offered.drop(*WAYS[way]), stream.drop(*WAYS[way])
     out, kind = f"{place}/admitted", "delta" if WAYS[way] else "parquet"
     writer = throttle.write_stream(stream).option("checkpointLocation", f"{place}/checkpoint")
-    if way.startswith("references"):
-        writer = writer.option("throttle.source", "references")
     if way == "function":
 
         def write(rows: DataFrame, batch: int) -> None:
@@ -152,12 +147,9 @@ def run_way(spark: SparkSession, way: str, source: str, place: str) -> tuple[lis
 
         started = writer.foreachBatch(write).trigger(availableNow=True).start()
     else:
-        if way.startswith("staged"):
-            writer = writer.option("throttle.writer", "staged")
-        if way in ("native", "frames to Delta"):
-            writer = writer.option("throttle.writer", "native" if way == "native" else "spark")
         started = writer.format(kind).trigger(availableNow=True).start(out)
     started.awaitTermination()
+    assert way_of(f"{place}/checkpoint/throttle") in (None, REFERENCES if way == "references" else STAGED)
     admitted = spark.read.format(kind).load(out).select(offered.columns)
     return passing(exact(offered)), exact(admitted)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-REFERENCES = "references"
 BOUNDED = policies(
     namespaces={
         "good/a": publish(messages_per_second=20, burst_seconds=1),
@@ -29,19 +29,19 @@ def stream(lake: Lake, throttle: Throttle, *, most_files: int = 1) -> ReferenceS
     return reader.parquet(lake.path("events"))
 
 
-def run(lake: Lake, document: Any, *, source: str | None = None, **settings: Any) -> StreamingQuery:
-    """Run a query until it ends by itself, and keep its rows by batch."""
+def run(lake: Lake, document: Any, *, way: str = REFERENCES, **settings: Any) -> StreamingQuery:
+    """Run a query until it ends by itself, and keep its rows by batch; it must have gone this way."""
     throttle = lake.throttle(document, **settings)
     writer = throttle.write_stream(stream(lake, throttle)).option("checkpointLocation", lake.checkpoint)
-    if source is not None:
-        writer = writer.option("throttle.source", source)
-    return finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+    query = finish(writer.trigger(availableNow=True).foreachBatch(lake.keep).start())
+    assert way_of(str(lake.control)) == way
+    return query
 
 
 def start(lake: Lake, throttle: Throttle, events: ReferenceStream) -> StreamingQuery:
     """Start a query over a stream that decides on references, and count its usage."""
     writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).usage(lake.path("usage"))
-    return writer.option("throttle.source", REFERENCES).trigger(availableNow=True).foreachBatch(lake.keep).start()
+    return writer.trigger(availableNow=True).foreachBatch(lake.keep).start()
 
 
 def rows(namespace: str, ids: Iterable[int]) -> list[Event]:

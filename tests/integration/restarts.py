@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
@@ -37,7 +38,7 @@ THREE: Final = policies(namespaces={"t/n": publish(messages_per_second=0.002, bu
 STORE: Final = "spark.sql.streaming.stateStore"
 
 
-def columns_of(events: DataFrame) -> DataFrame:
+def columns_of(events: Any) -> Any:
     """Return the stream with the columns that it has when the query first starts."""
     return events.selectExpr("*", "int(id) AS number", "id + (1L << 40) AS large")
 
@@ -60,7 +61,6 @@ class Job:
     """Of the session."""
 
     sink: str = "admitted"
-    writer: str = "auto"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the writer, also those that are calls of it."""
 
@@ -87,7 +87,6 @@ class Job:
         lake = self.lake
         writer = lake.throttle(self.policies, **self.arguments).write_stream(self.events).format("delta")
         writer = writer.option("checkpointLocation", lake.checkpoint).trigger(**self.trigger)
-        writer = writer.option("throttle.writer", self.writer)
         for call, argument in self.options.items():
             writer = getattr(writer, call)(*argument)
         return writer.start(lake.path(self.sink))
@@ -109,9 +108,6 @@ class Line:
     made: Callable[[Job], Job]
     together: str = ""
     """The start in which it is made, with others; the changes of one start are checked by a function of its name."""
-
-    is_of_frames: bool = False
-    """Whether a query that stages its rows cannot have it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,12 @@ def _with_one(events: DataFrame) -> DataFrame:
 
 def _referred(job: Job) -> Job:
     reader = job.lake.throttle(job.policies).read_stream(job.lake.spark).schema(SCHEMA)
-    return replace(job, events=reader.parquet(job.source.path("events"))).told(option=("throttle.source", "references"))
+    return replace(job, events=columns_of(reader.parquet(job.source.path("events"))))
+
+
+def _without_foreign_files(job: Job) -> Job:
+    DeltaTable(job.lake.path("admitted")).alter.add_constraint({"positive": "id >= 0"})
+    return job
 
 
 def _from_a_file(job: Job) -> Job:
@@ -212,11 +213,16 @@ LINES: Final = (
         "surroundings",
     ),
     Line(
-        "the writer, native or Spark's",
+        "a property of the Delta table by which it takes no files as they lie, or its end",
         "leave once, into the same table",
-        lambda job: replace(job, writer="spark"),
+        _without_foreign_files,
         "surroundings",
-        is_of_frames=True,
+    ),
+    Line(
+        "`throttle.read_stream` in place of `spark.readStream`",
+        "leave as before: the checkpoint goes on with staged files",
+        _referred,
+        "surroundings",
     ),
     Line(
         "`exchange`, with it or without",
@@ -293,19 +299,6 @@ REFUSALS: Final = (
         "^this checkpoint limits publish, but dispatch was asked for: .* set direction='publish'",
     ),
     Refusal(
-        "from frames to [references](references.md), or back",
-        "start with the former `throttle.source`, or with a new checkpoint",
-        _referred,
-        r"and the checkpoint began with 'frames'; start with option\('throttle.source', 'frames'\), or with a new",
-    ),
-    Refusal(
-        "from the writer `staged` to another one, or back",
-        "start with the former `throttle.writer`, or with a new checkpoint",
-        lambda job: replace(job, writer="spark" if job.writer == "staged" else "staged"),
-        r"^option throttle.writer is '.*', and the checkpoint .* began with rows that are (in frames|staged), .* start "
-        r"with option\('throttle.writer', '(auto|staged)'\)",
-    ),
-    Refusal(
         "the format of the state's checkpoints (`checkpointFormatVersion`)",
         "set the former one: Spark converts none",
         lambda job: job.under({f"{STORE}.checkpointFormatVersion": "2"}),
@@ -343,6 +336,10 @@ BY_A_TOOL: Final = (
 """What takes a tool while the query is stopped, and what becomes of the rows that wait."""
 
 REFUSED_AFTERWARDS: Final = (
+    (
+        "`spark.readStream` in place of `throttle.read_stream`, after [references](references.md)",
+        "read it with `throttle.read_stream`, or start with a new checkpoint",
+    ),
     (
         "the throttle on the checkpoint of a query without one",
         "start with a new checkpoint, [from the position of that query](existing-query.md)",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED
 from tests.integration.every_type import WAYS
 from tests.sessions import ROOT
 
@@ -27,6 +28,7 @@ def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_noth
     assert told["admitted"] == told["kept"] == sorted(slow + free)
     assert told["rejected"] == bad
     assert told["referred"] == [told["admitted"], bad]
+    assert told["ways"] == [STAGED, REFERENCES]
     assert told["staged"] == [sorted(slow + shut + free), bad]
     assert told["queued"] == shut
     assert told["usage"] == [50, 25]

@@ -14,17 +14,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.errors import DefinitionChangedError
-from spark_throttle.spark import writer
 from spark_throttle.spark.sinks import batch_sink
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.delta_sink import ThrottleDeltaSink, ThrottleDeltaWriter
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
     from spark_throttle.spark import ThrottledStreamWriter
 
@@ -37,21 +34,6 @@ THREE = policies(
 """Three messages at once of the one (two, and one into debt), and hours for the rest; the other is rejected."""
 
 FAIL = "fail"
-
-
-class FailingDeltaWriter(ThrottleDeltaWriter):
-    """Fails once when all of a batch is written, its feedback too."""
-
-    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
-        super().commit(messages, batchId)
-        _fail(self.plan.control_path)
-
-
-class FailingDeltaSink(ThrottleDeltaSink):
-    """A native sink that fails once."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802 - Spark's name
-        return FailingDeltaWriter(self.options["plan"])
 
 
 def _fail(control_path: str) -> None:
@@ -69,7 +51,6 @@ def _report_and_fail(directory: Any, batch: int, reports: Sequence[bytes]) -> No
 @pytest.fixture
 def failing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return a lake whose next batch fails when it is written and not committed."""
-    monkeypatch.setattr(writer, "ThrottleDeltaSink", FailingDeltaSink)
     monkeypatch.setattr(batch_sink, "write_reports", _report_and_fail)
     lake.control.mkdir(parents=True)
     (lake.control / FAIL).touch()
@@ -107,11 +88,10 @@ def waiting(lake: Lake) -> list[int]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("by", thorough_after(1, ["native", "spark", "staged"]))
-def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch(failing: Lake, by: str) -> None:
+def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch(failing: Lake) -> None:
     """The other namespaces come under the same definition: the column that it names is made otherwise."""
     lake = failing
-    fail_once(into(lake).option("throttle.writer", by))
+    fail_once(into(lake))
     assert ids(lake) == [0, 1, 2]
     turned: dict[str, Any] = {"order_by": ["-id"]}
     with pytest.raises(
@@ -121,7 +101,7 @@ def test_turned_order_and_other_namespaces_are_refused_over_an_uncommitted_batch
         into(lake, **turned).start()
     other = lake.events().withColumn("ns", F.expr("concat('t/', id % 6)"))
     with pytest.raises(StreamingQueryException, match=r"DefinitionChangedError: .* digest of each namespace's rows"):
-        attempt(into(lake, events=other).option("throttle.writer", by))
+        attempt(into(lake, events=other))
     attempt(into(lake))
     assert ids(lake) == [0, 1, 2]
     assert waiting(lake) == list(range(3, 12))
@@ -161,7 +141,7 @@ def test_whatever_decides_is_refused_over_an_uncommitted_batch_and_the_old_defin
     finally:
         lake.spark.conf.set("spark.sql.session.timeZone", "UTC")
     before = ids(lake)
-    attempt(into(lake, **by_hash, namespace=F.col("ns")).option("throttle.writer", "spark"))
+    attempt(into(lake, **by_hash, namespace=F.col("ns")))
     assert ids(lake) == before
     assert sorted([*before, *waiting(lake)]) == list(range(12))
     # Between batches all of it may change: what waits has the columns of then.
@@ -177,16 +157,16 @@ def test_definition_may_change_over_a_batch_that_failed_before_its_sink_and_one_
 ) -> None:
     """A namespace that cannot be computed would else stop the query for good."""
 
-    def refuse(self: Target, *rows_query_and_batch: Any) -> None:
+    def refuse(self: FileTable, *mark_and_files: Any) -> None:
         raise OSError("the table cannot take these rows")
 
     lake.offer((row_id, "t/n", 10) for row_id in range(4))
     with pytest.raises(StreamingQueryException):
         attempt(into(lake, namespace="concat('t/', cast(ns as int))"))
     with monkeypatch.context() as broken:
-        broken.setattr(Target, "write", refuse)
+        broken.setattr(FileTable, "append_staged", refuse)
         with pytest.raises(StreamingQueryException, match="the table cannot take these rows"):
-            attempt(into(lake).option("throttle.writer", "spark"))
+            attempt(into(lake))
     attempt(into(lake, "other", order_by=["-id"]))
     assert ids(lake, "other") == [1, 2, 3]
     assert waiting(lake) == [0]

@@ -110,7 +110,7 @@ def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake) -> None:
     lake.offer((i, ("shut/a", "open/c")[i % 2], 10) for i in range(40))
     throttle = lake.throttle(SHUT)
     stream = throttle.read_stream(lake.spark).schema(SCHEMA).parquet(lake.path("events"))
-    writer = throttle.write_stream(stream).option("throttle.source", "references").foreachBatch(lake.keep)
+    writer = throttle.write_stream(stream).foreachBatch(lake.keep)
     finish(writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True).start())
     assert lake.admitted_ids == list(range(1, 40, 2))
     into, other = lake.path("waiting"), Path(lake.path("taken"))

@@ -168,14 +168,15 @@ def send(rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
     assert key.namespace in {"acme/a", "acme/b"}
 
 
-@pytest.mark.parametrize("sink", thorough_after(2, ["native", "paced", "spark", "staged"]))
+@pytest.mark.parametrize("sink", thorough_after(2, ["whole", "paced", "partitioned"]))
 def test_sinks_are_charged_where_a_policy_has_a_quota_on_processing_time(lake: Lake, sink: str) -> None:
     lake.offer(EVENTS)
     writer = lake.writer(lake.throttle({"defaults": {"publish": {"request_percentage": 10_000}}}))
     if sink == "paced":
         query = writer.paced(send).start()
     else:
-        query = writer.format("delta").option("throttle.writer", sink).start(lake.path("admitted"))
+        partition = ("ns",) if sink == "partitioned" else ()
+        query = writer.format("delta").partitionBy(*partition).start(lake.path("admitted"))
     finish(query)
     charges = charges_of(lake)[0]
     a_ns, b_ns = charges.time_ns.tolist()

@@ -126,7 +126,7 @@ def test_publish_then_dispatch_through_a_feed_of_changes_into_a_table_with_ident
     )
     spark.sql("ALTER TABLE chain_out ADD CONSTRAINT small CHECK (id < 29)")
     try:
-        published = lake.writer(lake.throttle(policies())).option("throttle.writer", "native")
+        published = lake.writer(lake.throttle(policies()))
         finish(published.toTable("chain_lake"))
         spark.sql("DELETE FROM chain_lake WHERE id = 7")
         feed = spark.readStream.option("readChangeFeed", "true").option("startingVersion", 0).table("chain_lake")

@@ -27,30 +27,28 @@ if TYPE_CHECKING:
 HALF_REJECTED = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
 
 
-def run(lake: Lake, writer: str) -> None:
-    stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").option("throttle.writer", writer)
-    finish(stream.start(lake.path("out")))
+def run(lake: Lake, table: str) -> None:
+    stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta")
+    finish(stream.partitionBy(*(("ns",) if table == "partitioned" else ())).start(lake.path("out")))
 
 
 def ids(lake: Lake) -> list[int]:
     return [row[0] for row in rows_of(Path(lake.path("out")), "id")]
 
 
-@pytest.mark.parametrize(
-    ("writer", "is_whole"), thorough_after(1, [("native", False), ("spark", True), ("staged", False)])
-)
+@pytest.mark.parametrize(("table", "is_whole"), thorough_after(1, [("whole", False), ("partitioned", True)]))
 def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_restored(
-    lake: Lake, writer: str, *, is_whole: bool
+    lake: Lake, table: str, *, is_whole: bool
 ) -> None:
     """Put back whole, or Spark's part of it, with the control directory left as it was."""
     lake.offer([(1, "good/a", 1), (2, "bad/a", 2)])
-    run(lake, writer)
+    run(lake, table)
     known = DeltaTable(lake.path("out")).version()
     checkpoint, backup = Path(lake.checkpoint), lake.root / "backup"
     shutil.copytree(checkpoint, backup)
     for number in (3, 5):
         lake.offer([(number, "good/a", 1), (number + 1, "bad/a", 2)])
-    run(lake, writer)
+    run(lake, table)
     assert ids(lake) == [1, 3, 5]
     if not is_whole:
         shutil.rmtree(backup / "throttle")
@@ -59,13 +57,13 @@ def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_res
     backup.rename(checkpoint)
     lake.offer([(7, "good/a", 1)])
     with pytest.raises(StreamingQueryException, match=rf"CheckpointMismatchError.* TO VERSION AS OF {known}"):
-        run(lake, writer)
+        run(lake, table)
     assert ids(lake) == [1, 3, 5]
-    if writer == "spark":
+    if table == "partitioned":
         lake.spark.sql(f"RESTORE TABLE delta.`{lake.path('out')}` TO VERSION AS OF {known}")
     else:
         DeltaTable(lake.path("out")).restore(known)
-    run(lake, writer)
+    run(lake, table)
     assert ids(lake) == [1, 3, 5, 7]
     assert lake.rejected_ids == [2, 4, 6]
 

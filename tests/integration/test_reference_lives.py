@@ -24,7 +24,7 @@ from spark_throttle.spark.references.waiting_copies import WaitingCopies
 from spark_throttle.spark.references.waiting_rows import WaitingRows
 from spark_throttle.spark.sinks.reference_payload import ReferenceRows
 from spark_throttle.spark.state_reader import queued_after, read_queued
-from tests.integration.reference_queries import REFERENCES, stream
+from tests.integration.reference_queries import stream
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Life:
             events = events.where(f"size <> {_DROPPED_SIZE} OR size IS NULL").where(f"NOT ({dropped})")
             events = events.selectExpr("*", "size + 1 AS more")
         writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint)
-        writer = writer.option("throttle.source", REFERENCES).trigger(availableNow=True)
+        writer = writer.trigger(availableNow=True)
         with self._crashing(crash):
             try:
                 finish(writer.foreachBatch(keep).start())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from dataclasses import astuple
 from pathlib import Path
@@ -19,6 +20,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
+from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
+from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references import waiting_copies
 from spark_throttle.spark.references.reading import PLACE
@@ -30,7 +33,7 @@ from spark_throttle.spark.sinks.payload_reader import PayloadReader
 from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
-from tests.integration.reference_queries import BOUNDED, REFERENCES, rows, run, start, stream
+from tests.integration.reference_queries import BOUNDED, rows, run, start, stream
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ def test_rows_wait_leave_in_order_are_rejected_and_admitted_alike_when_a_batch_r
         run(lake, document)
 
 
-def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: Lake) -> None:
+def test_delta_table_is_read_from_its_snapshot_on_into_partitioned_files(lake: Lake) -> None:
     source, out = lake.path("source"), lake.path("out")
     made = lake.spark.range(60).selectExpr(
         "id", "id % 3 AS kind", "concat('t/', id % 2) ns", "named_struct('a', array(id, null), 'm', map('k', id)) deep"
@@ -105,14 +108,15 @@ def test_delta_table_is_read_from_its_snapshot_on_into_a_partitioned_one(lake: L
     def start() -> None:
         events = throttle.read_stream(lake.spark).format("delta").load(source)
         events = events.withColumn("double", F.expr("id * 2")).withColumnRenamed("kind", "sort")
-        writer = throttle.write_stream(events).format("delta").partitionBy("sort").usage(lake.path("usage"))
-        writer = writer.option("checkpointLocation", lake.checkpoint).option("throttle.source", REFERENCES)
+        writer = throttle.write_stream(events).format("parquet").partitionBy("sort").usage(lake.path("usage"))
+        writer = writer.option("checkpointLocation", lake.checkpoint)
         finish(writer.trigger(availableNow=True).start(out))
 
     start()
     made.where("id >= 40").write.format("delta").mode("append").save(source)
     start()
-    found = lake.spark.read.format("delta").load(out)
+    assert way_of(str(lake.control)) == REFERENCES
+    found = lake.spark.read.parquet(out)
     wanted = made.withColumn("double", F.expr("id * 2")).withColumnRenamed("kind", "sort").select(*found.columns)
     assert sorted(map(str, found.collect())) == sorted(map(str, wanted.collect()))
     admitted = lake.usage("namespace", "t/1")
@@ -135,7 +139,7 @@ def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
     throttle = Throttle(policies(), namespace="ns", size="1", order_by=["id"])
     events = throttle.read_stream(lake.spark).format("delta").load(str(source))
     writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).foreachBatch(lake.keep)
-    finish(writer.option("throttle.source", REFERENCES).trigger(availableNow=True).start())
+    finish(writer.trigger(availableNow=True).start())
     assert sorted(map(str, lake.admitted)) == ["(1, 't/a', 'x')", "(2, 't/a', 'y')"]
 
 
@@ -147,7 +151,7 @@ def test_file_of_any_name_is_read_twice(lake: Lake, names: Sequence[str]) -> Non
         path.parent.mkdir(parents=True, exist_ok=True)
         ids = [first + 1, first + 2, first + 3]
         pq.write_table(pa.table({"id": ids, "ns": ["a/b", "a/b", "bad/a"], "size": [1, 2, 3]}), path)
-    run(lake, BOUNDED, source=REFERENCES)
+    run(lake, BOUNDED)
     assert lake.admitted_ids == [10 * number + at for number in range(len(names)) for at in (1, 2)]
     assert lake.rejected_ids == [10 * number + 3 for number in range(len(names))]
 
@@ -230,7 +234,7 @@ def test_paced_sink_is_given_the_rows_of_a_namespace_in_order_by_as_many_tasks_a
     lake.offer(rows("free/a", range(1, 40, 2)))
     throttle = lake.throttle(policies())
     writer = throttle.write_stream(stream(lake, throttle, most_files=2)).option("checkpointLocation", lake.checkpoint)
-    writer = writer.option("throttle.source", REFERENCES).trigger(availableNow=True)
+    writer = writer.trigger(availableNow=True)
     finish(writer.paced(send).start())
     assert seen == [tasks]
     assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
@@ -353,15 +357,14 @@ def test_stream_that_selects_all_columns_rejects_rows_and_drops_some(lake: Lake)
     assert {len(row) for row in lake.admitted} == {4}
 
 
-def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
-    lake: Lake, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_stream_that_takes_spark_is_staged_and_the_log_says_why(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake.offer(rows("good/a", range(4)))
-    run(lake, policies(), namespace="lower(ns)")
-    assert "decides on frames (namespace is 'lower(ns)', which takes Spark to compute)" in caplog.text
-    assert lake.admitted_ids == [0, 1, 2, 3]
-    with pytest.raises(ConfigurationError, match="began with 'frames'"):
-        run(lake, policies(), source=REFERENCES)
+    run(lake, policies(), way=STAGED, namespace="lower(ns)")
+    assert "decides on staged files (namespace is 'lower(ns)', which takes Spark to compute)" in caplog.text
+    lake.offer(rows("good/a", range(4, 6)))
+    run(lake, policies(), way=STAGED)
+    assert "decides on staged files (the checkpoint began with staged files)" in caplog.text
+    assert lake.admitted_ids == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -379,9 +382,19 @@ def test_stream_that_takes_spark_travels_in_frames_and_the_log_says_why(
 )
 def test_expression_on_a_deciding_column_stands_against_references(lake: Lake, stands_against: Any, why: str) -> None:
     throttle = lake.throttle(policies())
-    writer = throttle.write_stream(stands_against(stream(lake, throttle))).option("throttle.source", REFERENCES)
-    with pytest.raises(ConfigurationError, match=why):
-        writer.format("noop").start()
+    pipeline = throttle.write_stream(stands_against(stream(lake, throttle)))._pipeline
+    assert isinstance(pipeline, ReferencePipeline)
+    assert re.search(why, str(pipeline.problem(())))
+
+
+def test_checkpoint_that_began_with_references_is_refused_over_a_stream_that_takes_spark(lake: Lake) -> None:
+    lake.offer(rows("good/a", range(4)))
+    run(lake, policies())
+    with pytest.raises(
+        ConfigurationError, match=r"^the checkpoint began with references, and namespace is 'lower\(ns\)'"
+    ):
+        run(lake, policies(), namespace="lower(ns)")
+    assert lake.admitted_ids == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -413,12 +426,6 @@ def test_source_that_only_spark_reads_stands_against_references(lake: Lake) -> N
     assert "'maxFilesPerTrigger'" in str(read.parquet(lake.path("events")).problem())
     lake.events().createOrReplaceTempView("seen")
     assert "cannot be read without Spark" in str(throttle.read_stream(lake.spark).table("seen").problem())
-
-
-def test_stream_of_spark_cannot_be_decided_on_by_references(lake: Lake) -> None:
-    writer = lake.throttle(policies()).write_stream(lake.events()).option("throttle.source", REFERENCES)
-    with pytest.raises(ConfigurationError, match="read_stream"):
-        writer.format("noop").start()
 
 
 def test_spark_computes_the_sums_of_the_first_reading_on_every_namespace_and_size(lake: Lake) -> None:

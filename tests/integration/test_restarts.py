@@ -23,7 +23,7 @@ from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.errors import ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain
-from tests.effort import thorough_after
+from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
 from tests.integration.restarts import BAD, CAME, LINES, OPEN, REFUSALS, SHUT, WAITED, Job, Line, Refusal, columns_of
 from tests.integration.streams import SCHEMA, Lake, finish
 
@@ -35,29 +35,23 @@ Rows: TypeAlias = list[dict[str, Any]]
 ADMITTED_BEFORE = 100
 
 
-@pytest.fixture(scope="module", params=thorough_after(1, ["auto", "staged"]))
-def writer(request: pytest.FixtureRequest) -> str:
-    """Return the writer of a query."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
-def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, writer: str) -> Lake:
+def stopped(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     """Return what a query has left that was stopped with rows waiting; more rows have come since."""
     lake = Lake(spark, tmp_path_factory.mktemp("stopped"))
     lake.offer([*((number, "t/n", 10) for number in WAITED), (ADMITTED_BEFORE, "free/n", 10)])
-    finish(Job(lake, lake, columns_of(lake.events()), SHUT, writer=writer).start())
+    finish(Job(lake, lake, columns_of(lake.events()), SHUT).start())
     lake.offer([*((number, "t/n", 10) for number in CAME), (BAD, "bad/n", 10)])
     return lake
 
 
 @pytest.fixture
-def job(stopped: Lake, tmp_path: Path, much_later: None, writer: str) -> Iterator[Job]:
+def job(stopped: Lake, tmp_path: Path, much_later: None) -> Iterator[Job]:
     """Yield the job on a copy of its checkpoint and its table."""
     for name in ("checkpoint", "admitted"):
         shutil.copytree(stopped.root / name, tmp_path / name)
     lake = Lake(stopped.spark, tmp_path)
-    yield Job(lake, stopped, columns_of(stopped.events()), writer=writer)
+    yield Job(lake, stopped, columns_of(stopped.events()))
     for query in lake.spark.streams.active:
         query.stop()
 
@@ -148,7 +142,7 @@ STARTS = [[line for line in LINES if line.together == name] for name in CHECKS]
 def test_changes_that_work_let_every_waiting_row_leave_once(job: Job, lines: list[Line]) -> None:
     check = CHECKS[lines[0].together]
     for line in lines:
-        job = job if line.is_of_frames and job.writer == "staged" else line.made(job)
+        job = line.made(job)
     run(job)
     check(job)
 
@@ -213,10 +207,12 @@ def test_rows_that_wait_as_references_leave_with_the_columns_of_the_new_stream(l
 
     def referred(document: Any, **arguments: Any) -> Job:
         stream = lake.throttle(document).read_stream(lake.spark).schema(SCHEMA).parquet(lake.path("events"))
-        job = Job(lake, lake, stream, document, arguments)
-        return job.told(option=("throttle.source", "references"))
+        return Job(lake, lake, stream, document, arguments).told(format=("parquet",))
 
     finish(referred(SHUT).over(lambda stream: stream.withColumn("number", F.expr("id"))).start())
+    assert way_of(str(lake.control)) == REFERENCES
+    with pytest.raises(ConfigurationError, match=r"^the checkpoint began with references, .* throttle\.read_stream"):
+        replace(referred(OPEN), events=lake.events()).start()
     for argument, words in (
         ({"namespace": "concat('new/', ns)"}, r"6 rows wait as references, .*: namespace was `ns` and is `concat"),
         ({"size": "id"}, r"6 rows wait as references, .*: size was `size` and is `id`; keep it until none waits"),
@@ -225,5 +221,6 @@ def test_rows_that_wait_as_references_leave_with_the_columns_of_the_new_stream(l
             referred(OPEN, **argument).start()
     changed = referred(OPEN, order_by=["size"]).over(lambda stream: stream.withColumn("x", F.expr("id * 2")))
     finish(replace(changed, sink="other").start())
-    assert sorted(row["x"] for row in table_of(changed, "other")) == [2 * number for number in WAITED]
-    assert "number" not in table_of(changed, "other")[0]
+    left = pads.dataset(lake.path("other")).to_table()
+    assert sorted(left.column("x").to_pylist()) == [2 * number for number in WAITED]
+    assert "number" not in left.column_names

@@ -230,12 +230,18 @@ def test_table_that_takes_no_foreign_files_gets_the_rows_through_spark(lake: Lak
 
 
 def test_table_of_the_catalog_takes_files_as_they_lie(lake: Lake) -> None:
-    lake.offer(rows(0, "slow/a", "fast/b"))
-    for limits in (SHUT, {}):
-        finish(staged(lake, limits).toTable("staged_in_the_catalog"))
+    """It is made without a file, also where no statistics are collected."""
+    collects = "spark.databricks.delta.stats.collect"
+    lake.spark.conf.set(collects, "false")
     try:
+        for number, limits in enumerate((SHUT, {})):
+            lake.offer(rows(number, ("slow/a", "fast/b")[number]))
+            finish(staged(lake, limits).toTable("staged_in_the_catalog"))
+            location = lake.spark.sql("describe detail staged_in_the_catalog").collect()[0]["location"]
+            assert len(DeltaTable(location).file_uris()) == 2 * number
         assert sorted(row["id"] for row in lake.spark.table("staged_in_the_catalog").collect()) == [0, 1]
     finally:
+        lake.spark.conf.unset(collects)
         lake.spark.sql("drop table staged_in_the_catalog")
 
 

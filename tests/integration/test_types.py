@@ -110,7 +110,7 @@ def test_all_types_are_copied_out_of_a_staged_file_unharmed(lake: Lake, every_ty
         many = many.unionAll(offered.where("ns = 't/now'"))
     many.coalesce(1).write.parquet(lake.path("many"))
     events = lake.spark.readStream.schema(offered.schema).parquet(lake.path("many"))
-    writer = lake.throttle(POLICIES, size="1").write_stream(events).option("throttle.writer", "staged")
+    writer = lake.throttle(POLICIES, size="1").write_stream(events)
     writer = writer.format("parquet").option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
     finish(writer.start(lake.path("out")))
     assert [path for path in (lake.control / "staged").iterdir() if "-rest-" in path.name]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import ThrottledStreamWriter
-from spark_throttle.spark.sinks import frame_payload
-from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
+from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,22 +67,20 @@ def test_writer_has_the_calls_of_sparks_writer() -> None:
 @pytest.mark.thorough
 def test_table_of_dead_letters_without_a_new_column_is_refused_by_the_start(lake: Lake) -> None:
     """The first rejected row would end the query, once the sink has its batch."""
-    merges, is_sparks = ("mergeSchema", "true"), ("throttle.writer", "spark")
 
-    def run(option: tuple[str, str], *columns: str, **rejected: str) -> None:
+    def run(*columns: str, **rejected: str) -> None:
         stream = lake.events().selectExpr("*", *columns)
         writer = lake.throttle(HALF_REJECTED).write_stream(stream).option("checkpointLocation", lake.checkpoint)
-        writer = writer.format("delta").option(*option).rejected("delta", lake.path("letters"), **rejected)
+        writer = writer.format("delta").rejected("delta", lake.path("letters"), **rejected)
         finish(writer.trigger(availableNow=True).start(lake.path(f"out{len(columns)}")))
 
     lake.offer(EVENTS)
-    run(merges)
+    run()
     lake.offer((number + 4, "bad/a", size) for number, _, size in EVENTS)
     refused = r"^the table of dead letters .* has no column 'x'.*mergeSchema=True"
-    for option in (merges, is_sparks):
-        with pytest.raises(ConfigurationError, match=refused):
-            run(option, "'new' AS x")
-    run(is_sparks, "'new' AS x", mergeSchema="true")
+    with pytest.raises(ConfigurationError, match=refused):
+        run("'new' AS x")
+    run("'new' AS x", mergeSchema="true")
     letters = lake.spark.read.format("delta").load(lake.path("letters"))
     assert sorted(map(tuple, letters.select("id", "x").collect())) == [
         (2, None), (4, None), *((number, "new") for number in range(5, 9))
@@ -182,11 +180,11 @@ def test_to_table_makes_a_delta_table_and_its_first_batch_run_again_changes_noth
 
 def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     calls: list[tuple[int, list[tuple[Any, ...]]]] = []
-    schemas, partitions = [], []
+    schemas, tasks = [], []
 
     def keep(rows: DataFrame, batch: int) -> None:
         schemas.append(rows.schema)
-        partitions.append(rows.rdd.getNumPartitions())
+        tasks.append(rows.select("ns", F.spark_partition_id()).distinct().collect())
         calls.append((batch, sorted(map(tuple, rows.collect()))))
 
     lake.offer(EVENTS)
@@ -196,18 +194,8 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     assert calls[:3] == [(0, [(1, "good/a", 10), (3, "good/b", 30)]), (1, []), (2, [(6, "good/a", 60)])]
     assert all(rows == [] for _, rows in calls[3:])
     assert all(schema == lake.events().schema for schema in schemas)
-    assert set(partitions) == {1}, "rows of a namespace are in order"
-
-
-@pytest.mark.parametrize(("task_bytes", "files"), [(frame_payload._TASK_BYTES, 1), (1, 2)])
-def test_batch_of_two_frames_is_written_by_as_many_tasks_as_its_bytes_justify(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, task_bytes: int, files: int
-) -> None:
-    monkeypatch.setattr(frame_payload, "_TASK_BYTES", task_bytes)
-    lake.offer([(number, f"good/{number % 9}", 10) for number in range(60_000)])
-    finish(lake.writer(lake.throttle(HALF_REJECTED)).format("parquet").start(lake.path("out")))
-    assert lake.spark.read.schema(SCHEMA).parquet(lake.path("out")).count() == 60_000
-    assert len(list(Path(lake.path("out")).glob("part-*.parquet"))) == files
+    for found in tasks:
+        assert len({row["ns"] for row in found}) == len(found), "a namespace is in one task"
 
 
 def test_files_of_a_sink_lie_as_spark_lays_them_and_dead_letters_go_to_json_files_if_asked(lake: Lake) -> None:

@@ -26,7 +26,7 @@ POLICIES: Final = policies(namespaces={"t/late": {"write_throttling": "1*delay*1
 """Two of the three rows of t/late wait for a batch each."""
 
 NAMES: Final = ["t/now", "t/late", "t/late", "t/late", "t/now"]
-WAYS: Final = ("native", "spark", "files", "references", "staged", "staged-files")
+WAYS: Final = ("delta", "partitioned", "files", "references")
 
 
 def many_columns() -> pa.Table:
@@ -48,9 +48,8 @@ def run(spark: SparkSession, way: str, place: str) -> DataFrame:
     schema = spark.read.parquet(f"{place}/source").schema
     reader = throttle.read_stream(spark) if way == "references" else spark.readStream
     writer = throttle.write_stream(reader.schema(schema).parquet(f"{place}/source"))
-    kind = "parquet" if way.endswith("files") else "delta"
-    if way not in ("files", "references"):
-        writer = writer.option("throttle.writer", way.partition("-")[0])
+    kind = "parquet" if way in ("files", "references") else "delta"
+    writer = writer.partitionBy(*(("ns",) if way == "partitioned" else ()))
     writer = writer.format(kind).option("checkpointLocation", f"{place}/{way}-checkpoint")
     query = writer.trigger(availableNow=True).start(f"{place}/{way}")
     query.awaitTermination()

@@ -132,7 +132,7 @@ def test_files_are_read_with_their_schema_from_their_path_through_the_selection(
         ("delta", "auto", "size", True),
         ("delta", "auto", "length(value)", False),
         ("delta", "references", "length(value)", True),
-        ("delta", "frames", "size", False),
+        ("delta", "staged", "size", False),
         ("parquet", "auto", "size", False),
         ("parquet", "references", "size", True),
         ("json", "auto", "size", False),

@@ -1,9 +1,8 @@
 """Points at which a query of a job stops dead, so that it can be killed exactly there; and a journal of its batches.
 
 A query that reaches its point says so by a file and then waits for ever: the test sees the file and kills the job with
-all its processes. The library has no hook for this. The sink of Spark's writer is a function that the driver calls, and
-so is the sink that sends, so they are wrapped in place; the native sink runs in processes of Spark's, so a subclass of
-it is registered instead. All that a query of these jobs has is in one directory, its root, by which it is known here.
+all its processes. The library has no hook for this: what the driver calls is wrapped in place. All that a query of
+these jobs has is in one directory, its root, by which it is known here.
 """
 
 from __future__ import annotations
@@ -12,30 +11,22 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.unsent import UnsentCalls, write_unsent
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark import writer
-from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.paced import paced_sink
-from spark_throttle.spark.rows.frames import FrameKind, decode
 from spark_throttle.spark.sinks import batch_sink
-from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaSink, ThrottleDeltaWriter
-from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.file_table import FileTable
+from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 AFTER_ADMITTED = "after-admitted"
 """The admitted rows are committed; rejected rows and usage are not."""
@@ -46,6 +37,7 @@ AFTER_FEEDBACK = "after-feedback"
 BEFORE_KEPT, AMID_KEPT, AFTER_KEPT = "before-kept", "amid-kept", "after-kept"
 """The calls that a batch leaves unsent are to be written, or half of them are, or all."""
 
+_SINK = Target("delta")
 _ARMED = "TEST_PAUSES"
 """Of the environment, which is what processes inherit that are started by the job's JVM: points, by a query's root."""
 
@@ -62,7 +54,11 @@ def reached(root: Path) -> Path:
 
 def stop_at_points() -> None:
     """Put the points into the sinks of this process."""
-    write = Target.write
+    write, append = Target.write, FileTable.append_staged
+
+    def append_and_pause(self: FileTable, mark: BatchMark, *files: Any) -> None:
+        append(self, mark, *files)
+        _pause_at(AFTER_ADMITTED, Path(self.location).parent, mark.batch)
 
     def write_and_pause(self: Target, rows: DataFrame, mark: BatchMark) -> None:
         write(self, rows, mark)
@@ -85,26 +81,28 @@ def stop_at_points() -> None:
 
     sinks: Any = batch_sink
     paced: Any = paced_sink
+    FileTable.append_staged = append_and_pause  # type: ignore[assignment, method-assign]
     Target.write = write_and_pause  # type: ignore[method-assign]
     sinks.write_reports = report_and_pause
     paced.write_unsent = keep_and_pause
 
 
 def keep_journal() -> None:
-    """Write a line for every attempt at a batch: what the operator returned, before any of it counts.
+    """Write a line for every attempt at a batch: what was decided, before any of it counts.
 
-    Two attempts at one batch must return the same rows in the same order with the same verdicts, and the same usage.
+    Two attempts at one batch must decide the same rows with the same verdicts, and report the same usage.
     """
-    writer.ThrottleDeltaSink = WatchedDeltaSink  # type: ignore[attr-defined]
-    call = BatchSink.__call__
+    take = StagedPayload.take
 
-    def call_and_digest(self: BatchSink, frames: DataFrame, batch: int) -> None:
-        frames.persist()  # as the sink does next: the operator runs once
-        found = sorted(_shown(row["kind"], bytes(row["frame"])) for row in frames.collect())
-        _write_line(_root_of(self.control_path), batch, found)
-        call(self, frames, batch)
+    def take_and_digest(self: StagedPayload, frames: DataFrame, batch: int) -> StagedRows:
+        found = take(self, frames, batch)
+        shown = [repr(row) for row in found.admitted(_SINK).collect()]
+        if found.explained is not None:
+            shown += [repr(row) for row in found.rejected(_SINK).collect()]
+        _write_line(_root_of(self.control_path), batch, sorted([*shown, *(block.hex() for block in found.usage)]))
+        return found
 
-    BatchSink.__call__ = call_and_digest  # type: ignore[method-assign]
+    StagedPayload.take = take_and_digest  # type: ignore[method-assign]
 
 
 def _armed() -> dict[str, str]:
@@ -144,45 +142,3 @@ class _TornDirectory(Directory):
     def write(self, name: str, content: bytes) -> None:
         super().write(f"{name}.half", content[: len(content) // 2])
         _pause(_root_of(self.location))
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedOutput(TaskOutput):
-    """What a task tells the driver, and what it was given."""
-
-    shown: list[str]
-
-
-class WatchedDeltaWriter(ThrottleDeltaWriter):
-    """Keeps the journal, and pauses where the environment says."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WatchedOutput:
-        batches = list(iterator)
-        told = super().write(iter(batches))
-        frames = [row for batch in batches for row in batch.to_pylist()]
-        shown = [_shown(row["kind"], row["frame"]) for row in frames]
-        return WatchedOutput(told.admitted, told.rejected, told.usage, told.used_ns, shown)
-
-    def add(self, destination: Destination, mark: BatchMark, files: list[WrittenFile]) -> None:
-        super().add(destination, mark, files)
-        if destination == self.plan.admitted:
-            _pause_at(AFTER_ADMITTED, _root_of(self.plan.control_path), mark.batch)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        root = _root_of(self.plan.control_path)
-        shown = [line for message in messages if isinstance(message, WatchedOutput) for line in message.shown]
-        _write_line(root, batchId, sorted(shown))
-        super().commit(messages, batchId)
-        _pause_at(AFTER_FEEDBACK, root, batchId)
-
-
-class WatchedDeltaSink(ThrottleDeltaSink):
-    """A native sink that is watched."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ThrottleDeltaWriter:  # noqa: N802 - Spark's name
-        return WatchedDeltaWriter(self.options["plan"])
-
-
-def _shown(kind: int, frame: bytes) -> str:
-    content = frame.hex() if kind == FrameKind.USAGE else repr(decode(frame).to_pylist())
-    return f"{kind} {content}"

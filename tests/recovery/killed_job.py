@@ -33,11 +33,11 @@ class Planned:
     """A query of the job."""
 
     root: str
-    writer: str = ""
-    """Into Delta tables: ``native`` or ``spark``."""
+    table: str = ""
+    """Into a Delta table: ``whole`` or ``partitioned``."""
 
     url: str = ""
-    """Where a query sends that has no such writer."""
+    """Where a query sends that has no table."""
 
     policies: str = ""
     """Those of a query that sends; the other reads a file."""
@@ -47,8 +47,8 @@ class Planned:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         root = Path(self.root)
-        if self.writer:
-            return throttled_job.start(spark, Place(root), self.writer)
+        if self.table:
+            return throttled_job.start(spark, Place(root), self.table)
         return paced_job.start(spark, root, self.url, self.policies)
 
 

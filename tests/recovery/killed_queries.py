@@ -29,7 +29,7 @@ queue: {messages: 900}
 """
 """gold is rejected at its quota, silver waits until the queue is full, open passes; some rows are unusable."""
 
-WRITERS = {"native": AFTER_FEEDBACK, "spark": AFTER_ADMITTED}
+TABLES = {"whole": AFTER_FEEDBACK, "partitioned": AFTER_ADMITTED}
 """Where each is killed."""
 
 NOWHERE = ""
@@ -113,7 +113,7 @@ class Killed:
     """What the queries have left."""
 
     into_delta: dict[str, Place]
-    """By writer."""
+    """By table."""
 
     sends: Sent
     refused: dict[tuple[int, str], Sent]
@@ -126,7 +126,7 @@ def killed_queries(root: Path, refusals: Sequence[tuple[int, str]] = REFUSED) ->
 
     `refusals` are those of `REFUSED` that are to run.
     """
-    into_delta = {writer: Place(root / writer) for writer in WRITERS}
+    into_delta = {table: Place(root / table) for table in TABLES}
     for place in into_delta.values():
         write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
         place.policies.write_text(REJECTS)
@@ -145,7 +145,7 @@ def killed_queries(root: Path, refusals: Sequence[tuple[int, str]] = REFUSED) ->
         for sent, count in ((sends, ROWS_SENT), *((each, ROWS_REFUSED) for each in refused.values())):
             sent.record.answer = sent.answer
             paced_job.write_source(sent.root, count)
-        plan = [Planned(str(place.root), writer=name, point=WRITERS[name]) for name, place in into_delta.items()]
+        plan = [Planned(str(place.root), table=name, point=TABLES[name]) for name, place in into_delta.items()]
         plan += [sends.planned(NOWHERE), *(sent.planned(point) for (_, point), sent in refused.items())]
         _kill(start_job(root / "job", plan), [sends.answer, *(sent.answer for sent in refused.values())])
         yield Killed(into_delta, sends, refused)

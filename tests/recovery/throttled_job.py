@@ -59,7 +59,7 @@ class Place:
 
     @property
     def journal(self) -> Path:
-        """A line for every attempt at a batch: its number and a digest of what the operator returned."""
+        """A line for every attempt at a batch: its number and a digest of what was decided."""
         return self.root / "journal"
 
 
@@ -88,8 +88,8 @@ def write_source(place: Place, *, count: int, files: int, with_bad_rows: bool = 
         os.utime(path, (MTIME + number, MTIME + number))
 
 
-def start(spark: SparkSession, place: Place, writer: str) -> StreamingQuery:
-    """Start the query with a writer: ``native`` or ``spark``."""
+def start(spark: SparkSession, place: Place, table: str) -> StreamingQuery:
+    """Start the query into a table: ``whole``, which takes staged files as they lie, or ``partitioned``, by Spark."""
     # The tests read the offset log of all batches.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "10000")
     throttle = Throttle(policies=place.policies, namespace="namespace", size="size", order_by=["id"])
@@ -101,7 +101,7 @@ def start(spark: SparkSession, place: Place, writer: str) -> StreamingQuery:
     return (
         throttle.write_stream(events)
         .format("delta")
-        .option("throttle.writer", writer)
+        .partitionBy(*(("namespace",) if table == "partitioned" else ()))
         .option("checkpointLocation", str(place.checkpoint))
         .rejected("delta", path=str(place.rejected))
         .usage(str(place.usage))

@@ -1,4 +1,4 @@
-"""The native Delta writer: writes rows to Parquet files and commits the files to a table's log once, without a JVM.
+"""Delta tables without a JVM: rows are written to Parquet files, which a commit names in the table's log, once.
 
 It may import `checkpoint`, `files` and the partition names of `spark.rows`: it knows neither the operator nor frames.
 Start with `commit`, then `table_files`.

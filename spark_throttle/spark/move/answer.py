@@ -49,13 +49,12 @@ class FileAnswer:
     """The file of the control directory in which the rows that wait are packed in this batch; empty for none."""
 
     pack_bits: bytes | None
-    is_inline: bool = False
-    """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
-
     size_bytes: int = 0
     """Of a file that is new."""
 
     stats: str = ""
+    is_inline: bool = False
+    """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
 
     @property
     def is_admitted_whole(self) -> bool:

@@ -177,9 +177,9 @@ class DigestDecider:
                     bits_of(mine_wait, messages) if rest else None,
                     pack if number in packed else "",
                     bits_of(mine_wait, messages) if number in packed else None,
-                    bool(arrived.inline[at]),
                     files[at - len(loaded)].size_bytes if is_new else 0,
                     files[at - len(loaded)].stats if is_new else "",
+                    bool(arrived.inline[at]),
                 )
             )
         if len(leftovers):

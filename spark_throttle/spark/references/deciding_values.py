@@ -2,7 +2,7 @@
 
 A query decides on references only if its namespace, size and order are columns of the source, or simple expressions of
 them: ``concat`` or ``||``, ``length``, ``octet_length``, and ``coalesce`` with a constant. All others need Spark, so
-their rows travel in frames. sqlglot reads the expressions in Spark's dialect.
+their rows are staged. sqlglot reads the expressions in Spark's dialect.
 
 Values equal Spark's, the length in characters of text that is not valid UTF-8 included: what a batch admits is counted
 again by Spark before it is written (`sinks.reference_payload`).

@@ -1,7 +1,7 @@
 """Whether the data files of a Delta table may be read as plain Parquet, given the table's protocol and properties.
 
 A reference is a place in a data file, so what a file holds must be what the table holds: no deletion vectors, no mapped
-columns. A table of any other kind is read by Spark's own source, and its rows travel in frames.
+columns. A table of any other kind is read by Spark's own source, and its rows are staged.
 
 Source: "Reader Requirements" of the Delta protocol.
 """

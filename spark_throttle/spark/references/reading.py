@@ -175,7 +175,7 @@ def _of_folder(name: str, value: str | None, kind: pa.DataType) -> pa.Scalar:
         return pa.scalar(value, pa.string()).cast(kind)
     except pa.ArrowException as error:
         problem = f"its value {value!r} is a {kind} for Spark alone ({error})"
-        remedy = "set option('throttle.source', 'frames') on a new checkpoint"
+        remedy = "read the stream with spark.readStream on a new checkpoint"
         raise SourceChangedError(f"the partition column {name!r}", problem, remedy) from error
 
 

@@ -48,7 +48,7 @@ _COPY: Final = "#"
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 """Characters of a path that Spark would take for a pattern."""
 
-_OTHER_NAMES: Final = "set option('throttle.source', 'frames') on a new checkpoint, and report the names"
+_OTHER_NAMES: Final = "read the stream with spark.readStream on a new checkpoint, and report the names"
 
 _MOST_SCANS: Final = 8
 """Most partitions whose files are read apart, each with its values as constants; a join finds the values of more."""

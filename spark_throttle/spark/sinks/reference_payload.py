@@ -60,8 +60,8 @@ _CODE: Final = "__throttle_code"
 _KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
 _OF_CONDITION: Final = "that meet the stream's condition"
 _REMEDY: Final = (
-    "restore its files; or, if an expression makes several rows of one or depends on other rows, set "
-    "option('throttle.source', 'frames') on a new checkpoint"
+    "restore its files; or, if an expression makes several rows of one or depends on other rows, "
+    "read the stream with spark.readStream on a new checkpoint"
 )
 
 

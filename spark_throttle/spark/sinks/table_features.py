@@ -1,8 +1,8 @@
-"""Whether the native writer may append to a Delta table, given the table's protocol, properties and columns.
+"""Whether a Delta table takes files that Spark did not write, given the table's protocol, properties and columns.
 
 The `deltalake` package refuses some features itself and ignores others, which could leave a table with rows that break
 its constraints or that Spark cannot see. So this module checks the table when a query starts, and again before every
-commit. Every table that the native writer is not known to write correctly is left to Spark's writer.
+commit. Every table that is not known to take them safely is left to Spark's writer.
 
 Source: "Writer Requirements" of the Delta protocol.
 """
@@ -81,7 +81,7 @@ _TIMES: Final = {"date", "timestamp", "timestamp_ntz"}
 
 
 def check_types(what: str, schema: StructType) -> None:
-    """Refuse rows with types that the native writer does not write as Spark would.
+    """Refuse rows with types that pyarrow does not write as Spark would.
 
     Raises
     ------

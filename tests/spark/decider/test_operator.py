@@ -44,11 +44,10 @@ def run(
     *,
     now_ms: int = START_MS,
     seed: int = 0,
-    is_explained: bool = False,
 ) -> tuple[list[Row], tuple[int, bytes]]:
     """Return the frames that leave, and the state."""
     group = group_state(state, now_ms)
-    out = list(Decider(is_explained)((KEY,), pieces(rows, random.Random(seed)), group))
+    out = list(Decider()((KEY,), pieces(rows, random.Random(seed)), group))
     assert all(list(frame.columns) == ["kind", "frame"] for frame in out)
     version, block = group.get
     found = [(FrameKind(k), bytes(f)) for frame in out for k, f in zip(frame["kind"], frame["frame"], strict=True)]
@@ -72,7 +71,7 @@ def test_output_and_state_are_the_same_bytes_for_any_order_and_pieces() -> None:
     state = None
     for step in range(5):
         rows, now_ms = batch(list(range(40 * step, 40 * step + 40)), step=step), START_MS + 1_000 * step
-        outcomes = [run(rows, state, now_ms=now_ms, seed=seed, is_explained=True) for seed in range(5)]
+        outcomes = [run(rows, state, now_ms=now_ms, seed=seed) for seed in range(5)]
         assert all(outcome == outcomes[0] for outcome in outcomes[1:])
         state = outcomes[0][1]
 
@@ -102,14 +101,12 @@ def test_all_rows_leave_once_and_the_report_comes_last() -> None:
     assert state[0] == FORMAT
 
 
-def test_rejected_rows_are_explained_and_admitted_ones_only_when_asked() -> None:
+def test_rejected_rows_are_explained_and_admitted_ones_are_not() -> None:
     table = with_helpers(pa.table({"id": [1, 2]}), ["t/1", None], [1, 1])
     control = (FrameKind.CONTROL, control_block(POLICY))
-    for is_explained in (False, True):
-        rows, _ = run([control, (FrameKind.ROWS, encode(table)[0])], None, is_explained=is_explained)
-        columns = {kind: decode(frame).column_names for kind, frame in rows[:-1]}
-        assert columns[FrameKind.REJECTED] == ["id", THROTTLE]
-        assert columns[FrameKind.ADMITTED] == (["id", THROTTLE] if is_explained else ["id"])
+    rows, _ = run([control, (FrameKind.ROWS, encode(table)[0])], None)
+    columns = {kind: decode(frame).column_names for kind, frame in rows[:-1]}
+    assert columns == {FrameKind.REJECTED: ["id", THROTTLE], FrameKind.ADMITTED: ["id"]}
 
 
 def test_batch_without_a_control_row_is_decided_by_what_stands() -> None:
@@ -132,34 +129,7 @@ def test_arrivals_before_any_control_row_are_an_error_with_a_remedy() -> None:
 def test_state_is_updated_before_the_first_frame_is_handed_out() -> None:
     # Spark stops pulling when a task is cancelled; what was handed out belongs to a state that is known.
     group = group_state(None, START_MS)
-    out = Decider(is_explained=False)((KEY,), pieces(batch([1, 2], step=0), random.Random(0)), group)
+    out = Decider()((KEY,), pieces(batch([1, 2], step=0), random.Random(0)), group)
     assert not group.exists
     next(out)
     assert group.exists
-
-
-def test_rows_leave_by_the_outlet_or_as_frames() -> None:
-    rows = [
-        *batch(list(range(30)), step=0),
-        (FrameKind.ROWS, encode(with_helpers(arrivals([99]).select(["id", "text"]), [None], [1]))[0]),
-    ]
-    taken: dict[FrameKind, list[int]] = {}
-
-    def outlet(kind: FrameKind, tables: list[pa.Table]) -> bytes | None:
-        if kind == FrameKind.REJECTED:
-            return None
-        taken[kind] = [i for table in tables for i in table.column("id").to_pylist()]
-        return b"named"
-
-    group = group_state(None, START_MS)
-    decider = Decider(is_explained=False, outlet=outlet)  # type: ignore[arg-type]
-    out = [
-        row for frame in decider((KEY,), pieces(rows, random.Random(0)), group) for row in frame.itertuples(index=False)
-    ]
-    plain, state = run(rows, None)
-    assert taken == {FrameKind.ADMITTED: ids_of(plain, FrameKind.ADMITTED)}
-    assert [(FrameKind(kind), frame) for kind, frame in out] == [
-        (FrameKind.FILES, b"named"),
-        *(row for row in plain if row[0] != FrameKind.ADMITTED),
-    ]
-    assert tuple(group.get) == state

@@ -318,7 +318,7 @@ def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
 
 @pytest.mark.slow
 def test_decider_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
-    decider = Decider(is_explained=False, queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
+    decider = Decider(queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
     state: tuple[int, bytes] | None = None
     left, has_files = list[int](), list[bool]()
     for step in range(12):

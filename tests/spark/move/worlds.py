@@ -33,7 +33,7 @@ from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.destination import Destination
+from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 from tests.spark.decider.played import PLENTY, START_MS, control_block
 
@@ -110,7 +110,7 @@ class StagedJob:
         """Forget what the driver knows."""
         form = FileForm(pa.schema([("ns", pa.string()), ("n", pa.int64())]), {}, (), "zstd", IndexedColumns(first=0))
         self.waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
-        self._destination = Destination(str(self.table), is_table=True, schema_json=SCHEMA.json())
+        self._table = FileTable(str(self.table), SCHEMA.json())
         self._payload = StagedPayload(
             str(self.control),
             SCHEMA,
@@ -119,13 +119,13 @@ class StagedJob:
             self.waiting,
             self.kept_turns,
             2,
-            self._destination,
+            self._table,
         )
 
     @property
     def place(self) -> StagingPlace:
         """Where rows are staged that will probably leave."""
-        return StagingPlace(str(self.table), self._destination.form(), in_table=True)
+        return StagingPlace(str(self.table), self._table.form(), in_table=True)
 
     @property
     def decider(self) -> DigestDecider:

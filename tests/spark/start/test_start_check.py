@@ -1,6 +1,6 @@
 """Checkpoints that were put back, restored in part or copied, against what their sinks have: right, or refused.
 
-Without Spark: the checkpoint's logs are made up, and the native sink writes real Delta tables.
+Without Spark: the checkpoint's logs are made up, and the Delta tables are real.
 """
 
 from __future__ import annotations
@@ -11,23 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_throttle.checkpoint.manifest import bind, bound_manifest
-from spark_throttle.control.feedback import newest_batch
+from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
+from spark_throttle.checkpoint.manifest import Manifest, bind, bound_manifest
+from spark_throttle.control.feedback import newest_batch, write_reports
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack
-from spark_throttle.spark.rows.frames import FrameKind
-from spark_throttle.spark.sinks import destination
-from spark_throttle.spark.sinks.delta_sink import TaskOutput, ThrottleDeltaWriter
-from spark_throttle.spark.sinks.destination import Destination, SinkPlan
 from spark_throttle.spark.start.start_check import Sinks, check_start
-from tests.spark.delta.delta_tables import make_table, rows_of
-from tests.spark.sinks.test_delta_sink import ROWS, USAGE, frames_of
+from tests.spark.delta.delta_tables import rows_of
+from tests.spark.sinks.test_file_table import USAGE, file_table, files_of
 from tests.status.test_status import POLICY, report
 
 pytestmark = pytest.mark.slow
@@ -37,7 +33,7 @@ START_MS = 1_760_000_000_000
 
 
 class Job:
-    """A query whose batches are written by the native sink, and whose checkpoint is made up."""
+    """A query whose batches go to Delta tables, and whose checkpoint is made up."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,17 +41,13 @@ class Job:
         self.control = Directory(str(root / "checkpoint" / "throttle"))
         self.manifest = bind(self.control, direction="publish")
         self.control.write(f"policies/{POLICY.revision}", pack(POLICY))
-        self.tables = {name: str(make_table(root / name, ROWS)) for name in ("admitted", "rejected")}
-        self.tables["usage"] = str(make_table(root / "usage", USAGE))
-        to = {name: Destination(path, is_table=True, schema_json=ROWS.json()) for name, path in self.tables.items()}
-        self.plan = SinkPlan(
-            self.control.location, to["admitted"], to["rejected"], replace(to["usage"], schema_json=USAGE.json())
-        )
-        self.sinks = Sinks(
-            self.checkpoint.location,
-            (("", self.tables["admitted"]), ("rejected", self.tables["rejected"]), ("usage", self.tables["usage"])),
-        )
+        self.files = {name: file_table(root / name) for name in ("admitted", "rejected")}
+        self.files["usage"] = file_table(root / "usage", USAGE)
+        self.tables = {name: str(root / name) for name in self.files}
+        parts = {"": "admitted", "rejected": "rejected", "usage": "usage"}
+        self.sinks = Sinks(self.checkpoint.location, tuple((part, self.tables[name]) for part, name in parts.items()))
         self.attempt = 0
+        self.has_usage = True
 
     def start(self, sinks: Sinks | None = None) -> str:
         """Begin a run, and return the name that it goes on under."""
@@ -72,22 +64,23 @@ class Job:
         logged = (self.checkpoint.read(f"offsets/{number}") or b"").splitlines()[1]
         usage = replace(report({"acme/0": (len(admitted), len(admitted), len(rejected), 0)}),
                         now_ms=json.loads(logged)["batchTimestampMs"])  # fmt: skip
-        writer = ThrottleDeltaWriter(self.plan.to_json())
-        task = self._task(writer, admitted, rejected, pack_usage(usage))
-        writer.commit([task], number)
+        mark = mark_of(self.manifest_of_run, number, [usage])
+        if admitted or rejected or number == 0:
+            self._append("admitted", mark, admitted)
+        if rejected:
+            self._append("rejected", mark.of_part("rejected"), rejected)
+        if self.has_usage:
+            self.files["usage"].append_usage(self.control, mark.of_part("usage"), [usage], self.manifest_of_run)
+        write_reports(self.control, number, [pack_usage(usage)])
         if commits:
             self.checkpoint.write(f"commits/{number}", b"v1")
 
-    def _task(
-        self, writer: ThrottleDeltaWriter, admitted: Sequence[int], rejected: Sequence[int], usage: bytes
-    ) -> TaskOutput:
-        frames = [
-            *((FrameKind.ADMITTED, frame) for frame in (frames_of(admitted) if admitted else [])),
-            *((FrameKind.REJECTED, frame) for frame in (frames_of(rejected) if rejected else [])),
-            (FrameKind.USAGE, usage),
-        ]
-        kinds, blocks = zip(*frames, strict=True)
-        return writer.write(iter([pa.record_batch({"kind": pa.array(kinds, pa.int32()), "frame": pa.array(blocks)})]))
+    def _append(self, name: str, mark: BatchMark, ids: Sequence[int]) -> None:
+        self.files[name].append(mark, lambda: files_of(self.files[name], ids) if ids else [])
+
+    @property
+    def manifest_of_run(self) -> Manifest:
+        return bound_manifest(self.control)
 
     def put_back(self, newest: int, *, is_committed: bool = True, with_control: bool = False) -> None:
         """Put Spark's part of the checkpoint back to a batch, and the control directory too."""
@@ -117,11 +110,6 @@ class Job:
 
     def ids(self, name: str = "admitted") -> list[int]:
         return [row[0] for row in rows_of(Path(self.tables[name]), "id")]
-
-
-@pytest.fixture(autouse=True)
-def _task_of_batch_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destination, "batch_of_task", lambda: 0)
 
 
 @pytest.fixture
@@ -271,7 +259,6 @@ def clone_of(job: Job, tmp_path: Path) -> Job:
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copied")
     copy.checkpoint = Directory(str(tmp_path / "copied"))
     copy.control = Directory(str(tmp_path / "copied" / "throttle"))
-    copy.plan = replace(job.plan, control_path=copy.control.location)
     copy.sinks = replace(job.sinks, checkpoint=copy.checkpoint.location)
     copy.start()
     return copy
@@ -283,7 +270,7 @@ def clone_of(job: Job, tmp_path: Path) -> Job:
 def test_clone_is_refused_even_where_the_two_write_to_different_tables(
     job: Job, tmp_path: Path, first: tuple[list[int], list[int]], second: tuple[list[int], list[int]]
 ) -> None:
-    job.plan = replace(job.plan, usage=None)  # which has every batch
+    job.has_usage = False  # which has every batch
     copy = clone_of(job, tmp_path)
     job.batch(5, *first)
     copy.attempt += 1
@@ -307,7 +294,7 @@ def test_clone_on_the_same_tables_is_refused_by_whoever_comes_second(job: Job, t
 
 def test_clone_on_tables_of_its_own_starts(job: Job, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "checkpoint", tmp_path / "copied")
-    own = str(make_table(tmp_path / "own", ROWS))
+    own = file_table(tmp_path / "own").location
     sinks = Sinks(str(tmp_path / "copied"), (("", own),))
     control = Directory(str(tmp_path / "copied" / "throttle"))
     job.batch(5, [5])

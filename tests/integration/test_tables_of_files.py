@@ -1,30 +1,25 @@
-"""The native Delta writer against Spark: which tables it takes, and what Spark reads of what it wrote."""
+"""Delta tables that take staged files as they lie: which they are, and what Spark reads of them."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable as SparksTable
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
-from spark_throttle.errors import ConfigurationError, ForeignFilesError
-from spark_throttle.spark import pipeline
-from spark_throttle.spark.sinks.file_outlet import OWN_FILE_BYTES, FileOutlet
-from tests.effort import thorough_after
+from spark_throttle.errors import ConfigurationError
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HALF_REJECTED = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
-NATIVE, SPARKS = "native writer", "Spark's writer"
+FILES, SPARKS = "from staged files to the table (it takes files as they lie)", "from staged files to Spark's writer"
 
 TYPED = """
   select cast(id as long) id, concat('t/', cast(id % 2 as string)) ns,
@@ -50,26 +45,15 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
 
 
-OUTLETS = {"operator": 1, "sink": OWN_FILE_BYTES}
-"""By place: from how many bytes on rows are written where they are decided; fewer, as they are here, in the sink."""
-
-
-def write_in(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "FileOutlet", lambda plan: FileOutlet(plan, OUTLETS[place]))
-
-
 def run(
     lake: Lake,
     *,
     where: str | None = None,
     partition: Sequence[str] = (),
-    writer: str | None = None,
     has_usage: bool = True,
 ) -> None:
     """Run a query into Delta until it ends by itself; dead letters where they are kept by default."""
     stream = lake.writer(lake.throttle(HALF_REJECTED)).format("delta").partitionBy(*partition)
-    if writer is not None:
-        stream = stream.option("throttle.writer", writer)
     if has_usage:
         stream = stream.usage(lake.path("usage"))
     finish(stream.start(where or lake.path("out")))
@@ -88,20 +72,9 @@ def stored_ids(lake: Lake) -> list[int]:
     return sorted(DeltaTable(lake.path("out")).to_pyarrow_table(columns=["id"]).column("id").to_pylist())
 
 
-def bounds(lake: Lake, name: str) -> dict[str, Any]:
-    """Return what the log says of each column over all files of a table: its least, its largest, and its nulls."""
-    files = pa.table(DeltaTable(lake.path(name)).get_add_actions(flatten=True)).to_pydict()
-    over_all: dict[str, Callable[[list[Any]], Any]] = {"min": min, "max": max, "null_count": sum}
-    return {
-        column: over_all[column.partition(".")[0]](values)
-        for column, values in files.items()
-        if column.partition(".")[0] in over_all and None not in values
-    }
-
-
 def taken(caplog: pytest.LogCaptureFixture) -> str:
-    """Return what the log says of the writers that were taken, the last one."""
-    return [record.getMessage() for record in caplog.records if "writer (" in record.getMessage()][-1]
+    """Return what the log says last of the way of rows to the sink."""
+    return [record.getMessage() for record in caplog.records if "rows go from" in record.getMessage()][-1]
 
 
 def make(lake: Lake, columns: str, rest: str = "") -> str:
@@ -110,9 +83,7 @@ def make(lake: Lake, columns: str, rest: str = "") -> str:
     return path
 
 
-def test_rows_read_back_as_sparks_writer_would_have_written_them(
-    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_read_back_as_sparks_writer_would_have_written_them(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     lake.spark.sql(TYPED).coalesce(1).write.parquet(lake.path("events"))
     lake.spark.sql(TYPED).coalesce(1).write.format("delta").save(lake.path("sparks"))
     expected = read(lake, "sparks")
@@ -120,39 +91,28 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(
     columns = [*expected.columns[:-2], "to_json(struct(m, ar))"]
     asked = [f"count_if({question})" for question in QUESTIONS]
     (counts,) = expected.selectExpr(*asked).collect()
-    for place in OUTLETS:
-        write_in(place, monkeypatch)
-        writer = lake.throttle({}, size=None).write_stream(events).format("delta")
-        writer = writer.option("checkpointLocation", lake.path(f"{place}-checkpoint")).trigger(availableNow=True)
-        finish(writer.start(lake.path(place)))
-        assert NATIVE in taken(caplog)
-        found = read(lake, place)
-        assert found.schema == expected.schema
-        assert DeltaTable(lake.path(place)).protocol() == DeltaTable(lake.path("sparks")).protocol()
-        assert found.selectExpr(*columns).exceptAll(expected.selectExpr(*columns)).count() == 0
-        assert found.count() == 8
-        assert found.selectExpr(*asked).collect() == [counts]
-    # Each alone is answered by skipping files, whose bounds are the same wherever they are written.
-    found = read(lake, "operator")
+    writer = lake.throttle({}, size=None).write_stream(events).format("delta")
+    writer = writer.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
+    finish(writer.start(lake.path("out")))
+    assert FILES in taken(caplog)
+    found = read(lake)
+    assert found.schema == expected.schema
+    assert DeltaTable(lake.path("out")).protocol() == DeltaTable(lake.path("sparks")).protocol()
+    assert found.selectExpr(*columns).exceptAll(expected.selectExpr(*columns)).count() == 0
+    assert found.count() == 8
+    assert found.selectExpr(*asked).collect() == [counts]
+    # Each alone is answered by skipping files.
     alone = [found.where(question).selectExpr(f"{at}", "count(*)") for at, question in enumerate(QUESTIONS)]
     assert dict(map(tuple, reduce(DataFrame.unionAll, alone).collect())) == dict(enumerate(counts))
-    assert bounds(lake, "operator") == bounds(lake, "sink") != {}
 
 
-@pytest.mark.parametrize("place", thorough_after(1, OUTLETS))
-def test_partitioned_table_is_made_and_read_by_its_partitions(
-    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
+def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(
+    lake: Lake, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is made without a file, also where no statistics are collected. No quota on time: no sink is charged."""
-    write_in(place, monkeypatch)
+    """No quota on time: no sink is charged."""
     lake.offer([(1, "good/a b%", 10), (2, "bad/a", 20), (3, "good/é", 30), (4, "good/a b%", 40)])
-    collects = "spark.databricks.delta.stats.collect"
-    lake.spark.conf.set(collects, str(place == "sink").lower())
-    try:
-        run(lake, partition=["ns"])
-    finally:
-        lake.spark.conf.unset(collects)
-    assert NATIVE in taken(caplog)
+    run(lake, partition=["ns"])
+    assert f"{SPARKS} (the sink is partitioned by ['ns'])" in taken(caplog)
     assert len(DeltaTable(lake.path("out")).file_uris()) == 2
     assert not (lake.control / "charges").exists()
     assert not (lake.control / "settled-charges").exists()
@@ -195,10 +155,6 @@ def test_schema_that_is_to_be_merged_is_sparks(lake: Lake, caplog: pytest.LogCap
 def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     make(lake, "id long, ns string, size long", "tblproperties('delta.columnMapping.mode' = 'name')")
     lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
-    with pytest.raises(ForeignFilesError, match=r"native Delta writer cannot write the sink .* uses column mapping"):
-        run(lake, writer="native")
-    with pytest.raises(ConfigurationError, match=r"option throttle\.writer is 'sparks'; did you mean spark"):
-        run(lake, writer="sparks")
     run(lake)
     assert f"{SPARKS} (the sink {lake.path('out')}: it uses column mapping" in taken(caplog)
     assert [tuple(row) for row in read(lake).collect()] == [(1, "good/a", 10)]
@@ -208,24 +164,26 @@ def test_column_mapped_table_is_left_to_spark(lake: Lake, caplog: pytest.LogCapt
     assert (0, "job", "job", 2, 1, 1) in usage(lake)
 
 
-def test_query_may_change_its_writer_in_the_middle_of_a_batch(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever of a batch one writer has committed before a crash, the other does not commit again.
+def test_table_may_change_sides_in_the_middle_of_a_batch(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever of a batch was committed before a crash in one way is not committed again in the other.
 
     Without a usage table, which would have the batches after it too: then it is no crash, and is refused.
     """
     expected = []
-    for turn, (first, second) in enumerate([("spark", "native"), ("native", "spark")]):
+    for turn, (first, second) in enumerate([(FILES, SPARKS), (SPARKS, FILES)]):
         lake.offer([(10 * turn + 1, "good/a", 1), (10 * turn + 2, "bad/a", 2), (10 * turn + 3, "good/b", 3)])
         expected += [10 * turn + 1, 10 * turn + 3]
         start = lake.last_batch() + 1 if turn else 0
-        run(lake, writer=first, has_usage=False)
-        assert (NATIVE if first == "native" else SPARKS) in taken(caplog)
+        run(lake, has_usage=False)
+        assert first in taken(caplog)
         for name in (lake.control / "feedback").iterdir():
             if int(name.name.partition(".")[0]) >= start:
                 name.unlink()
         lake.crash_in(start)
-        run(lake, writer=second, has_usage=False)
-        assert (NATIVE if second == "native" else SPARKS) in taken(caplog)
+        alter = DeltaTable(lake.path("out")).alter
+        alter.drop_constraint("positive") if turn else alter.add_constraint({"positive": "id > 0"})
+        run(lake, has_usage=False)
+        assert second in taken(caplog)
         assert stored_ids(lake) == expected
         assert lake.rejected_ids == [10 * n + 2 for n in range(turn + 1)]
 
@@ -248,7 +206,7 @@ def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: p
     for number in range(2):
         lake.offer([(10 * number + i, "good/a", 1) for i in range(4)])
         run(lake, has_usage=False)
-        assert NATIVE in taken(caplog)
+        assert FILES in taken(caplog)
         if number == 0:
             others = lake.spark.createDataFrame([(100, "other", 0)], SCHEMA)
             others.write.format("delta").mode("append").save(path)
@@ -258,23 +216,3 @@ def test_table_that_others_change_meanwhile_takes_the_rows(lake: Lake, caplog: p
     counts = {row["_change_type"]: row["count"] for row in changes.groupBy("_change_type").count().collect()}
     assert counts == {"insert": 9, "delete": 1}
     assert list(Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
-
-
-def test_table_of_the_catalog_is_written_natively(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    lake.offer([(1, "good/a", 10), (2, "bad/a", 20)])
-    try:
-        finish(lake.writer(lake.throttle(HALF_REJECTED)).toTable("natively", partitionBy="ns"))
-        assert NATIVE in taken(caplog)
-        assert [tuple(row) for row in lake.spark.table("natively").collect()] == [(1, "good/a", 10)]
-    finally:
-        lake.spark.sql("drop table if exists natively")
-
-
-@pytest.mark.parametrize("kind", ["json", "function"])
-def test_native_writer_is_for_delta(lake: Lake, kind: str) -> None:
-    lake.offer([(1, "good/a", 10)])
-    stream = lake.writer(lake.throttle({})).format("json").option("throttle.writer", "native")
-    if kind == "function":
-        stream = stream.foreachBatch(lake.keep)
-    with pytest.raises(ForeignFilesError, match=r"the sink: (its format is 'json'|it is a foreachBatch function)"):
-        stream.start(lake.path("out"))
