@@ -88,17 +88,15 @@ def dead(lake: Lake) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, rows.collect()))
 
 
-@pytest.mark.parametrize("partition", thorough_after(1, [(), ("part",)]))
-def test_extreme_values_come_out_as_they_went_in_and_no_filter_misses_one(
-    lake: Lake, partition: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("partition", thorough_after(1, ["", "part"]))
+def test_extreme_values_come_out_as_they_went_in_and_no_filter_misses_one(lake: Lake, partition: str) -> None:
     offered = source(lake, f"{NAMES} ns, id part, {extremes()}")
     limits = policies(
         tenants={"t": publish(messages_per_second=1, burst_seconds=5)}, defaults=publish(messages_per_second=1)
     )
     lake.spark.conf.set(*A_TASK_A_FILE)
     try:
-        run(lake, offered, limits, *partition, size="length(s)", order_by=["s", "x", "st.d"])
+        run(lake, offered, limits, *[partition] * bool(partition), size="length(s)", order_by=["s", "x", "st.d"])
     finally:
         lake.spark.conf.unset(A_TASK_A_FILE[0])
     found = read(lake)
