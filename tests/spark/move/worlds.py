@@ -42,9 +42,9 @@ Event = tuple[str, int]
 
 SCHEMA: Final = StructType([StructField("ns", StringType()), StructField("n", LongType())])
 _STATE: Final = StructType(
-    [StructField("version", IntegerType()), StructField("block", BinaryType()), StructField("files", BinaryType())]
+    [StructField("version", IntegerType()), *(StructField(name, BinaryType()) for name in ("block", "files", "inline"))]
 )
-State = tuple[int, bytes, bytes]
+State = tuple[int, bytes, bytes, bytes | None]
 
 STAGED_ALL, DECIDED, COPIED, COMMITTED, CLEANED = STOPS = ("staged", "decided", "copied", "committed", "cleaned")
 """Where an attempt at a batch may be killed: after each of these."""
@@ -72,7 +72,7 @@ class _Frames:
     rows: list[dict[str, Any]]
     sparkSession: _Spark = field(default_factory=_Spark)  # noqa: N815 - Spark's
 
-    def select(self, *_: str) -> _Frames:
+    def selectExpr(self, *_: str) -> _Frames:  # noqa: N802 - Spark's
         return self
 
     def collect(self) -> list[dict[str, Any]]:
@@ -148,15 +148,20 @@ class StagedJob:
     def decide(self, batch: int, pieces: list[pd.DataFrame]) -> tuple[_Frames, State]:
         """Decide a batch on the state that it loads, and return what the driver gets, and the state."""
         found = self.states.get(batch)
-        value = Row() if found is None else Row(version=found[0], block=found[1], files=found[2])
+        value = Row() if found is None else Row(version=found[0], block=found[1], files=found[2], inline=found[3])
         state = GroupState(
             value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
             False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
         )  # fmt: skip
         frames = list(self.decider((0,), iter(pieces), state))
-        out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
-        version, block, files = state.get
-        return _Frames(out), (int(version), bytes(block), bytes(files))
+        out = [
+            {"kind": kind, "frame": each, "bytes": len(each)}
+            for f in frames
+            for kind, each in zip(f["kind"], f["frame"], strict=True)
+        ]
+        version, block, files, inline = state.get
+        held = None if inline is None else bytes(inline)
+        return _Frames(out), (int(version), bytes(block), bytes(files), held)
 
     def attempt(self, batch: int, deal: Sequence[Sequence[Event]], stop: str | None = None) -> bool:
         """Run a batch up to a stop; return whether it came to its end."""
