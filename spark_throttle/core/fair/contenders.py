@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, once
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
@@ -177,20 +177,22 @@ class Contenders:
         tenant, child, job = (np.where(is_limited[scope], scope, -1) for scope in self.scopes)
         return Scopes(tenant, child, job, room)
 
-    def leads(self, outcome: Outcome, layout: Layout, is_waiting: Bools, policy: CompiledPolicy) -> Leads:
+    def leads(self, outcome: Outcome, layout: Layout, waiting: Int64s, policy: CompiledPolicy) -> Leads:
         """Return what the contest leaves.
 
         Parameters
         ----------
-        is_waiting
-            Whether each row of the batch waits afterwards, in the sequence in which `layout` counts them.
+        waiting
+            The positions, ascending, of the rows that wait afterwards, as `layout` counts them.
         """
         after, tree, rank = outcome.standing, self.tree, outcome.count
         held, gone = np.zeros((2, 2, len(self.flow)), dtype=np.int64)
         for place in (1, 0):  # the child of the job holds the earlier row
             leaf = np.flatnonzero(after.held[place])
             work = self.rows.take(leaf).work(rank[leaf], rank[leaf] + 1)
-            waits = is_waiting[layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]]
+            row = layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]
+            found = np.searchsorted(waiting, row)
+            waits = np.append(waiting, -1)[found] == row
             held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)
             rank = rank + after.held[place]
         lead, tenant_lead, child_lead = _without(tree, after.leads, gone)
@@ -250,8 +252,16 @@ def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: Mess
     if prices is not None:
         of_message = np.maximum(prices.counted(of_message, widest), 1)
     of_message = np.where(by_messages | (widest < 0), of_message[:, Dimension.MESSAGES], 1)
-    flow = layout.segments.key
-    return np.maximum(of_message[flow], np.diff(layout.total) * of_byte[flow] >> BYTE_BITS)
+    work = np.diff(layout.total)
+    work *= _by_row_of(of_byte, layout)
+    work >>= BYTE_BITS
+    return np.maximum(work, _by_row_of(of_message, layout), out=work)
+
+
+def _by_row_of(values: Int64s, layout: Layout) -> Int64s:
+    """Return the value of the flow of each row of `layout`; once, if it is one."""
+    one = once(values)
+    return one if len(one) == 1 else np.repeat(values, layout.segments.counts)
 
 
 def _rate_below(widest: Int64s, limiting: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

@@ -103,6 +103,12 @@ class Candidates:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
 
+    def has_rows(self, flows: int, start: int = 0) -> Bools:
+        """Return whether each flow has any of these rows, or of those from `start` on."""
+        has_rows = np.zeros(flows, dtype=np.bool_)
+        has_rows[self.flow[start:]] = True
+        return has_rows
+
     def arrived(self, flows: int) -> Int64s:
         """Return the messages and bytes of the usable arrivals, by flow; shape (flows, 2)."""
         flow, size_bytes = self.flow[self.queued :], self.size_bytes[self.queued :]
@@ -121,7 +127,7 @@ def _is_constant(values: Int64s) -> bool:
 
 
 def _taken(values: Int64s, at: Int64s) -> Int64s:
-    return np.full(len(at), values[0]) if _is_constant(values) and len(at) else values[at]
+    return np.broadcast_to(values[0], at.shape) if _is_constant(values) and len(at) else values[at]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +178,7 @@ class Layout:
         segments = self.segments
         is_beyond = np.zeros(len(segments.order), dtype=np.bool_)
         if int(segments.counts.sum()) == len(segments.order):
-            is_beyond[segments.order] = ~segments.first_of_each(count)
+            is_beyond[segments.order] = segments.behind_first(count)
         else:
             is_beyond[segments.order[ranges(segments.starts + count, segments.counts - count)]] = True
         return np.flatnonzero(is_beyond)
