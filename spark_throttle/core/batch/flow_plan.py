@@ -140,7 +140,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         prices = None if shared.time is None else shared.time.prices_of(flows.names)
         rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
         contenders = Contenders.of(
-            at, rows, flows, limits, matches, nodes, policy,
+            at, rows, counts, flows, limits, matches, nodes, policy,
             lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)

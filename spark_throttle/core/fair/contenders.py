@@ -30,6 +30,9 @@ from spark_throttle.core.state import Flows, NodeLeads
 _WIDEST_FIRST = (2, 1, 0)
 """The columns of `Matches.shared_scope`: the job, the group, the tenant."""
 
+_FEW_ROWS = 16
+"""Rows are laid out leaf by leaf where there are fewer of them for each leaf, so that leaves find them side by side."""
+
 _MOST_SUMMED = 1 << 40
 """The rate, in micro-tokens per ms, as which a larger one counts in a sum."""
 
@@ -95,6 +98,7 @@ class Contenders:
         cls,
         flow: Int64s,
         rows: Rows,
+        counts: Int64s,
         flows: Flows,
         limits: Limits,
         matches: Matches,
@@ -112,6 +116,8 @@ class Contenders:
             The flows, ascending.
         rows
             The rows of these flows.
+        counts
+            Shape (flows of the batch,): the number of rows of each.
         lapsed
             Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
         tie
@@ -144,12 +150,15 @@ class Contenders:
             only = np.searchsorted(node, alone)
             of_tenant[alone], weights[1][alone] = matches.shared_scope[flow[only], 0], weights[0][only]
         parents = node, np.searchsorted(children, numbers // ways), np.zeros_like(children)
-        counts = len(numbers), len(children), 1
-        tree = Tree(tuple(Level.of(*each) for each in zip(parents, counts, weights, strict=True)))
+        sizes = len(numbers), len(children), 1
+        tree = Tree(tuple(Level.of(*each) for each in zip(parents, sizes, weights, strict=True)))
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
-        return cls(flow, tree, standing, scopes, rows.take(order), tie[order], placed)
+        rows = rows.take(order)
+        if int(counts[flow].sum()) < _FEW_ROWS * len(flow):
+            rows = rows.together(counts[flow])
+        return cls(flow, tree, standing, scopes, rows, tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.
