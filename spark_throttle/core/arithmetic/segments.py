@@ -323,6 +323,31 @@ def replaced(table: np.ndarray, rows: Int64s, values: np.ndarray) -> np.ndarray:
     return out
 
 
+def begins_run(key: Int64s) -> Bools:
+    """Return which keys differ from the one before.
+
+    Examples
+    --------
+    >>> begins_run(np.array([3, 3, 1])).tolist()
+    [True, False, True]
+    """
+    begins = np.ones(len(key), dtype=np.bool_)
+    np.not_equal(key[1:], key[:-1], out=begins[1:])
+    return begins
+
+
+def alike(values: np.ndarray) -> np.ndarray:
+    """Return the values, as a view of one number if all are equal: NumPy divides by one number several times as fast."""
+    return np.broadcast_to(values[0], values.shape) if len(values) and (values == values[0]).all() else values
+
+
+def taken(values: np.ndarray, at: Int64s) -> np.ndarray:
+    """Return the values at positions that ascend; those of a view of one number, or all values, are not copied."""
+    if values.strides == (0,) and len(values):
+        return np.broadcast_to(values[0], at.shape)
+    return values if len(at) == len(values) else values[at]
+
+
 def once(key: Int64s) -> Int64s:
     """Return the key of all rows once if it is one, so that what depends on it is computed once."""
     return key[:1] if len(key) and key[0] == key[-1] and (key == key[0]).all() else key
