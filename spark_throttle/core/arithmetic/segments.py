@@ -171,8 +171,9 @@ def running_total(values: Int64s) -> Int64s:
     >>> running_total(np.array([3, 4])).tolist()
     [0, 3, 7]
     """
-    total = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values, out=total[1:])
+    total = np.empty(len(values) + 1, dtype=np.int64)
+    total[0] = 0
+    values.cumsum(out=total[1:])
     return total
 
 

@@ -233,7 +233,7 @@ class _Search:
         contest, level = self.contest, self.contest.tree.levels[k]
         at = np.flatnonzero(crossing.leaf >= 0)
         parent = taken(level.parent, at)  # ascends
-        groups = _Groups(np.searchsorted(at, level.bounds))
+        groups = _Groups.between(np.searchsorted(at, level.bounds))
         is_late = ~taken(crossing.has_begun, at)
         key = taken(contest.leads[k] + served - got, at)
         np.add(key, taken(crossing.work, at), out=key, where=~is_late)
@@ -351,18 +351,25 @@ def serve(contest: Contest) -> Turns:
 class _Groups:
     """Values that stand group by group."""
 
-    bounds: Int64s
-    """Where each group begins, and the number of values."""
+    first: Int64s
+    """Where each group begins."""
+
+    sizes: Int64s
+
+    @classmethod
+    def between(cls, bounds: Int64s) -> _Groups:
+        """Return the groups that begin at `bounds`, the last of which is the number of values."""
+        return cls(bounds[:-1], bounds[1:] - bounds[:-1])
 
     def spread(self, of_group: Int64s) -> Int64s:
         """Return the value of the group of each."""
-        return of_group if len(of_group) == 1 else np.repeat(of_group, np.diff(self.bounds))
+        return of_group if len(of_group) == 1 else of_group.repeat(self.sizes)
 
     def running(self, values: Int64s, *, before: bool) -> Int64s:
         """Return the running total of each group's values, each one's own included or only those `before` it."""
         total = running_total(values)
         running = total[:-1] if before else total[1:]
-        return running if len(self.bounds) == 2 else running - self.spread(total[self.bounds[:-1]])
+        return running if len(self.first) == 1 else running - self.spread(total[self.first])
 
 
 def _secant(amount: Int64s, served: Int64s, amount_before: Int64s, served_before: Int64s) -> Int64s:
