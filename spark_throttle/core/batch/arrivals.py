@@ -23,8 +23,8 @@ from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
 
-_ROWS_AT_ONCE = 1 << 16
-"""The rows that are searched for the first of each name at a time; most names have one among the first of all rows."""
+_MANY_ROWS = 1 << 16
+"""Most names have a row among so many first ones; the others are looked for alone."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,11 +174,9 @@ def _encoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.DictionaryAr
     if len(names) < len(distinct):
         code = distinct.indices.to_numpy()[code]
     first = np.full(len(names), len(code), dtype=np.int64)
-    for start in range(0, len(code), _ROWS_AT_ONCE):
-        part = code[start : start + _ROWS_AT_ONCE]
-        np.minimum.at(first, part, np.arange(start, start + len(part)))
-        if first.max() < len(code):
-            break
+    np.minimum.at(first, code[:_MANY_ROWS], np.arange(min(len(code), _MANY_ROWS)))
+    later = _MANY_ROWS + np.flatnonzero((first == len(code)).take(code[_MANY_ROWS:]))
+    np.minimum.at(first, code[later], later)
     in_order = np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(code)))]
     if len(in_order) == len(names) and (in_order[1:] > in_order[:-1]).all():
         return pa.DictionaryArray.from_arrays(pa.array(code), names)
