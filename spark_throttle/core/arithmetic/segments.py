@@ -83,15 +83,8 @@ class Segments:
 
     def first_of_each(self, rows: Int64s) -> Bools:
         """Return which laid-out rows are among the first `rows` of their key."""
-        return self._split(rows, is_first=True)
-
-    def behind_first(self, rows: Int64s) -> Bools:
-        """Return which laid-out rows are not among the first `rows` of their key."""
-        return self._split(rows, is_first=False)
-
-    def _split(self, rows: Int64s, *, is_first: bool) -> Bools:
         lengths = np.stack([rows, self.counts - rows], axis=1).ravel()
-        return np.repeat(np.tile([is_first, not is_first], len(rows)), lengths)
+        return np.repeat(np.tile([True, False], len(rows)), lengths)
 
     def kept(self, is_kept: Bools) -> Segments:
         """Return the layout of only those laid-out rows that are kept."""
@@ -338,7 +331,7 @@ def begins_run(key: Int64s) -> Bools:
 
 
 def alike(values: np.ndarray) -> np.ndarray:
-    """Return the values, as a view of one number if all are equal: NumPy divides by one number several times as fast."""
+    """Return the values, as a view of one number if all are equal; NumPy divides by it several times as fast."""
     return np.broadcast_to(values[0], values.shape) if len(values) and (values == values[0]).all() else values
 
 

@@ -140,8 +140,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         prices = None if shared.time is None else shared.time.prices_of(flows.names)
         rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
         contenders = Contenders.of(
-            at, rows, counts, flows, limits, matches, nodes, policy,
-            lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
+            at, rows, flows, limits, matches, nodes, policy,
+            counts=counts, lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)

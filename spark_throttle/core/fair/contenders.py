@@ -30,9 +30,6 @@ from spark_throttle.core.state import Flows, NodeLeads
 _WIDEST_FIRST = (2, 1, 0)
 """The columns of `Matches.shared_scope`: the job, the group, the tenant."""
 
-_FEW_ROWS = 16
-"""Rows are laid out leaf by leaf where there are fewer of them for each leaf, so that leaves find them side by side."""
-
 _MOST_SUMMED = 1 << 40
 """The rate, in micro-tokens per ms, as which a larger one counts in a sum."""
 
@@ -98,13 +95,13 @@ class Contenders:
         cls,
         flow: Int64s,
         rows: Rows,
-        counts: Int64s,
         flows: Flows,
         limits: Limits,
         matches: Matches,
         nodes: NodeLeads,
         policy: CompiledPolicy,
         *,
+        counts: Int64s,
         lapsed: Int64s | None,
         tie: Int64s,
     ) -> Contenders:
@@ -155,9 +152,7 @@ class Contenders:
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
-        rows = rows.take(order)
-        if int(counts[flow].sum()) < _FEW_ROWS * len(flow):
-            rows = rows.together(counts[flow])
+        rows = rows.take(order).side_by_side(counts[flow])
         return cls(flow, tree, standing, scopes, rows, tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:

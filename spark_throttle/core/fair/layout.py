@@ -174,7 +174,7 @@ class Layout:
         segments = self.segments
         is_beyond = np.zeros(len(segments.order), dtype=np.bool_)
         if int(segments.counts.sum()) == len(segments.order):
-            is_beyond[segments.order] = segments.behind_first(count)
+            is_beyond[segments.order] = ~segments.first_of_each(count)
         else:
             is_beyond[segments.order[ranges(segments.starts + count, segments.counts - count)]] = True
         return np.flatnonzero(is_beyond)

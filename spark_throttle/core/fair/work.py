@@ -42,6 +42,9 @@ MOST_WORK: Final = 1 << 40
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
 
+_MANY_ROWS: Final = 16
+"""With as many rows for each leaf, to lay them out anew takes longer than to find them where they are."""
+
 BYTE_BITS: Final = 10
 """The binary places of a byte's work."""
 
@@ -98,8 +101,10 @@ class Rows:
         """Return the rows of the leaves at `at`."""
         return Rows(self.start[at], self.work_total, self.bytes_total)
 
-    def together(self, counts: Int64s) -> Rows:
-        """Return the rows laid out in the order of the leaves, which have so many rows each."""
+    def side_by_side(self, counts: Int64s) -> Rows:
+        """Return the rows laid out in the order of the leaves, which have so many rows each; as they are, if many."""
+        if int(counts.sum()) >= _MANY_ROWS * len(counts):
+            return self
         at, total = ranges(self.start, counts), running_total(counts)
         work = None if self.work_total is None else running_total(np.diff(self.work_total)[at])
         return Rows(total[:-1], work, running_total(np.diff(self.bytes_total)[at]))
