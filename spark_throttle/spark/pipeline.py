@@ -204,7 +204,6 @@ class Pipeline:
             task_slots(self.events.sparkSession),
             self.table,
             self.keeps_order,
-            self.is_inline,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 

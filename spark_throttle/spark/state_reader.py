@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
-from spark_throttle.spark.columns.payload_columns import carried_schema, from_carried
-from spark_throttle.spark.decider.queue_folder import FramePlace, QueueStorage, is_place
+from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.cutting import as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.nullability import as_nullable, nullable
@@ -30,7 +29,7 @@ from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.waiting_copies import FILE, ROW
+from spark_throttle.spark.references.waiting_copies import FILE, ROW, with_places
 from spark_throttle.spark.rows.frames import aligned, decode
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -46,18 +45,17 @@ def read_queued(
 
     They have the user's columns, then ``namespace``, ``arrival_ms`` (the batch time at which the row arrived) and
     ``release_ms`` (the batch time until which a Pegasus rule holds the row; 0 if only quotas hold it). If the user has
-    a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows of a namespace
-    are in the order in which they will leave. If the query decides on references, the rows have the columns of the
-    source, come from its control directory, and have no order.
+    a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows come from the
+    files in which they wait, and have no order. If the query decides on references, they have the columns of the
+    source.
 
     Parameters
     ----------
     checkpoint
         The query's ``checkpointLocation``.
     schema
-        The stream's schema. By default it is inferred from the waiting rows, which carry Arrow types only: ``char``
-        becomes ``string``, a year-month interval becomes a number of months, and an empty queue has none of the user's
-        columns.
+        The stream's schema. By default it is that of the files, which have Arrow's types only: ``char`` becomes
+        ``string``, a year-month interval becomes a number of months, and an empty queue has none of the user's columns.
     control_path
         The control path that was given to `Throttle.apply`. By default, it is in the checkpoint.
 
@@ -75,8 +73,8 @@ def queued_after(
 ) -> DataFrame:
     """Return the rows that wait after a batch as `read_queued` does, with their position in the queue.
 
-    By the column ``queue_position``, the rows of a namespace are in the order in which they would leave, also those of
-    a query that decides on references. This process must see the checkpoint.
+    By the column ``queue_position``, the rows of a namespace are in the order in which they would leave. This process
+    must see the checkpoint.
     """
     return _queued(spark, checkpoint, control_path, schema, batch)
 
@@ -92,8 +90,8 @@ def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = N
 
 def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
     """Return the places of the rows that wait after a batch, of a query that decides on references."""
-    blocks = state_blocks(spark, checkpoint, batch).select("block")
-    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), (), QueueStorage(control_path))
+    blocks = state_blocks(spark, checkpoint, batch)
+    unpack = QueueUnpacker((), QueueStorage(control_path))
     found: Int64s = blocks.mapInArrow(unpack, f"{PLACE} long").toArrow().column(PLACE).to_numpy()
     return found
 
@@ -103,48 +101,18 @@ def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: Stru
 
     The payload of all waiting rows is read, on the executors.
     """
-    if held_files(spark, checkpoint) is None:
-        rows = state_blocks(spark, checkpoint)
-        fit = _Fit(QueueUnpacker(to_arrow_schema(schema, timezone="UTC"), (), QueueStorage(control_path)))
-    else:
-        queued = _queued(spark, checkpoint, control_path, None, None)
-        names = tuple(queued.columns[: -len(_BESIDE)])
-        rows = queued.toDF(*(f"c{at}" for at in range(len(queued.columns)))).select(
-            *(f"c{at}" for at, _ in enumerate(names))
-        )
-        fit = _Fit(_StagedRows(names, as_read(nullable(to_arrow_schema(schema, timezone="UTC")))))
+    queued = _queued(spark, checkpoint, control_path, None, None)
+    names = tuple(queued.columns[: -len(_BESIDE)])
+    numbered = queued.toDF(*(f"c{at}" for at in range(len(queued.columns))))
+    rows = numbered.select(*(f"c{at}" for at, _ in enumerate(names)))
+    fit = _Fit(names, as_read(nullable(to_arrow_schema(schema, timezone="UTC"))))
     found = rows.mapInArrow(fit, "problem string").limit(1).collect()
     return found[0]["problem"] if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A function from blocks of state, or staged rows, to why a row of each batch of them cannot leave.
-
-    `mapInArrow` runs it once per task.
-    """
-
-    unpack: QueueUnpacker | _StagedRows
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the first problem of each batch that has any."""
-        for batch in batches:
-            problem = self._problem(batch)
-            if problem is not None:
-                yield pa.RecordBatch.from_pydict({"problem": pa.array([problem], pa.string())})
-
-    def _problem(self, batch: pa.RecordBatch) -> str | None:
-        try:
-            for _ in self.unpack([batch]):
-                pass
-        except ConfigurationError as error:
-            return str(error)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _StagedRows:
-    """A function from rows that wait in files to the same rows with other columns."""
+    """A function from rows to why a row of each batch of them cannot leave; `mapInArrow` runs it once per task."""
 
     names: tuple[str, ...]
     """Names of the columns in order: PySpark's `mapInArrow` rejects names with a backtick."""
@@ -152,9 +120,12 @@ class _StagedRows:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
+        """Yield the first problem of each batch that has any."""
         for batch in batches:
-            yield aligned(as_nullable(batch).rename_columns(list(self.names)), self.schema)
+            try:
+                aligned(as_nullable(batch).rename_columns(list(self.names)), self.schema)
+            except ConfigurationError as error:
+                yield pa.RecordBatch.from_pydict({"problem": pa.array([str(error)], pa.string())})
 
 
 def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -170,34 +141,23 @@ def _queued(
     added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
     if batch is None:  # the query may go on: its states and its account are read of the same batch
         batch = int(_operator(spark, checkpoint)["maxBatchId"])
-    blocks = state_blocks(spark, checkpoint, batch).select("block")
-    storage = QueueStorage(control_path)
-    newest = _newest_schema(blocks, storage)
-    held = held_files(spark, checkpoint, batch)
+    blocks, held = state_blocks(spark, checkpoint, batch), held_files(spark, checkpoint, batch)
     if held is not None:
-        return _copied(
-            blocks,
-            storage,
-            added,
-            staged_copies(spark, control_path, held, _state(spark, checkpoint, batch).select("inline"), schema),
-        )
-    if newest.names == [PLACE]:
-        account = account_after(spark, control_path, batch)
-        return _copied(blocks, storage, added, copies_of(spark, control_path, account, schema))
-    rows = carried_schema(schema) if schema is not None else newest
-    taken = {name.lower() for name in rows.names}
-    beside = StructType([StructField(f"throttle_{n}" if n in taken else n, kind) for n, kind in added])
-    unpack = QueueUnpacker(to_arrow_schema(rows, timezone="UTC"), tuple(beside.names), storage)
-    found = blocks.mapInArrow(unpack, StructType([*rows, *beside]))
-    return found if schema is None else from_carried(found, schema)
+        inline = _state(spark, checkpoint, batch).select("inline")
+        copies = staged_copies(spark, control_path, held, inline, schema)
+    elif waiting_messages(spark, checkpoint, batch):
+        copies = copies_of(spark, control_path, account_after(spark, control_path, batch), schema)
+    else:
+        copies = spark.createDataFrame([], with_places(schema or StructType()))
+    return _copied(blocks, QueueStorage(control_path), added, copies)
 
 
 def _copied(
     blocks: DataFrame, storage: QueueStorage, added: Sequence[tuple[str, DataType]], copies: DataFrame
 ) -> DataFrame:
-    """Return the waiting rows of a query that decides on references, from their copies."""
+    """Return the waiting rows, from their copies."""
     places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in added)])
-    unpack = QueueUnpacker(pa.schema([(PLACE, pa.int64())]), tuple(places.names[1:]), storage)
+    unpack = QueueUnpacker(tuple(places.names[1:]), storage)
     waiting = blocks.mapInArrow(unpack, places)
     waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
         ROW, F.col(PLACE).bitwiseAND(F.lit((1 << ROW_BITS) - 1))
@@ -269,48 +229,17 @@ def _operator(spark: SparkSession, checkpoint: str) -> Row:
     return found[0]
 
 
-def _newest_schema(blocks: DataFrame, storage: QueueStorage) -> StructType:
-    """Return the widest schema of the waiting rows: columns may be added and widened while rows wait, not removed."""
-    found = blocks.mapInArrow(_SchemaReader(storage), "schema binary").collect()
-    schemas = [pa.ipc.read_schema(pa.py_buffer(row["schema"])) for row in found]
-    widest_first = sorted(schemas, key=len, reverse=True)
-    try:
-        return from_arrow_schema(pa.unify_schemas(widest_first or [pa.schema([])], promote_options="permissive"))
-    except pa.ArrowException:  # rows of one of the types fit in the other: a start has made sure of it
-        return from_arrow_schema(widest_first[0])
-
-
-@dataclass(frozen=True, slots=True)
-class _SchemaReader:
-    """A function from blocks of state to the schemas of the rows that wait; `mapInArrow` runs it once per task."""
-
-    storage: QueueStorage
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the distinct schemas of the waiting rows in each batch of blocks."""
-        for batch in batches:
-            frames = [frame for block in batch.column("block") for frame in _opened(block.as_py()).frames]
-            of_schema = {place.schema: frame for frame in frames if (place := FramePlace.of(frame)) is not None}
-            wanted = [*of_schema.values(), *(frame for frame in frames if not is_place(frame))]
-            opened = self.storage.folder().open(wanted)
-            found = {pa.ipc.open_stream(pa.py_buffer(frame)).schema.serialize().to_pybytes() for frame in opened}
-            yield pa.RecordBatch.from_pydict({"schema": pa.array(sorted(found), pa.binary())})
-
-
 @dataclass(frozen=True, slots=True)
 class QueueUnpacker:
-    """A function from blocks of state to the rows that wait in them; `mapInArrow` runs it once per task."""
-
-    schema: pa.Schema
-    """Schema of the user's rows in the form in which they travel."""
+    """A function from blocks of state to the places of rows that wait; `mapInArrow` runs it once per task."""
 
     names_beside: tuple[str, ...]
-    """Names of the added columns, which follow the user's."""
+    """Names of the added columns, which follow the place."""
 
     storage: QueueStorage
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the waiting rows, one record batch per frame."""
+        """Yield the places, one record batch per frame."""
         for batch in batches:
             for block in batch.column("block"):
                 yield from self._rows(_opened(block.as_py()))
@@ -321,13 +250,12 @@ class QueueUnpacker:
         for frame, count in zip(stored.frames, rows_of_frame, strict=True):
             end = start + count
             (opened,) = self.storage.folder().open([frame])
-            rows = decode(opened).take(pa.array(stored.row_in_frame[start:end])).combine_chunks()
-            (whole,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
+            places = decode(opened).column(PLACE).combine_chunks().take(pa.array(stored.row_in_frame[start:end]))
             names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
             position = pa.array(np.arange(start, end))
             beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end]), position]
-            columns = [*aligned(whole, self.schema).columns, *beside[: len(self.names_beside)]]
-            yield pa.RecordBatch.from_arrays(columns, names=[*self.schema.names, *self.names_beside])
+            columns = [places, *beside[: len(self.names_beside)]]
+            yield pa.RecordBatch.from_arrays(columns, names=[PLACE, *self.names_beside])
             start = end
 
 

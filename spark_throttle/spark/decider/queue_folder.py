@@ -1,4 +1,4 @@
-"""The frames of waiting rows: in the state as long as they are small, then in files beside it.
+"""The frames that have the places of waiting rows: in the state as long as they are small, then in files beside it.
 
 Spark copies the whole state to Python and back in every batch, so a long queue must not lie in it. If the frames
 in the state become larger than `INLINE_BYTES`, they are written, once, to one file in the control directory. The state
@@ -25,8 +25,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import Final
-
-import pyarrow as pa
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
@@ -61,9 +59,6 @@ class FramePlace:
     file_bytes: int
     """Size of the whole file."""
 
-    schema: str
-    """A digest of the schema of its rows: a reader that needs only schemas opens one frame of each."""
-
     def pack(self) -> bytes:
         """Return the place as the state keeps it in place of the frame."""
         return json.dumps(astuple(self), separators=(",", ":")).encode()
@@ -74,7 +69,7 @@ class FramePlace:
 
         Examples
         --------
-        >>> place = FramePlace("1-ab", 0, 400, 7, 900, "cd")
+        >>> place = FramePlace("1-ab", 0, 400, 7, 900)
         >>> FramePlace.of(place.pack()) == place, FramePlace.of(bytes([255] * 4))
         (True, None)
         """
@@ -134,8 +129,7 @@ class QueueFolder:
         self._directory.write(f"{FOLDER}/{name}", content)
         places, first_byte = [], 0
         for frame in frames:
-            checksum, schema = zlib.crc32(frame), _schema_digest(frame)
-            place = FramePlace(name, first_byte, len(frame), checksum, len(content), schema).pack()
+            place = FramePlace(name, first_byte, len(frame), zlib.crc32(frame), len(content)).pack()
             self._read[place] = frame
             places.append(place)
             first_byte += len(frame)
@@ -214,8 +208,3 @@ def _runs(places: Sequence[tuple[bytes, FramePlace]]) -> list[list[tuple[bytes, 
         runs[-1].append((frame, place))
         end = place.first_byte + place.size_bytes
     return runs
-
-
-def _schema_digest(frame: bytes) -> str:
-    schema = pa.ipc.open_stream(pa.py_buffer(frame)).schema
-    return hashlib.sha256(schema.serialize().to_pybytes()).hexdigest()[:16]

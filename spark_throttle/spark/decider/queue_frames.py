@@ -1,4 +1,4 @@
-"""The payload of waiting rows: frames, opened only when one of their rows leaves.
+"""The places of waiting rows: in frames, opened only when one of their rows leaves.
 
 A queued row is a pair (frame, position in the frame), in the order of the queue. A frame is written once, when its rows
 are queued, and dropped when its last row has left. If rows leave a frame, and those that remain are fewer than half of

@@ -112,6 +112,9 @@ class Decided:
     usage: list[bytes] = field(default_factory=list)
     """The packed usage reports."""
 
+    inline: tuple[bytes, ...] = ()
+    """Frames of the inline files of which rows leave (`inline_files`)."""
+
 
 def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:
     """Return what frames hold that the decider yielded, each given with its kind."""
@@ -122,7 +125,8 @@ def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:
     admitted, rejected = (
         tuple(decode(frame) for frame in of_kind.get(kind, ())) for kind in (FrameKind.ADMITTED, FrameKind.REJECTED)
     )
-    return Decided(answers[0] if answers else None, admitted, rejected, of_kind.get(FrameKind.USAGE, []))
+    usage, inline = of_kind.get(FrameKind.USAGE, []), tuple(of_kind.get(FrameKind.INLINE, ()))
+    return Decided(answers[0] if answers else None, admitted, rejected, usage, inline)
 
 
 def bits_of(positions: Int64s, rows: int) -> bytes:

@@ -120,17 +120,13 @@ class InlineRows:
     place: StagingPlace
     """Whose columns the rows get."""
 
-    names: frozenset[str] = frozenset()
-    """The files that are wanted."""
-
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
         set_loaded_aside()
         for batch in batches:
             for frame in batch.column("frame"):
                 file = inline_file_of(frame.as_py())
-                if file.name in self.names:
-                    yield from InlineFiles((file.name,), (file.content,)).rows(self.place)
+                yield from InlineFiles((file.name,), (file.content,)).rows(self.place)
 
 
 @dataclass(frozen=True, slots=True)

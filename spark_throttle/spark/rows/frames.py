@@ -1,10 +1,9 @@
-"""Frames: Arrow IPC streams in which payloads pass through Python unchanged.
+"""Frames: blocks of bytes in which all that a decider takes and returns passes through Spark unchanged.
 
-The operator's interface is pandas, which damages rows: nullable integers become floats, distant timestamps fail, and
-structs become dicts. So rows travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` per frame, because the
-JVM's collector treats larger ones as humongous objects. Only a single row that is larger makes a larger frame. Frames
-are compressed: every byte saved is a byte not copied a dozen times through sockets, the shuffle and the state store.
-`mapInArrow` runs `FramePacker` (`pack_frames`) before the operator and `FrameUnpacker` after it.
+The operator's interface is pandas, which damages values: nullable integers become floats, and structs become dicts. So
+tables travel as Arrow IPC in a binary column, at most about `FRAME_BYTES` per frame, because the JVM's collector treats
+larger ones as humongous objects. Only a single row that is larger makes a larger frame. Frames are compressed: every
+byte saved is a byte not copied a dozen times through sockets, the shuffle and the state store.
 
 A stream of frames has the schema `FRAME_SCHEMA`: the decider's key, the kind of the frame, and its bytes.
 """
@@ -50,37 +49,34 @@ class FrameKind(IntEnum):
     """The content of a frame."""
 
     CONTROL = 0
-    """Input of the operator: a control row (`core.state.ControlRow`)."""
+    """Input: a control row (`core.state.ControlRow`)."""
 
     ROWS = 1
-    """Input of the operator: the user's rows with the helper columns."""
+    """Input: what decides of rows that are referred to, with their places (`references.reading`)."""
 
-    ADMITTED = 2
-    """Output of the operator: the user's rows."""
+    DIGEST = 2
+    """Input: what decides of the rows of a staged file (`move.digest`)."""
 
-    REJECTED = 3
-    """Output of the operator: the user's rows with the ``throttle`` column."""
+    INLINE = 3
+    """Input and output: a staged file itself (`move.inline_files`)."""
 
-    USAGE = 4
-    """Output of the operator: a packed usage report."""
+    ANSWER = 4
+    """Output: which rows of which staged files leave (`move.answer`)."""
 
-    FILES = 5
-    """Output of the operator: the names of files that hold rows (`file_outlet`)."""
+    ADMITTED = 5
+    """Output: places of admitted rows, in the order in which they leave."""
 
-    WAITING = 6
-    """Output of the operator: the rows that join the queue in the batch, for a sink that keeps their payload."""
+    REJECTED = 6
+    """Output: places of rejected rows, with the ``throttle`` column."""
 
-    ARRIVED = 7
-    """Output of the operator: sums of the references that arrived (`references.reading_sums`)."""
+    USAGE = 7
+    """Output: a packed usage report."""
 
-    INLINE = 8
-    """Input and output of the decider: a staged file itself (`move.inline_files`)."""
+    WAITING = 8
+    """Output: the places of referred rows that join the queue in the batch, of which copies are made."""
 
-    DIGEST = 9
-    """Input of the decider: what decides of the rows of a staged file (`move.digest`)."""
-
-    ANSWER = 10
-    """Output of the decider: which rows of which files leave (`move.answer`)."""
+    ARRIVED = 9
+    """Output: sums of the references that arrived (`references.reading_sums`)."""
 
 
 def encode(table: pa.Table) -> list[bytes]:

@@ -84,9 +84,6 @@ class FramePacker:
     It guarantees neither an order nor a number of frames: the operator sorts.
     """
 
-    names: tuple[str, ...] | None = None
-    """Names of the columns in order; `None` keeps them. PySpark's `mapInArrow` rejects names with a backtick."""
-
     derived: HelperColumns = field(default_factory=HelperColumns)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +105,5 @@ class FramePacker:
         if not batches:
             return
         table = pa.Table.from_batches(batches).combine_chunks()
-        if self.names is not None:
-            table = table.rename_columns(list(self.names))
         for piece in pieces(self.derived.mark(table)):
             yield frame_batch(FrameKind.ROWS, ipc_stream(piece))

@@ -21,7 +21,6 @@ from spark_throttle.spark.move.inline_files import InlineFiles, InlineRows, inli
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import POLICY, drain, drawn
@@ -47,7 +46,7 @@ class InlineJob(DecidedJob):
     @property
     def decider(self) -> DigestDecider:
         if not self.is_inline:
-            return DecidedJob.decider.fget(self)  # type: ignore[attr-defined, no-any-return]
+            return super().decider
         queue = QueueStorage(str(self.control), self.kept_turns, None)
         return DigestDecider(queue, self.kept_turns, keeps_order=True, inline=self.place)
 
@@ -56,11 +55,9 @@ class InlineJob(DecidedJob):
         if not self.is_inline:
             return super().attempt(batch, deal, stop)
         frames, self.states[batch + 1] = self.decide(batch, self.stage(batch, deal))
-        decided = decided_in((row["kind"], row["frame"]) for row in frames.rows if row["kind"] != FrameKind.INLINE)
+        decided = decided_in((row["kind"], row["frame"]) for row in frames.rows)
         assert decided.answer is not None
-        came = [row["frame"] for row in frames.rows if row["kind"] == FrameKind.INLINE]
-        names = frozenset(file.copy or file.name for file in decided.answer.files)
-        read = InlineRows(self.waiting, names)([pa.record_batch({"frame": pa.array(came, pa.binary())})])
+        read = InlineRows(self.waiting)([pa.record_batch({"frame": pa.array(decided.inline, pa.binary())})])
         found = {(row[FILE], row[ROW]): row for rows in read for row in rows.to_pylist()}
         name_of = {file.number: file.name for file in decided.answer.files}
         places = [place for table in decided.admitted for place in table.column(PLACE).to_pylist()]

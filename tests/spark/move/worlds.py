@@ -72,7 +72,7 @@ class _Frames:
     rows: list[dict[str, Any]]
     sparkSession: _Spark = field(default_factory=_Spark)  # noqa: N815 - Spark's
 
-    def selectExpr(self, *_: str) -> _Frames:  # noqa: N802 - Spark's
+    def select(self, *_: str) -> _Frames:
         return self
 
     def collect(self) -> list[dict[str, Any]]:
@@ -154,11 +154,7 @@ class StagedJob:
             False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
         )  # fmt: skip
         frames = list(self.decider((0,), iter(pieces), state))
-        out = [
-            {"kind": kind, "frame": each, "bytes": len(each)}
-            for f in frames
-            for kind, each in zip(f["kind"], f["frame"], strict=True)
-        ]
+        out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
         version, block, files, inline = state.get
         held = None if inline is None else bytes(inline)
         return _Frames(out), (int(version), bytes(block), bytes(files), held)

@@ -47,7 +47,7 @@ def test_task_without_rows_packs_nothing() -> None:
 def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
     table = events([3, 1, 2])
     sent = table.drop_columns([NAMESPACE, TIE]).append_column("ns", table.column(NAMESPACE))
-    pack = FramePacker(tuple(sent.column_names), HelperColumns({NAMESPACE: "ns", TIE: "id"}))
+    pack = FramePacker(HelperColumns({NAMESPACE: "ns", TIE: "id"}))
     (batch,) = pack(sent.to_batches())
     frame = batch.column("frame")[0].as_py()
     assert set(decode(frame).column_names) == {"id", "nested", "ns", SIZE}

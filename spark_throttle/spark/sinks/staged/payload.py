@@ -4,7 +4,8 @@ Before a sink is given anything, rows that wait are copied out of files that the
 that leave these files are written to the table, if there is one that takes files. When all sinks have the batch, what
 the *loaded state* calls left over is deleted (`move.upkeep`).
 
-Inline files come in frames beside the answer. These are persisted for the batch, and read for each sink.
+Inline files come in frames beside the answer, so their rows pass through the driver: where tasks cannot write,
+`persist` is often forbidden too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
@@ -38,7 +39,6 @@ from spark_throttle.spark.references.selection import (
     rows_by_file,
 )
 from spark_throttle.spark.references.waiting_copies import shuffle_tasks
-from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.reference_payload import distinct_values
@@ -47,9 +47,6 @@ from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of
 _CODE: Final = "__throttle_code"
 _GROUP_ROWS: Final = 500_000
 """Rows that one task cuts, more or less: it reads the files whole."""
-
-_TASK_BYTES: Final = 4 << 20
-"""Bytes of inline files per task; a task with fewer would take longer to start than to read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +70,6 @@ class StagedPayload:
     """The sink's table, if it takes files."""
 
     keeps_order: bool = False
-    is_inline: bool = False
-    """Whether files come in frames beside the answer."""
-
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
@@ -83,31 +77,21 @@ class StagedPayload:
 
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
         """Return the rows of a batch; every partition of the frames is computed, once."""
-        # What came inline is read for each sink, and the decider must not run again for it.
-        kept = frames.persist() if self.is_inline else frames
-        rows = _collected(kept)
-        decided = decided_in((row["kind"], bytes(row["frame"])) for row in rows if row["frame"] is not None)
+        rows = frames.select("kind", "frame").collect()
+        decided = decided_in((row["kind"], bytes(row["frame"])) for row in rows)
         answer, spark = decided.answer, frames.sparkSession
         written = list[WrittenFile]()
         if answer is not None:
             self._run(spark, self.upkeep.lost(answer))
             written = self._run(spark, self.upkeep.cuts(answer))
             reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
-            if not self.is_inline:
-                self.upkeep.tell_stagers(answer, reports)
-        inline = None
-        inline_bytes = sum(row["bytes"] for row in rows if row["frame"] is None)
-        if inline_bytes:
-            tasks = max(1, min(self.slots, inline_bytes // _TASK_BYTES))
-            inline = kept.where(f"kind = {int(FrameKind.INLINE)}").select("frame").repartition(tasks)
-        reader = StagedReader(spark, self.carried, self.upkeep.table_root, self.waiting, self._former, inline)
+            self.upkeep.tell_stagers(answer, reports)
+        reader = StagedReader(spark, self.carried, self.upkeep.table_root, self.waiting, self._former, decided.inline)
         admitted, rejected = (
             pa.concat_tables(found) if found else None for found in (decided.admitted, decided.rejected)
         )
         ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
-        return StagedRows(
-            self, reader, answer, decided.usage, written, ranked, rejected, kept if self.is_inline else None
-        )
+        return StagedRows(self, reader, answer, decided.usage, written, ranked, rejected)
 
     @property
     def staging(self) -> StagingPlace | None:
@@ -149,9 +133,6 @@ class StagedRows:
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
-
-    kept: DataFrame | None = None
-    """The frames, if files came in them."""
 
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target, once; to nothing, nothing."""
@@ -198,9 +179,7 @@ class StagedRows:
             self.payload.upkeep.clean(self.answer)
 
     def close(self) -> None:
-        """Drop the frames."""
-        if self.kept is not None:
-            self.kept.unpersist()
+        """Do nothing: no row was kept."""
 
     def _in_order(self, files: Sequence[FileAnswer], ranked: Int64s) -> DataFrame:
         """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
@@ -217,16 +196,6 @@ class StagedRows:
     def _files_of(self, places: Int64s) -> list[FileAnswer]:
         numbers = set(file_numbers(places).tolist())
         return [file for file in self._files if file.number in numbers]
-
-
-def _collected(frames: DataFrame) -> list[Row]:
-    """Return the frames of a batch, without the content of those that have inline files."""
-    frame = f"IF(kind = {int(FrameKind.INLINE)}, NULL, frame) AS frame"
-    try:
-        return frames.selectExpr("kind", frame, "octet_length(frame) AS bytes").collect()
-    except BaseException:
-        frames.unpersist()
-        raise
 
 
 def grouped(rows: Sequence[RowsOfFile], slots: int) -> tuple[tuple[RowsOfFile, ...], ...]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -24,7 +25,7 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.former_files import FormerFiles, is_former
-from spark_throttle.spark.move.inline_files import InlineRows
+from spark_throttle.spark.move.inline_files import InlineRows, inline_file_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import places_in
 from spark_throttle.spark.references.selection import FileRows, as_table
@@ -46,7 +47,7 @@ class StagedReader:
     former: dict[str, bool]
     """By the names of files that are known: whether they have other columns (`move.former_files`)."""
 
-    inline: DataFrame | None = None
+    inline: tuple[bytes, ...] = ()
     """The frames of the inline files of which rows leave."""
 
     @property
@@ -125,9 +126,13 @@ class StagedReader:
 
     def _inline_rows(self, files: Sequence[FileAnswer]) -> DataFrame:
         """Return all rows of inline files, with their places."""
-        assert self.inline is not None  # noqa: S101 - the decider returns each file of which rows leave
-        read = InlineRows(self.waiting, frozenset(file.copy or file.name for file in files))
-        return self.inline.mapInArrow(read, self._with_places)
+        wanted = {file.copy or file.name for file in files}
+        frames = [frame for frame in self.inline if inline_file_of(frame).name in wanted]
+        if len(frames) != len(wanted):
+            problem = f"of {len(wanted)} files of which rows leave, it has {len(frames)}"
+            raise DamagedError("the decider's answer", problem, RESTORE_CHECKPOINT)
+        came = self.spark.createDataFrame(pa.table({"frame": pa.array(frames, pa.binary())}))
+        return came.mapInArrow(InlineRows(self.waiting), self._with_places)
 
     @property
     def _with_places(self) -> StructType:
