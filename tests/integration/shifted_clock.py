@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.decider.operator import Decider
+from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.start import start_check
 
@@ -38,7 +38,7 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
     move(0)
 
     def make_decider(*arguments: Any, **named: Any) -> Any:
-        decider = Decider(*arguments, **named)
+        decider = DigestDecider(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             by_ms = int(shift.read_text())
@@ -49,7 +49,7 @@ def install(monkeypatch: pytest.MonkeyPatch, policies: Path) -> Callable[[int], 
         return run
 
     monkeypatch.setattr("spark_throttle.spark.pipeline.ThrottleControlSource", _MovedControlSource)
-    monkeypatch.setattr("spark_throttle.spark.pipeline.Decider", make_decider)
+    monkeypatch.setattr("spark_throttle.spark.pipeline.DigestDecider", make_decider)
     return move
 
 

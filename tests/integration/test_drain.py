@@ -67,7 +67,7 @@ def folder_of(path: str) -> list[dict[str, Any]]:
 
 
 def test_waiting_rows_go_into_a_table_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 100)
     lake.offer((i, ("shut/a", "shut/b", "open/c")[i % 3], 10) for i in range(300))
     lake.run(SHUT)
     waiting = [i for i in range(300) if i % 3 < 2]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.record import FORMAT
-from spark_throttle.spark.decider.operator import Decider
+from spark_throttle.spark.move.decider import DigestDecider
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def test_what_was_changed_or_is_missing_or_damaged_is_named_and_no_row_is_lost(l
 def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def newer(*args: Any, **named: Any) -> Any:
         """Return the decider of a later release, which stores its state in a format of its own."""
-        decider = Decider(*args, **named)
+        decider = DigestDecider(*args, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             yield from decider(key, pieces, state)
-            state.update((99, state.get[1]))
+            state.update((99, *state.get[1:]))
 
         return run
 
@@ -80,7 +80,7 @@ def test_state_of_an_unknown_version_is_refused(lake: Lake, monkeypatch: pytest.
         rf"and this release reads up to {FORMAT}: run"
     )
     with monkeypatch.context() as later:
-        later.setattr("spark_throttle.spark.pipeline.Decider", newer)
+        later.setattr("spark_throttle.spark.pipeline.DigestDecider", newer)
         query = lake.writer(lake.throttle({})).format("noop").start()
     finish(query)
     lake.offer([(1, "t/n", 10)])

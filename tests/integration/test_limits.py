@@ -99,7 +99,7 @@ def test_decided_rows_leave_in_order_and_those_that_an_observing_quota_would_hol
 def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_too_large_for_the_state(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 100)
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
     lake.run(SHUT)
     assert not lake.admitted
@@ -128,7 +128,7 @@ def test_rows_under_a_rate_of_zero_stay_queued_and_lie_in_files_where_they_are_t
 def test_waiting_rows_in_files_are_read_wherever_the_control_path_is(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "INLINE_BYTES", 1_000)
+    monkeypatch.setattr(pipeline, "INLINE_BYTES", 100)
     lake.offer((i, f"t/n{i % 3}", 10) for i in range(300))
     checkpoint, control = f"file:{lake.path('applied')}", f"file://{lake.path('control')}"
     decided = lake.throttle(SHUT).apply(lake.events(), control_path=control)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.spark.decider.operator import Decider
+from spark_throttle.spark.move.decider import DigestDecider
 from tests.integration import shifted_clock
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -88,13 +88,13 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
 ) -> None:
     def flipping(*arguments: Any, **named: Any) -> Any:
         """Return a decider that finds one bit of its state changed."""
-        decider = Decider(*arguments, **named)
+        decider = DigestDecider(*arguments, **named)
 
         def run(key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
             if state.exists:
-                version, block = state.get
+                version, block, *others = state.get
                 at = len(block) * 9 // 10
-                state.update((version, bytes(block[:at]) + bytes([block[at] ^ 4]) + bytes(block[at + 1 :])))
+                state.update((version, bytes(block[:at]) + bytes([block[at] ^ 4]) + bytes(block[at + 1 :]), *others))
             yield from decider(key, pieces, state)
 
         return run
@@ -120,7 +120,7 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
     largest.write_bytes(content)
 
     with monkeypatch.context() as damaged:
-        damaged.setattr("spark_throttle.spark.pipeline.Decider", flipping)
+        damaged.setattr("spark_throttle.spark.pipeline.DigestDecider", flipping)
         with pytest.raises(StreamingQueryException, match="DamagedError: the decider's state is damaged"):
             finish(lake.writer(lake.throttle(held)).foreachBatch(lake.keep).start())
     assert all(row[1] == "t/n" for row in lake.admitted)
