@@ -201,9 +201,16 @@ def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[S
 def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
     if arrived is None:
         return Arrivals(pa.array([], pa.string()), pa.array([], pa.int64()))
-    # The session may be configured to send strings with 64-bit offsets.
-    names, size_bytes = _one_chunk(arrived.column(NAMESPACE)).cast(pa.string()), _one_chunk(arrived.column(SIZE))
-    return Arrivals(names, size_bytes, has_folder(arrived, partition_columns))
+    return Arrivals(
+        _names(arrived.column(NAMESPACE)), _one_chunk(arrived.column(SIZE)), has_folder(arrived, partition_columns)
+    )
+
+
+def _names(column: pa.ChunkedArray) -> pa.StringArray | pa.DictionaryArray:
+    """Return namespaces, encoded if they came so: then each name is hashed once a frame, and not once a row."""
+    if pa.types.is_dictionary(column.type):
+        return _one_chunk(column.unify_dictionaries())
+    return _one_chunk(column).cast(pa.string())  # they may have 64-bit offsets
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -247,7 +254,7 @@ class _DecidedBatch:
         queued = len(before.queue)
         namespaces = pa.concat_arrays([
             before.flows.names.take(pa.array(before.queue.flow[at[at < queued]])),
-            self.arrivals.namespaces.take(pa.array(at[at >= queued] - queued)),
+            self.arrivals.namespaces.take(pa.array(at[at >= queued] - queued)).cast(pa.string()),
         ])  # fmt: skip
         shared_names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
         scope, reason, wait_ms = d.scope, d.reason, d.throttle_time_ms
