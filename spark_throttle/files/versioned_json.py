@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, UnknownVersionError
-from spark_throttle.files.storage import Directory
 
 FORMAT_KEY: Final = "format"
 
@@ -70,16 +69,6 @@ def _problem(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error) or repr(error)
-
-
-def read_versioned(
-    directory: Directory, name: str, what: str, newest_format: int, parse: Callable[[dict[str, Any]], Parsed]
-) -> Parsed | None:
-    """Return the result of `parse` on a file, as `parse_versioned` does; `None` where there is no file."""
-    content = directory.read(name)
-    if content is None:
-        return None
-    return parse_versioned(content, f"{what} {directory.shown(name)}", newest_format, parse)
 
 
 def versioned(format_number: int, fields: dict[str, Any]) -> bytes:

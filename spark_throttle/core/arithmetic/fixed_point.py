@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.quota import MICRO, Int64s
+from spark_throttle.core.quota import Int64s
 
 FACTOR_BITS = 30
 
@@ -91,12 +91,6 @@ def shifted(amount: Int64s, bits: Int64s) -> Int64s:
     if bits.max() <= 0:
         return amount >> -bits
     return np.where(bits >= 0, amount << np.maximum(bits, 0), amount >> np.maximum(-bits, 0))
-
-
-def floor_shifted(amount_micro: Int64s, bits: Int64s) -> Int64s:
-    """Return micro-tokens in units of ``2**-bits`` tokens, rounded down."""
-    tokens, rest = np.divmod(amount_micro, MICRO)
-    return shifted(tokens, bits) + shifted(rest, bits) // MICRO
 
 
 def proportional(

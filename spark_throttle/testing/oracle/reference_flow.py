@@ -129,12 +129,6 @@ class Scope:
             return False
         return any(wanted[d] > self.room(d) for d in self.limits.limited_dimensions)
 
-    @property
-    def owes_bytes(self) -> bool:
-        """Whether the scope is in debt in bytes, and holds rows back because of it."""
-        d = Dimension.BYTES
-        return self.limits.is_enforced and self.limits.limits(d) and self.balance_micro[d] < 0
-
     def debit(self, tokens: Pair, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
         for d in self.limits.limited_dimensions:
