@@ -35,7 +35,7 @@ STAGED_ALL, DECIDED, HALF_CUT, CUT, HALF_LEFT, LEFT, COMMITTED = STOPS = (
 """Where an attempt at a batch may be killed: after each of these."""
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """An attempt was killed."""
 
 
@@ -50,7 +50,7 @@ class _StoppableRows(DecidedRows):
         made = copies[: len(copies) // 2] if self.stop == HALF_CUT else copies
         DecidedRows.cut(self, [each for each in rows if each.rest in made])
         if rows and self.stop in (HALF_CUT, CUT):
-            raise Killed
+            raise KilledError
 
 
 @dataclass
@@ -88,7 +88,7 @@ class DecidedJob(StagedJob):
                 found += rows.to_pylist()
                 if stop == HALF_LEFT:
                     return False
-        except Killed:
+        except KilledError:
             return False
         if stop == LEFT:
             return False

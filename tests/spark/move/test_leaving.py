@@ -1,4 +1,4 @@
-"""Rows leave in their order, each once, whatever files they lie in, and a file is read once, when its first row is due."""
+"""Rows leave in their order, each once, whatever files they lie in; a file is read once, when its first row is due."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_task_that_runs_again_gives_the_same_rows_and_writes_the_same_bytes(job:
     events = [(f"t{n % 4}/n", n) for n in range(40)]
     for batch in range(4):
         assert job.attempt(batch, dealt(events, 3, random.Random(batch)))
-    pieces, known = job.stage(4, dealt(events, 3, random.Random(4))), copies(job)
+    pieces, known = job.stage(4, dealt([(f"new-{ns}", n) for ns, n in events], 3, random.Random(4))), copies(job)
     job.task(4, pieces, stop)
     first, rows = copies(job), job.left.pop(4, None)
     assert job.task(4, pieces)
@@ -143,7 +143,5 @@ def test_file_that_is_gone_is_an_error_and_no_silence(job: DecidedJob) -> None:
     assert job.attempt(0, [[("t/n", n) for n in range(9)]])
     for name in job.staged_files():
         (job.control / "staged" / name).unlink()
-    with pytest.raises(
-        DamagedError, match=r"which has rows that leave, is damaged: it cannot be read .* restore it from a backup"
-    ):
+    with pytest.raises(DamagedError, match=r"which has rows that leave, is damaged: .* restore it from a backup"):
         job.attempt(1, [])
