@@ -22,7 +22,7 @@ _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PAGE: Final = "docs/operators.md"
 _TABLE_BETWEEN: Final = "write its result to a table, and throttle the stream of that table in a query of its own"
 _OPERATOR: Final = "DigestDecider("
-"""How Spark prints the throttle's own operator."""
+"""How Spark prints the operator of a stream that `apply` has decided."""
 
 
 @dataclass(frozen=True, slots=True)
