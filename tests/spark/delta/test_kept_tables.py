@@ -44,7 +44,7 @@ def _nothing_kept() -> Iterator[None]:
     ("problem", "kind", "remedy"),
     [
         ("Error performing GET http://h/l in 2.6s, after 10 retries, max_retries: 10 - error sending request",
-         TableOutOfReachError, "start the query again when it does"),
+         TableOutOfReachError, "start again when it does"),
         ("Error performing GET http://169.254.169.254/latest, after 10 retries, max_retries: 10",
          ForeignFilesError, "use Spark's writer"),
         ("Client error with status 403 Forbidden", ForeignFilesError, "use Spark's writer"),
