@@ -2,8 +2,8 @@
 
 The order is that of the places of the admitted rows: a row's *turn* is its index among them. A file is read when the
 first of its rows is due, row group by row group, and what is read waits in memory only for rows of lower turns that lie
-in files not yet read. So where files follow one another, one row group's rows are in memory at a time, and at most all
-rows that are admitted in the batch. Rejected rows have no order, and come out as they are read.
+in files not yet read. So where files follow one another, one file's rows are in memory at a time, and at most all rows
+that are admitted in the batch. Rejected rows have no order, and come out as they are read.
 
 Turns run from 0 without a gap. So a file that is gone, lacks a row or has it twice is an error, and never a row less.
 """
