@@ -1,4 +1,4 @@
-"""Conversion of the user's columns to the form that travels in frames and back, and the helper columns."""
+"""Conversion of the user's columns to the form in which they are staged and back, and the helper columns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def as_column(value: ColumnLike) -> Column:
 
 
 def check_columns(schema: StructType) -> None:
-    """Refuse columns that cannot travel in frames.
+    """Refuse columns that cannot be staged.
 
     Raises
     ------
