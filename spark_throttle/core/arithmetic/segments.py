@@ -22,8 +22,13 @@ _RADIX_KEYS = 1 << 16
 """The number of keys of 16 bits. NumPy sorts 16-bit integers by radix, in linear time, so wider keys are sorted by 16
 bits at a time."""
 
+_BLOCK = 1 << 16
+"""The rows that are put in order at a time: as many as the processor's own cache holds, beside their positions."""
+
 _FEW, _SAMPLE, _MOST_RUNS = 256, 1024, 8
 """Keys are combined run by run if there are enough of them, and no more runs in a sample than its eighth."""
+
+_MOST_INT32 = np.iinfo(np.int32).max
 
 _ORDER_BITS = 63
 """The bits that a value and its position may take together."""
@@ -57,12 +62,7 @@ class Segments:
     @classmethod
     def with_counts(cls, key: Int64s, counts: Int64s) -> Segments:
         """Lay rows out by `key`, where the number of rows with each key is already known."""
-        order = np.argsort(key.astype(np.uint16), kind="stable")  # with more keys, by the low 16 bits
-        if len(counts) > _RADIX_KEYS:
-            high = key[order] >> 16
-            is_high_narrow = len(counts) <= _RADIX_KEYS << 16
-            order = order[np.argsort(high.astype(np.uint16) if is_high_narrow else high, kind="stable")]
-        return cls(order, np.cumsum(counts) - counts, counts)
+        return cls(_order_of(key, counts), np.cumsum(counts) - counts, counts)
 
     @property
     def key(self) -> Int64s:
@@ -125,6 +125,37 @@ class Segments:
         return first
 
 
+def _order_of(key: Int64s, counts: Int64s) -> Int64s:
+    """Return the positions of rows in the order of their keys, given the number of rows with each key."""
+    rows, keys = len(key), len(counts)
+    if _ascends(key[:_SAMPLE]) and _ascends(key):
+        return np.arange(rows)
+    low = key.astype(np.uint16)
+    if keys > _RADIX_KEYS:
+        high = key >> 16
+        if keys <= _RADIX_KEYS << 16:
+            high = high.astype(np.uint16)
+        order = np.argsort(low, kind="stable")
+        return order[np.argsort(high[order], kind="stable")]
+    if rows <= _BLOCK:
+        return np.argsort(low, kind="stable")
+    order, place_of_next = np.empty(rows, dtype=np.int64), np.cumsum(counts) - counts
+    for start in range(0, rows, _BLOCK):
+        block = low[start : start + _BLOCK]
+        in_block = np.argsort(block, kind="stable")
+        number = np.bincount(block, minlength=keys)
+        place = np.repeat(place_of_next - np.cumsum(number) + number, number)
+        place += np.arange(len(block))
+        in_block += start
+        order[place] = in_block
+        place_of_next += number
+    return order
+
+
+def _ascends(key: Int64s) -> bool:
+    return bool((key[1:] >= key[:-1]).all())
+
+
 def running_total(values: Int64s) -> Int64s:
     """Return the sum of the values before each position, followed by the sum of all values.
 
@@ -133,15 +164,16 @@ def running_total(values: Int64s) -> Int64s:
     >>> running_total(np.array([3, 4])).tolist()
     [0, 3, 7]
     """
-    total = np.zeros(len(values) + 1, dtype=np.int64)
-    np.cumsum(values, out=total[1:])
+    total = np.empty(len(values) + 1, dtype=np.int64)
+    total[0] = 0
+    values.cumsum(out=total[1:])
     return total
 
 
 def total_in_order(values: Int64s, order: Int64s) -> Int64s:
     """Return the `running_total` of the values in an order.
 
-    It is computed in place, because fresh memory for many rows takes longer than the sum.
+    Values of less than 32 bits are read in any order from half the memory, in a third of the time.
 
     Examples
     --------
@@ -149,7 +181,8 @@ def total_in_order(values: Int64s, order: Int64s) -> Int64s:
     [0, 5, 8, 12]
     """
     total = np.zeros(len(order) + 1, dtype=np.int64)
-    np.take(values, order, out=total[1:], mode="clip")  # in its default mode, `take` fills a copy of `out`
+    is_narrow = len(values) and int(values.max()) <= _MOST_INT32
+    total[1:] = (values.astype(np.int32) if is_narrow else values).take(order)
     np.cumsum(total[1:], out=total[1:])
     return total
 
@@ -282,6 +315,31 @@ def replaced(table: np.ndarray, rows: Int64s, values: np.ndarray) -> np.ndarray:
     for to, column in zip(out.T, values.T, strict=True):
         to[rows] = column
     return out
+
+
+def begins_run(key: Int64s) -> Bools:
+    """Return which keys differ from the one before.
+
+    Examples
+    --------
+    >>> begins_run(np.array([3, 3, 1])).tolist()
+    [True, False, True]
+    """
+    begins = np.ones(len(key), dtype=np.bool_)
+    np.not_equal(key[1:], key[:-1], out=begins[1:])
+    return begins
+
+
+def alike(values: np.ndarray) -> np.ndarray:
+    """Return the values, as a view of one number if all are equal; NumPy divides by it several times as fast."""
+    return np.broadcast_to(values[0], values.shape) if len(values) and (values == values[0]).all() else values
+
+
+def taken(values: np.ndarray, at: Int64s) -> np.ndarray:
+    """Return the values at positions that ascend; those of a view of one number, or all values, are not copied."""
+    if values.strides == (0,) and len(values):
+        return np.broadcast_to(values[0], at.shape)
+    return values if len(at) == len(values) else values[at]
 
 
 def once(key: Int64s) -> Int64s:

@@ -17,6 +17,7 @@ from spark_throttle.core.names.matching import Matches, enforcing_scopes
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
+    Bools,
     Dimension,
     Int64s,
     Limits,
@@ -54,6 +55,9 @@ class RowOutcomes:
     waiting: Candidates
     """The candidates that wait."""
 
+    waits: Bools
+    """Shape (flows,): whether any candidate of each flow waits."""
+
     closed: Int64s
     """The positions of the usable rows that were rejected before they could compete, but not for their size."""
 
@@ -71,9 +75,15 @@ class RowOutcomes:
 
 
 def remembered(
-    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waiting_flow: Int64s
+    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waits: Bools
 ) -> tuple[Flows, Matches, Int64s]:
-    """Return the flows worth remembering, their matches, and the position among them of every flow of `entered`."""
+    """Return the flows worth remembering, their matches, and the position among them of every flow of `entered`.
+
+    Parameters
+    ----------
+    waits
+        Whether rows of each flow of `entered` wait.
+    """
     at, flows, full_micro = entered.at, entered.known.flows, entered.known.full_micro
     columns = {
         "balance_micro": plan.balance_micro, "lead_work": leads.lead_work, "held_work": leads.held_work,
@@ -83,7 +93,7 @@ def remembered(
         columns = {name: replaced(getattr(flows, name), at, column) for name, column in columns.items()}
     after = replace(flows, **columns)
     keep = by_row(np.logical_or, after.balance_micro < full_micro)
-    keep[at[waiting_flow]] = True
+    keep[at[waits]] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
     if keep.all():
         return after, entered.known.matches, at
@@ -112,7 +122,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
-    due_ms, due_with_quotas_ms = _due_ms(plan, moved.waiting, batch)
+    due_ms, due_with_quotas_ms = _due_ms(plan, moved, batch)
     return UsageReport(
         batch.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -173,14 +183,10 @@ def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> 
     return balance_micro // MICRO + 1 + rate * earning_ms // MICRO
 
 
-def _leaves_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> Int64s:
+def _leaves_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
     """Return when each flow's first waiting row may leave, by its own limits and its release time."""
-    entered, now_ms = batch.entered, batch.now_ms
+    entered, now_ms, waiting, waits = batch.entered, batch.now_ms, moved.waiting, moved.waits
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
-    if not len(waiting):
-        return leaves_ms
-    waits = np.zeros(len(leaves_ms), dtype=np.bool_)
-    waits[waiting.flow] = True
     is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
     own_wait_ms = by_row(np.maximum, own_throttle_ms(plan, batch))
     leaves_ms[waits] = now_ms
@@ -192,18 +198,19 @@ def _leaves_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> Int64s
     return leaves_ms
 
 
-def _due_ms(plan: FlowPlan, waiting: Candidates, batch: MicroBatch) -> tuple[int, int]:
+def _due_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> tuple[int, int]:
     """Return when the first waiting row can leave or expire, and when it could if the job had its whole quotas.
 
     A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends
     in the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
     """
+    waiting = moved.waiting
     if not len(waiting):
         return NEVER_MS, NEVER_MS
     expires_ms = NEVER_MS
     if batch.policy.queue.age_ms is not None:
         expires_ms = int(waiting.arrival_ms.min()) + batch.policy.queue.age_ms + 1
-    own_ms, now_ms, shared = _leaves_ms(plan, waiting, batch), batch.now_ms, plan.shared
+    own_ms, now_ms, shared = _leaves_ms(plan, moved, batch), batch.now_ms, plan.shared
     waits = np.flatnonzero(own_ms < NEVER_MS)
     scopes = enforcing_scopes(batch.entered.matches.shared_scope.take(waits, axis=0), batch.policy)
     wait_ms, found = by_row(np.maximum, shared.wait_ms(batch.quotas)), []

@@ -129,16 +129,20 @@ def plan_admission(
         still = candidates.take(waiting)
     quota_marks = candidates.row_at(plan.outcome.marks.row)
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
-    leads = plan.leads(waiting, candidates, policy)
-    kept, matches, position = account.remembered(entered, plan, leads, entrance.window_units, still.flow)
+    leads = plan.leads(waiting, policy)
+    waits = still.has_rows(len(entered.flows))
+    kept, matches, position = account.remembered(entered, plan, leads, entrance.window_units, waits)
     memory.keep(kept.names, matches, quotas)
-    queue = Queue(position[still.flow], still.size_bytes, still.arrival_ms, still.release_ms)
+    queue = Queue(
+        position[still.flow], still.size_bytes,
+        np.ascontiguousarray(still.arrival_ms), np.ascontiguousarray(still.release_ms),
+    )  # fmt: skip
     decided = decisions.decided()
-    moved = account.RowOutcomes(rows, candidates, refused, still, entrance.closed, entrance.oversized, marked)
+    moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
     usage = account.report(moved, decided, plan, batch)
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
-    joined = still.flow[still.queued :]
-    if len(joined):
+    if len(still) > still.queued:
+        joined = still.has_rows(len(waits), still.queued)
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
     after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes)
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan)

@@ -23,6 +23,9 @@ from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
 
+_MANY_ROWS = 1 << 16
+"""Most names have a row among so many first ones; the others are looked for alone."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrivals:
@@ -107,7 +110,7 @@ def enter(
         position, queue_flow = place[position], place[state.queue.flow]
     # If no namespace is known yet, the arriving ones keep the numbers that they already have.
     is_numbered = not len(state.flows) and not len(read.unusable)
-    flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1)[read.name]
+    flow = read.name.astype(np.int64) if is_numbered else np.append(position, -1).take(read.name.astype(np.int64))
     return BatchFlows(
         known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
@@ -171,8 +174,12 @@ def _encoded(namespaces: pa.StringArray | pa.DictionaryArray) -> pa.DictionaryAr
     if len(names) < len(distinct):
         code = distinct.indices.to_numpy()[code]
     first = np.full(len(names), len(code), dtype=np.int64)
-    np.minimum.at(first, code, np.arange(len(code)))
+    np.minimum.at(first, code[:_MANY_ROWS], np.arange(min(len(code), _MANY_ROWS)))
+    later = _MANY_ROWS + np.flatnonzero((first == len(code)).take(code[_MANY_ROWS:]))
+    np.minimum.at(first, code[later], later)
     in_order = np.argsort(first, kind="stable")[: int(np.count_nonzero(first < len(code)))]
+    if len(in_order) == len(names) and (in_order[1:] > in_order[:-1]).all():
+        return pa.DictionaryArray.from_arrays(pa.array(code), names)
     number = np.zeros(len(names), dtype=np.int32)
     number[in_order] = np.arange(len(in_order))
     return pa.DictionaryArray.from_arrays(pa.array(number[code]), names.take(pa.array(in_order)))

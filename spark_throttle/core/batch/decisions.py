@@ -113,7 +113,8 @@ class DecisionDraft:
         """Overwrite the decisions on `rows`; `cause` is a position in `causes`."""
         if len(rows):
             self.verdict[rows] = verdict
-            self._cause[rows] = sum(map(len, self._causes)) + cause
+            # NumPy puts numbers of the same type in their places several times as fast as others.
+            self._cause[rows] = np.asarray(cause, dtype=np.int32) + np.int32(sum(map(len, self._causes)))
             self._causes.append(causes)
 
     def decided(self) -> Decisions:

@@ -88,14 +88,12 @@ class FlowPlan:
     contest: Contest | None
     """The contest for the shared scopes that run short; `None` if none does."""
 
-    def leads(self, waiting: Int64s, candidates: Candidates, policy: CompiledPolicy) -> Leads:
-        """Return what the fair tree remembers; the candidates at `waiting` wait afterwards."""
+    def leads(self, waiting: Int64s, policy: CompiledPolicy) -> Leads:
+        """Return what the fair tree remembers; the candidates at `waiting`, which ascends, wait afterwards."""
         contest = self.contest
         if contest is None or contest.turns is None:
             return Leads.none(len(self.balance_micro))
-        is_waiting = np.zeros(len(candidates), dtype=np.bool_)
-        is_waiting[waiting] = True
-        return contest.contenders.leads(contest.turns, contest.layout, is_waiting, policy)
+        return contest.contenders.leads(contest.turns, contest.layout, waiting, policy)
 
 
 def plan_flows(  # noqa: PLR0913 - all that a batch takes
@@ -143,7 +141,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
         contenders = Contenders.of(
             at, rows, flows, limits, matches, nodes, policy,
-            lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
+            counts=counts, lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.batch.decisions import Causes, DecisionDraft
+from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Int8s
 from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.batch.flow_time import own_throttle_ms, told_dimension
 from spark_throttle.core.batch.micro_batch import MicroBatch
@@ -94,7 +94,9 @@ class RowsBehind:
         wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
         dimension = told_dimension(stops, batch)
         causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=dimension, scope=stops.scope, wait_ms=wait_ms)
-        verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
+        verdict: Verdict | Int8s = Verdict.DELAY
+        if self.is_rejected.any():
+            verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
         decisions.decide(self.row, verdict, causes, rows.flow)
         if rows.holds(now_ms):
             held = np.flatnonzero(rows.is_held(now_ms) | (stops.level < 0)[rows.flow])

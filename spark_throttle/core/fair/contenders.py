@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.arithmetic.segments import by_row, once
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
@@ -101,6 +101,7 @@ class Contenders:
         nodes: NodeLeads,
         policy: CompiledPolicy,
         *,
+        counts: Int64s,
         lapsed: Int64s | None,
         tie: Int64s,
     ) -> Contenders:
@@ -112,6 +113,8 @@ class Contenders:
             The flows, ascending.
         rows
             The rows of these flows.
+        counts
+            Shape (flows of the batch,): the number of rows of each.
         lapsed
             Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
         tie
@@ -144,12 +147,13 @@ class Contenders:
             only = np.searchsorted(node, alone)
             of_tenant[alone], weights[1][alone] = matches.shared_scope[flow[only], 0], weights[0][only]
         parents = node, np.searchsorted(children, numbers // ways), np.zeros_like(children)
-        counts = len(numbers), len(children), 1
-        tree = Tree(tuple(Level.of(*each) for each in zip(parents, counts, weights, strict=True)))
+        sizes = len(numbers), len(children), 1
+        tree = Tree(tuple(Level.of(*each) for each in zip(parents, sizes, weights, strict=True)))
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
-        return cls(flow, tree, standing, scopes, rows.take(order), tie[order], placed)
+        rows = rows.take(order).side_by_side(counts[flow])
+        return cls(flow, tree, standing, scopes, rows, tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.
@@ -177,20 +181,22 @@ class Contenders:
         tenant, child, job = (np.where(is_limited[scope], scope, -1) for scope in self.scopes)
         return Scopes(tenant, child, job, room)
 
-    def leads(self, outcome: Outcome, layout: Layout, is_waiting: Bools, policy: CompiledPolicy) -> Leads:
+    def leads(self, outcome: Outcome, layout: Layout, waiting: Int64s, policy: CompiledPolicy) -> Leads:
         """Return what the contest leaves.
 
         Parameters
         ----------
-        is_waiting
-            Whether each row of the batch waits afterwards, in the sequence in which `layout` counts them.
+        waiting
+            The positions, ascending, of the rows that wait afterwards, as `layout` counts them.
         """
         after, tree, rank = outcome.standing, self.tree, outcome.count
         held, gone = np.zeros((2, 2, len(self.flow)), dtype=np.int64)
         for place in (1, 0):  # the child of the job holds the earlier row
             leaf = np.flatnonzero(after.held[place])
             work = self.rows.take(leaf).work(rank[leaf], rank[leaf] + 1)
-            waits = is_waiting[layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]]
+            row = layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]
+            found = np.searchsorted(waiting, row)
+            waits = np.append(waiting, -1)[found] == row
             held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)
             rank = rank + after.held[place]
         lead, tenant_lead, child_lead = _without(tree, after.leads, gone)
@@ -250,8 +256,16 @@ def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: Mess
     if prices is not None:
         of_message = np.maximum(prices.counted(of_message, widest), 1)
     of_message = np.where(by_messages | (widest < 0), of_message[:, Dimension.MESSAGES], 1)
-    flow = layout.segments.key
-    return np.maximum(of_message[flow], np.diff(layout.total) * of_byte[flow] >> BYTE_BITS)
+    work = np.diff(layout.total)
+    work *= _by_row_of(of_byte, layout)
+    work >>= BYTE_BITS
+    return np.maximum(work, _by_row_of(of_message, layout), out=work)
+
+
+def _by_row_of(values: Int64s, layout: Layout) -> Int64s:
+    """Return the value of the flow of each row of `layout`; once, if it is one."""
+    one = once(values)
+    return one if len(one) == 1 else np.repeat(values, layout.segments.counts)
 
 
 def _rate_below(widest: Int64s, limiting: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

@@ -256,6 +256,10 @@ def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes
     passed, chosen, none = eligible, list[list[Int64s]](), np.zeros_like(eligible)
     passing = [passed]
     for scope in (scopes.tenant, scopes.child, scopes.job):
+        if scope.max(initial=-1) < 0:
+            passing.append(passed)
+            chosen.append([])
+            continue
         passed, held = _entrants(tree, standing, rows, list(passing), tie).served(scope, scopes.room)
         passing.append(passed)
         chosen.append(held)

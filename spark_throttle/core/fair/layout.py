@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import Segments, name_hash, ranges, sums, total_in_order
+from spark_throttle.core.arithmetic.segments import Segments, name_hash, ranges, sums, taken, total_in_order
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.core.state import Queue
 
@@ -54,8 +54,8 @@ class Candidates:
     def take(self, at: Int64s) -> Candidates:
         """Return the rows at `at`, which ascends."""
         return Candidates(
-            self.row_at(at), self.flow[at], self.size_bytes[at], _taken(self.arrival_ms, at),
-            _taken(self.release_ms, at), int(np.searchsorted(at, self.queued)),
+            self.row_at(at), self.flow[at], self.size_bytes[at], taken(self.arrival_ms, at),
+            taken(self.release_ms, at), int(np.searchsorted(at, self.queued)),
         )  # fmt: skip
 
     def is_held(self, now_ms: int) -> Bools:
@@ -103,6 +103,12 @@ class Candidates:
         """Return the positions of the rows at `at` among all rows of the batch."""
         return at if self.row is None else self.row[at]
 
+    def has_rows(self, flows: int, start: int = 0) -> Bools:
+        """Return whether each flow has any of these rows, or of those from `start` on."""
+        has_rows = np.zeros(flows, dtype=np.bool_)
+        has_rows[self.flow[start:]] = True
+        return has_rows
+
     def arrived(self, flows: int) -> Int64s:
         """Return the messages and bytes of the usable arrivals, by flow; shape (flows, 2)."""
         flow, size_bytes = self.flow[self.queued :], self.size_bytes[self.queued :]
@@ -118,10 +124,6 @@ class Candidates:
 def _is_constant(values: Int64s) -> bool:
     """Return whether `values` is a broadcast view of one number."""
     return values.strides == (0,)
-
-
-def _taken(values: Int64s, at: Int64s) -> Int64s:
-    return np.full(len(at), values[0]) if _is_constant(values) and len(at) else values[at]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

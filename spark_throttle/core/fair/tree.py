@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import ranges, running_total
+from spark_throttle.core.arithmetic.segments import alike, ranges, running_total, taken
 from spark_throttle.core.fair.water import totals
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -44,7 +44,7 @@ class Level:
         >>> Level.of(np.array([0, 0, 2]), 3, np.ones(3, dtype=np.int64)).bounds.tolist()
         [0, 2, 2, 3]
         """
-        return cls(parent, np.searchsorted(parent, np.arange(parents + 1)), weight)
+        return cls(parent, np.searchsorted(parent, np.arange(parents + 1)), alike(weight))
 
     def __len__(self) -> int:
         return len(self.parent)
@@ -57,7 +57,7 @@ class Level:
         """Return the level below some parents alone, which ascend, and the positions of its children in this one."""
         counts = self.bounds[parents + 1] - self.bounds[parents]
         at = ranges(self.bounds[parents], counts)
-        return Level(np.repeat(np.arange(len(parents)), counts), running_total(counts), self.weight[at]), at
+        return Level(np.repeat(np.arange(len(parents)), counts), running_total(counts), taken(self.weight, at)), at
 
 
 @dataclass(frozen=True, slots=True, eq=False)

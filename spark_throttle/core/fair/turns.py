@@ -44,7 +44,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.arithmetic.segments import begins_run, in_order, running_total, sums, taken
 from spark_throttle.core.fair.filling import Vessels
 from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.fair.work import Rows
@@ -196,7 +196,7 @@ class _Search:
             granted = order[is_granted]
             count[crossing.leaf[granted]] += 1
             served[granted] += crossing.work[granted]
-            is_next = np.diff(np.where(is_granted, -1, parent), prepend=-1) != 0
+            is_next = begins_run(np.where(is_granted, -1, parent))
             is_next &= ~is_granted & goes[k][parent]
             chosen, node = order[is_next], parent[is_next]
             sent = goes[k] & (held >= 0)
@@ -232,34 +232,30 @@ class _Search:
         """
         contest, level = self.contest, self.contest.tree.levels[k]
         at = np.flatnonzero(crossing.leaf >= 0)
-        parent = level.parent[at]
-        is_late = ~crossing.has_begun[at]
-        beyond = (contest.leads[k] + served - got)[at]
-        key = (np.where(is_late, beyond, beyond + crossing.work[at]) << _KEY_BITS) // level.weight[at]
+        parent = taken(level.parent, at)  # ascends
+        groups = _Groups.between(np.searchsorted(at, level.bounds))
+        is_late = ~taken(crossing.has_begun, at)
+        key = taken(contest.leads[k] + served - got, at)
+        np.add(key, taken(crossing.work, at), out=key, where=~is_late)
+        key <<= _KEY_BITS
+        key //= taken(level.weight, at)
         key = _packed(parent, is_late, key - key.min(initial=0), len(level.bounds) - 1)
-        place = np.argsort(key, kind="stable")  # equal keys in one order on every processor
-
-        def goes() -> Bools:
-            sent = np.ones(len(at), dtype=np.bool_)
-            for taken, most in zip(tokens[:, at[place]], room, strict=True):
-                before = _running(taken, of) - taken if may_overdraw else _running(taken, of)
-                sent &= before <= most[of]
-            return sent
-
-        of, untied = parent[place], np.full(len(level.bounds) - 1, -1, dtype=np.int64)
+        place = in_order(key)  # equal keys in one order on every processor
+        key, untied = key[place], np.full(len(level.bounds) - 1, -1, dtype=np.int64)
         while True:
-            sent = goes()
+            order, sent = at[place], np.ones(len(at), dtype=np.bool_)
+            for each, most in zip(tokens.take(order, axis=1), room, strict=True):
+                sent &= groups.running(each, before=may_overdraw) <= groups.spread(most)
             refused = np.flatnonzero(~sent)
-            first = refused[np.diff(of[refused], prepend=-1) > 0]
+            first = refused[begins_run(parent[refused])]
             cut = untied.copy()
-            cut[of[first]] = key[place[first]]
-            if (cut == untied).all():
-                return at[place], of, sent
+            cut[parent[first]] = key[first]
             # Rows of one key are told apart where some of them go and some do not.
-            run = np.flatnonzero(key[place] == cut[of])
+            run = np.flatnonzero(key == groups.spread(cut)) if (cut != untied).any() else first
+            if len(run) <= len(first):
+                return order, parent, sent
             tied = place[run]
-            if len(run) > len(first):
-                place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[tied]))]
+            place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[run]))]
             untied = cut
 
     def _top(
@@ -340,9 +336,10 @@ class _Search:
 
 def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s:
     """Return one number that orders by parent, then those that are not late first, then by key."""
-    bits = 62 - parents.bit_length()
-    wide = max(int(key.max(initial=0)).bit_length() - bits, 0)
-    return ((parent << 1 | is_late) << bits) | key >> wide
+    most_bits, bits = 62 - parents.bit_length(), int(key.max(initial=0)).bit_length()
+    if bits > most_bits:
+        key, bits = key >> bits - most_bits, most_bits
+    return ((parent << 1 | is_late) << bits) | key
 
 
 def serve(contest: Contest) -> Turns:
@@ -350,12 +347,29 @@ def serve(contest: Contest) -> Turns:
     return _Search(contest).run()
 
 
-def _running(values: Int64s, key: Int64s) -> Int64s:
-    """Return the running total of each key's values, its own included; keys ascend."""
-    total = np.cumsum(values)
-    is_first = np.diff(key, prepend=-1) > 0
-    before = (total - values)[is_first]
-    return total - before[np.cumsum(is_first) - 1] if len(values) else total
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Values that stand group by group."""
+
+    first: Int64s
+    """Where each group begins."""
+
+    sizes: Int64s
+
+    @classmethod
+    def between(cls, bounds: Int64s) -> _Groups:
+        """Return the groups that begin at `bounds`, the last of which is the number of values."""
+        return cls(bounds[:-1], bounds[1:] - bounds[:-1])
+
+    def spread(self, of_group: Int64s) -> Int64s:
+        """Return the value of the group of each."""
+        return of_group if len(of_group) == 1 else of_group.repeat(self.sizes)
+
+    def running(self, values: Int64s, *, before: bool) -> Int64s:
+        """Return the running total of each group's values, each one's own included or only those `before` it."""
+        total = running_total(values)
+        running = total[:-1] if before else total[1:]
+        return running if len(self.first) == 1 else running - self.spread(total[self.first])
 
 
 def _secant(amount: Int64s, served: Int64s, amount_before: Int64s, served_before: Int64s) -> Int64s:

@@ -29,8 +29,11 @@ def totals(values: Int64s, bounds: Int64s) -> Int64s:
     """
     if len(bounds) == 2:
         return values.sum(keepdims=True) if len(values) else np.zeros(1, dtype=np.int64)
+    first, end = bounds[:-1], bounds[1:]
+    if (first < end).all():
+        return np.add.reduceat(values, first)
     total = running_total(values)
-    return total[bounds[1:]] - total[bounds[:-1]]
+    return total[end] - total[first]
 
 
 def covered(want: Int64s, weight: Int64s, parent: Int64s, bounds: Int64s, amount: Int64s) -> Int64s:

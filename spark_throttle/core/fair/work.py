@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import running_total
+from spark_throttle.core.arithmetic.segments import in_order, ranges, running_total
 from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
 
 MESSAGE_BITS: Final = 16
@@ -41,6 +41,9 @@ MOST_WORK: Final = 1 << 40
 
 _SUM_BITS: Final = 60
 """The bits of the work of a whole batch."""
+
+_MANY_ROWS: Final = 16
+"""With as many rows for each leaf, to lay them out anew takes longer than to find them where they are."""
 
 BYTE_BITS: Final = 10
 """The binary places of a byte's work."""
@@ -98,6 +101,14 @@ class Rows:
         """Return the rows of the leaves at `at`."""
         return Rows(self.start[at], self.work_total, self.bytes_total)
 
+    def side_by_side(self, counts: Int64s) -> Rows:
+        """Return the rows laid out in the order of the leaves, which have so many rows each; as they are, if many."""
+        if int(counts.sum()) >= _MANY_ROWS * len(counts):
+            return self
+        at, total = ranges(self.start, counts), running_total(counts)
+        work = None if self.work_total is None else running_total(np.diff(self.work_total)[at])
+        return Rows(total[:-1], work, running_total(np.diff(self.bytes_total)[at]))
+
     def behind(self, rows: Int64s) -> Rows:
         """Return the rows without the first `rows` of each leaf."""
         return Rows(self.start + rows, self.work_total, self.bytes_total)
@@ -123,10 +134,16 @@ class Rows:
             return np.minimum(budget >> MESSAGE_BITS, until - first)
         begin = self.start + first
         end = self.start + np.maximum(until, first)
-        last, at = self.work_total[begin] + budget, begin
-        for bit in reversed(range(int((end - begin).max(initial=0)).bit_length())):
-            further = at + (1 << bit)
-            goes = self.work_total[np.minimum(further, end)] <= last
-            goes &= further <= end
-            at = np.where(goes, further, at)
-        return at - begin
+        last = self.work_total[begin] + budget
+        count = end - begin
+        cut = np.flatnonzero(self.work_total[end] > last)
+        # The longest first, so that those that need one more step of the search are the first of them.
+        cut = cut[in_order(-count[cut])]
+        at, end, last, length = begin[cut], end[cut], last[cut], -count[cut]
+        for bit in reversed(range(int(-length.min(initial=0)).bit_length())):
+            some = slice(int(np.searchsorted(length, -(1 << bit), side="right")))
+            further = at[some] + (1 << bit)
+            goes = self.work_total[np.minimum(further, end[some])] <= last[some]
+            at[some] = np.where(goes, further, at[some])
+        count[cut] = at - begin[cut]
+        return count
