@@ -32,8 +32,7 @@ class DecidedWorld(World):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for path in [path for path in self.weights if len(path) == 2]:
-            self.weights[path] = self.weights["g0", path[1]]
+        self.share_weights()
         each = self.bytes_a_message
         if each and self.counts_messages:
             for bucket in self.buckets.values():
@@ -42,6 +41,15 @@ class DecidedWorld(World):
                 bucket.rate = (messages, messages * each)
                 bucket.balance = [messages, messages * each]
         self.decider = Decider("kernel", self.policy())
+
+    def share_weights(self) -> None:
+        for path in [path for path in self.weights if len(path) == 2]:
+            self.weights[path] = self.weights["g0", path[1]]
+
+    def change(self, weights: dict[Path, int], rates: dict[object, tuple[int | None, int | None]]) -> None:
+        super().change(weights, {})  # what a bucket keeps of its balance is another subject
+        self.share_weights()
+        self.decider.policy = self.policy()
 
     def limit_of(self, scope: object, weight: int = 1) -> Limit:
         bucket = self.buckets.get(scope, Bucket((None, None)))

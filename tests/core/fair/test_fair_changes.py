@@ -12,9 +12,10 @@ import pytest
 
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.testing.oracle.decider import Decider
-from spark_throttle.testing.oracle.worlds import Tenant, limit, make_policy
+from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.fair.fluid import Path
-from tests.core.fair.worlds import Bucket, World
+from tests.core.fair.kernel_worlds import DecidedWorld
+from tests.core.fair.worlds import Bucket, World, changed, judged
 
 HEAVY: Path = ("g", "heavy", "n")
 
@@ -88,3 +89,63 @@ def test_a_small_share_adds_up_to_rows_although_weights_change_in_every_batch(
             ideals[path] += went * world.weights[path[:2]] / whole
     for path in (*fixed, turning):
         assert world.went[path] / 2**16 >= ideals[path] - 2.5
+
+
+@pytest.mark.parametrize("first", range(0, 24, 8))
+def test_from_the_batch_of_a_change_everybody_is_near_the_ideal_of_the_weights_and_rates_that_it_brings(
+    first: int,
+) -> None:
+    for seed in range(first, first + 8):
+        judged(changed(seed, 10), seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(10_000, 12_000, 500))
+def test_two_thousand_histories_of_changes_keep_within_the_constant(first: int) -> None:
+    for seed in range(first, first + 500):
+        judged(changed(seed, 25), seed)
+
+
+@pytest.mark.slow
+def test_so_it_is_through_the_decider() -> None:
+    for seed in range(6):
+        judged(changed(seed, 10, DecidedWorld), seed)
+
+
+def test_what_divides_a_group_divides_it_from_the_batch_in_which_it_is_said() -> None:
+    """Between tenants or between namespaces, in turn; a tenant's namespaces come and go with a row held."""
+    rows = [("a/1", 1), ("a/2", 1), ("a/3", 1), ("b/1", 1)] * 400
+    for held in range(1, 5):  # so many messages go in the first batch: somebody's turn is always half done
+        decider = Decider("kernel", divided(between_namespaces=False))
+        decider.batch(0, rows, {"g": (held - 1, 0)})
+        for batch in range(1, 7):
+            is_between = bool(batch % 2)
+            decider.policy = divided(between_namespaces=is_between)
+            decider.batch(1_000 * batch, [], {"g": (59, 0)})
+            went = decider.admitted()
+            parts = {"a/1": 15, "a/2": 15, "a/3": 15, "b/1": 15} if is_between else {
+                "a/1": 10, "a/2": 10, "a/3": 10, "b/1": 30
+            }  # fmt: skip
+            assert all(abs(went[name] - part) <= 1 for name, part in parts.items()), (batch, went)
+
+
+def divided(*, between_namespaces: bool) -> CompiledPolicy:
+    return make_policy(
+        groups={"g": limit(messages_per_second=60)},
+        default=Namespace(group="g"),
+        between_namespaces=("g",) if between_namespaces else (),
+    )
+
+
+def test_a_heavy_tenant_keeps_its_share_among_20_000_that_come_at_once() -> None:
+    policy = make_policy(
+        groups={"g": limit(messages_per_second=2_100)},
+        tenants={"heavy": Tenant(limit(weight=1_000), "g")},
+        default=Namespace(group="g"),
+    )
+    decider = Decider("kernel", policy)
+    for batch in range(3):
+        came = [(f"t{n}/n", 1) for n in range(20_000)] if batch == 1 else []
+        decider.batch(1_000 * batch, [("heavy/n", 1)] * (200 if batch else 50) + came, {"g": (2_099, 0)})
+        assert decider.admitted()["heavy/n"] == (pytest.approx(100, abs=2) if batch else 50)

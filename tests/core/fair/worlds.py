@@ -125,6 +125,14 @@ class World:
                 self.fluid.ideal.pop(path, None)
         return gone
 
+    def change(self, weights: dict[Path, int], rates: dict[object, tuple[int | None, int | None]]) -> None:
+        """Bring other weights and rates: the ideal begins anew, and with it what may go as far as own limits count."""
+        self.weights.update(weights)
+        for scope, rate in rates.items():
+            self.buckets[scope].rate = rate
+        self.fluid.ideal.update(self.served)
+        self.came.update(self.served)
+
     def on_the_way(self, path: Path, *more: object) -> list[Bucket]:
         """Return the buckets of the job, the group and the tenant of a namespace, and of `more`."""
         return [self.buckets[name] for name in ((), path[:1], ("tenant", path[1]), *more) if name in self.buckets]
@@ -348,9 +356,11 @@ class History:
     churn: int = 0
     """The number of names of each batch that never come again."""
 
+    referees: list[Referee] = field(default_factory=list)
+
     def watched(self, batches: int, comes: Callable[[int], None]) -> list[Referee]:
         """Return what the referees of groups, tenants and namespaces see; `comes` offers the rows of a batch."""
-        referees = referees_of(self.world, self.sizes)
+        referees = self.referees = referees_of(self.world, self.sizes)
         for batch in range(batches):
             comes(batch)
             for n in range(self.churn):
@@ -403,6 +413,32 @@ def fought(seed: int, batches: int) -> list[Referee]:
             world.offer(path, [r.choice(one_size[path]) for _ in range(number)])
 
     return history.watched(batches, comes)
+
+
+def changed(seed: int, batches: int, kind: type[World] = World) -> list[Referee]:
+    """Return what the referees saw where weights and rates change between batches; windows begin at a change."""
+    history = History(*drawn(seed, kind))
+    world, r, sizes = history.world, history.r, history.sizes
+    history.churn, often = r.choice([0, 0, 5, 30]), r.choice([0.2, 0.5, 1])
+    palette = r.choice([[1, 2, 5], [1, 1000], [1, 10, 100, 1000], list(range(1, 1001, 37))])
+    rates = {scope: bucket.rate for scope, bucket in world.buckets.items()}
+
+    def comes(batch: int) -> None:
+        if batch and r.random() < often:
+            weights = {node: r.choice(palette) for node in list(world.weights) if r.random() < 0.5}
+            parts = {scope: r.choice([0.3, 1, 3]) for scope in rates}
+            world.change(weights, {scope: scaled(rate, parts[scope]) for scope, rate in rates.items()})
+            for referee in history.referees:
+                referee.least.clear()
+        for path in history.paths:
+            world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
+
+    return history.watched(batches, comes)
+
+
+def scaled(rate: tuple[int | None, int | None], part: float) -> tuple[int | None, int | None]:
+    messages, size_bytes = (None if each is None else max(1, int(each * part)) for each in rate)
+    return messages, size_bytes
 
 
 ROWS_A_LEVEL = 1.5
