@@ -96,7 +96,7 @@ def test_from_the_batch_of_a_change_everybody_is_near_the_ideal_of_the_weights_a
     first: int,
 ) -> None:
     for seed in range(first, first + 8):
-        judged(changed(seed, 10), seed)
+        judged(changed(seed, 10), seed, past=1)
 
 
 @pytest.mark.thorough
@@ -104,13 +104,13 @@ def test_from_the_batch_of_a_change_everybody_is_near_the_ideal_of_the_weights_a
 @pytest.mark.parametrize("first", range(10_000, 12_000, 500))
 def test_two_thousand_histories_of_changes_keep_within_the_constant(first: int) -> None:
     for seed in range(first, first + 500):
-        judged(changed(seed, 25), seed)
+        judged(changed(seed, 25), seed, past=1)
 
 
 @pytest.mark.slow
 def test_so_it_is_through_the_decider() -> None:
     for seed in range(6):
-        judged(changed(seed, 10, DecidedWorld), seed)
+        judged(changed(seed, 10, DecidedWorld), seed, past=1)
 
 
 def test_what_divides_a_group_divides_it_from_the_batch_in_which_it_is_said() -> None:
@@ -149,3 +149,59 @@ def test_a_heavy_tenant_keeps_its_share_among_20_000_that_come_at_once() -> None
         came = [(f"t{n}/n", 1) for n in range(20_000)] if batch == 1 else []
         decider.batch(1_000 * batch, [("heavy/n", 1)] * (200 if batch else 50) + came, {"g": (2_099, 0)})
         assert decider.admitted()["heavy/n"] == (pytest.approx(100, abs=2) if batch else 50)
+
+
+def test_a_heavy_newcomer_goes_first_where_a_batch_has_one_row() -> None:
+    """Of 120 equal tenants half were served; those that wait are owed half a row each."""
+    world, _ = half_served(120)
+    world.weights[HEAVY[:2]] = 1_000
+    world.offer(HEAVY, [1] * 100)
+    world.buckets["g",] = Bucket((1, None))
+    world.buckets["g",].balance[0] = -1
+    went = sum(len(world.batch()[HEAVY]) for _ in range(20))
+    assert went >= 20 * 1_000 // 1_120 - 1
+
+
+@pytest.mark.parametrize("names", [("a/x", "b/x"), ("a/x", "a/y")], ids=["tenants", "namespaces"])
+def test_a_lead_is_forgotten_where_work_counts_otherwise(names: tuple[str, str]) -> None:
+    """Half a message is as much work as 128 bytes where bytes alone are limited."""
+    by_messages = make_policy(groups={"g": limit(messages_per_second=100)}, default=Namespace(group="g"))
+    by_bytes = make_policy(groups={"g": limit(bytes_per_second=100)}, default=Namespace(group="g"))
+    decider = Decider("kernel", by_messages)
+    decider.batch(0, [(name, 1) for name in names] * 300, {"g": (0, 0)})
+    assert sum(decider.admitted().values()) == 1
+    decider.policy = by_bytes
+    decider.batch(1_000, [], {"g": (0, 99)})
+    assert [decider.admitted()[name] for name in names] == [50, 50]
+
+
+@pytest.mark.parametrize("names", [("a/x", "b/x"), ("a/x", "a/y")], ids=["tenants", "namespaces"])
+def test_a_lead_is_remembered_where_only_weights_change(names: tuple[str, str]) -> None:
+    """A small share is a row in ten batches, each of which has another policy."""
+    large, small = names
+
+    def policy(weight: int) -> CompiledPolicy:
+        return make_policy(
+            groups={"g": limit(messages_per_second=10)},
+            tenants={} if large[0] == small[0] else {large[0]: Tenant(limit(weight=weight))},
+            namespaces={large: Namespace(limit(weight=weight), "g")},
+            default=Namespace(group="g"),
+        )
+
+    decider, went = Decider("kernel", policy(99)), 0
+    for batch in range(50):
+        decider.policy = policy(99 + batch % 2)
+        decider.batch(1_000 * batch, [(large, 1)] * 10 + [(small, 1)], {"g": (9, 0)})
+        went += decider.admitted()[small]
+    assert abs(went - 5) <= 1
+
+
+def test_leads_of_siblings_sum_to_nothing_whatever_rows_are_held() -> None:
+    world = World({("g0",): 3, ("g0", "t0"): 7, ("g1", "t1", "n1"): 5}, {(): Bucket((4, None))})
+    for group in range(2):
+        for tenant in range(3):
+            for name in range(3):
+                world.offer((f"g{group}", f"t{tenant}", f"n{name}"), [1] * 9)
+    for _ in range(12):
+        world.batch()
+        assert max(abs(each) for depth in (1, 2, 3) for each in world.lead_sums(depth)) < 0.01

@@ -448,9 +448,10 @@ Two are proved; no drawn history comes near them, and what breaks the order goes
 """
 
 
-def judged(referees: list[Referee], seed: int) -> None:
+def judged(referees: list[Referee], seed: int, *, past: float = 0) -> None:
+    """Judge a history; what was before a change may cost a node `past` rows."""
     for each in referees:
-        assert each.behind <= ROWS_A_LEVEL * each.depth, seed
-        assert each.ahead <= ROWS_A_LEVEL * each.depth, seed
-        assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1), seed
+        assert each.behind <= ROWS_A_LEVEL * each.depth + past, seed
+        assert each.ahead <= ROWS_A_LEVEL * each.depth + past, seed
+        assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1) + past, seed
         assert each.lead_sum <= ROWS_A_LEVEL, seed
