@@ -7,7 +7,7 @@ A policy acts from the batch that brings it. What was remembered under the old p
   in one that no longer has any. An observing scope's overdraft is not a debt: it owes one burst at most.
 - *A lead* in the fair tree is work, and stays as it is where the namespace passes the same scopes as before and these
   count work as before. Elsewhere it is forgotten: it is at most two of the largest rows, but as another policy counted
-  them.
+  them. The next batch honours of it what can be paid under the new weights (`fair.promises`).
 - *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
 
 A scope that is removed has no limit in the batches without it. If it is put back, it is treated as any scope that gets

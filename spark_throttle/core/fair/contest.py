@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges
+from spark_throttle.core.fair.promises import kept_promises
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import UNBOUNDED, Contest, serve
 from spark_throttle.core.fair.water import covered
@@ -101,6 +102,7 @@ class _Round:
 
 def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> Outcome:
     """Return which of the first `eligible` rows of each leaf go."""
+    standing = _honoured(tree, standing, rows, eligible)
     done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
     asked = np.zeros_like(eligible)
     until = eligible
@@ -120,6 +122,17 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
     settled = _settled(tree, standing, now, rows, passing, done)
     tenant_leads = _tenants_settled(tree, standing, rows, asked, done, scopes, room)
     return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
+
+
+def _honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s) -> Standing:
+    """Return the standing with leads that the nodes' siblings can pay."""
+    leads = []
+    for height, (level, lead, sent) in enumerate(zip(tree.levels, standing.leads, standing.above, strict=True)):
+        row = rows.work(sent, np.minimum(sent + 1, eligible))
+        for below in tree.levels[:height]:
+            row = below.largest(row)
+        leads.append(kept_promises(level, lead, row))
+    return replace(standing, leads=tuple(leads))
 
 
 def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:

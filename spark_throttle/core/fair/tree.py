@@ -53,6 +53,12 @@ class Level:
         """Return the sum of the children's values, by parent."""
         return totals(values, self.bounds)
 
+    def largest(self, values: Int64s) -> Int64s:
+        """Return the largest of the children's values, none of which is negative, by parent; 0 without children."""
+        out = np.zeros(len(self.bounds) - 1, dtype=np.int64)
+        np.maximum.at(out, self.parent, values)
+        return out
+
     def below(self, parents: Int64s) -> tuple[Level, Int64s]:
         """Return the level below some parents alone, which ascend, and the positions of its children in this one."""
         counts = self.bounds[parents + 1] - self.bounds[parents]

@@ -29,6 +29,9 @@ both were given the same, except for what m's batch gave out beyond the amount t
 and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
 the row after them, the fluid has not served all.
 
+*Change.* The proof is about one set of weights. Leads from other weights enter by `promises`: what falls due by V for
+them is at most what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
+
 *Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
 than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond.

@@ -27,11 +27,12 @@ class DecidedWorld(World):
     """
 
     decider: Decider = field(init=False)
+    known: dict[Path, int] = field(default_factory=dict)
+    """How many rows of each namespace wait in the decider."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for path in [path for path in self.weights if len(path) == 2]:
-            self.weights[path] = self.weights["g0", path[1]]
+        self.share_weights()
         each = self.bytes_a_message
         if each and self.counts_messages:
             for bucket in self.buckets.values():
@@ -40,6 +41,15 @@ class DecidedWorld(World):
                 bucket.rate = (messages, messages * each)
                 bucket.balance = [messages, messages * each]
         self.decider = Decider("kernel", self.policy())
+
+    def share_weights(self) -> None:
+        for path in [path for path in self.weights if len(path) == 2]:
+            self.weights[path] = self.weights["g0", path[1]]
+
+    def change(self, weights: dict[Path, int], rates: dict[object, tuple[int | None, int | None]]) -> None:
+        super().change(weights, {})  # what a bucket keeps of its balance is another subject
+        self.share_weights()
+        self.decider.policy = self.policy()
 
     def limit_of(self, scope: object, weight: int = 1) -> Limit:
         bucket = self.buckets.get(scope, Bucket((None, None)))
@@ -70,42 +80,11 @@ class DecidedWorld(World):
         both = limit(messages_per_second=messages, bytes_per_second=size_bytes)
         return size * int(byte_work(make_limits([both]).rate_micro_per_ms)[0]) >> BYTE_BITS
 
-    def batch(self) -> dict[Path, list[int]]:
-        """Decide a batch; return the sizes of the rows that go."""
-        self.batches += 1
-        for bucket in self.buckets.values():
-            bucket.refill()
-        paths = sorted(path for path, queue in self.queues.items() if queue)
-        own = {path: self._own(path) for path in paths}
-        coming = [(named(path), size) for path in paths for size in list(self.queues[path])[self.known.get(path, 0) :]]
+    def decide(self, own: dict[Path, int]) -> dict[Path, int]:
+        """Return how many rows of each namespace go; the decider counts for itself what their own buckets let pass."""
+        coming = [(named(path), size) for path in own for size in list(self.queues[path])[self.known.get(path, 0) :]]
         self.decider.batch(1_000 * self.batches, coming)
         served = self.decider.admitted()
-        gone: dict[Path, list[int]] = {}
-        for path in paths:
-            count, queue = served[named(path)], self.queues[path]
-            works = [self.work(size) for size in queue]
-            self.came[path] = max(self.came[path], self.served[path] + sum(works[: own[path]]))
-            assert count <= own[path]
-            gone[path] = [queue.popleft() for _ in range(count)]
-            self.known[path] = len(queue)
-            self.served[path] += sum(works[:count])
-            self.went[path] += sum(works[:count])
-            for scope in ((), path[:1], ("tenant", path[1]), path):
-                if scope in self.buckets:
-                    bucket = self.buckets[scope]
-                    bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
-        scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
-        more = {node: self.more(node, name) for node, name in scopes_of.items() if name in self.buckets}
-        self.fluid.serve(self.came, self.served, more)
-        self.forget_who_is_done()
-        return gone
-
-    known: dict[Path, int] = field(default_factory=dict)
-    """How many rows of each namespace wait in the decider."""
-
-    def forget_who_is_done(self) -> None:
-        """A batch in which all goes that came ends what anybody was ahead or behind."""
-        if not any(self.queues.values()):
-            self.came.clear()
-            self.served.clear()
-            self.fluid.ideal.clear()
+        counts = {path: served[named(path)] for path in own}
+        self.known = {path: len(self.queues[path]) - count for path, count in counts.items()}
+        return counts

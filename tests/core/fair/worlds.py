@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide
+from spark_throttle.core.fair.contest import Scopes, Standing, decide
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import MESSAGE, Rows
 from tests.core.fair.fluid import Fluid, Path
@@ -63,7 +63,6 @@ class World:
     born: dict[Path, int] = field(default_factory=dict)
     rounds: int = 0
     batches: int = 0
-    last: Outcome | None = None
 
     def __post_init__(self) -> None:
         self.weights = defaultdict(lambda: 1, self.weights)
@@ -94,12 +93,53 @@ class World:
             left, passing = [left[0] - 1, left[1] - size], passing + 1
         return passing
 
-    def batch(self) -> dict[Path, list[int]]:  # noqa: PLR0915 - one batch, from names to names
-        """Decide a batch; return the sizes of the rows that go."""
+    def batch(self) -> dict[Path, list[int]]:
+        """Decide a batch, and watch L2 and L4; return the sizes of the rows that go."""
         self.batches += 1
         for bucket in self.buckets.values():
             bucket.refill()
-        known = {path for path, queue in self.queues.items() if queue} | set(self.standing)
+        own = {path: self._own(path) for path in sorted(self.queues) if self.queues[path]}
+        room = {name: bucket.balance if bucket.is_open else [-1, -1] for name, bucket in self.buckets.items()}
+        counts = self.decide(own)
+        gone: dict[Path, list[int]] = {}
+        for path, eligible in own.items():
+            queue, count = self.queues[path], counts[path]
+            works = [self.work(size) for size in queue]
+            assert 0 <= count <= eligible
+            self.came[path] = max(self.came[path], self.served[path] + sum(works[:eligible]))
+            gone[path] = [queue.popleft() for _ in range(count)]
+            self.served[path] += sum(works[:count])
+            self.went[path] += sum(works[:count])
+            for bucket in self.on_the_way(path, path):
+                bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
+            if count:
+                self.born[path] = self.batches
+        self.check_room(gone, room)
+        self.check_use({path: eligible - counts[path] for path, eligible in own.items()})
+        scopes_of = {path[:1]: path[:1] for path in self.came} | {path[:2]: ("tenant", path[1]) for path in self.came}
+        more = {node: self.more(node, name) for node, name in scopes_of.items() if name in self.buckets}
+        self.fluid.serve(self.came, self.served, more)
+        for path in list(self.came):
+            if not self.queues[path] and self.served[path] - self.fluid.ideal[path] < 1:
+                del self.came[path], self.served[path]
+                self.fluid.ideal.pop(path, None)
+        return gone
+
+    def change(self, weights: dict[Path, int], rates: dict[object, tuple[int | None, int | None]]) -> None:
+        """Bring other weights and rates: the ideal begins anew, and with it what may go as far as own limits count."""
+        self.weights.update(weights)
+        for scope, rate in rates.items():
+            self.buckets[scope].rate = rate
+        self.fluid.ideal.update(self.served)
+        self.came.update(self.served)
+
+    def on_the_way(self, path: Path, *more: object) -> list[Bucket]:
+        """Return the buckets of the job, the group and the tenant of a namespace, and of `more`."""
+        return [self.buckets[name] for name in ((), path[:1], ("tenant", path[1]), *more) if name in self.buckets]
+
+    def decide(self, own: dict[Path, int]) -> dict[Path, int]:
+        """Return how many rows of each namespace go, of those that its own bucket lets pass."""
+        known = {*own, *self.standing}
         paths: list[Path] = sorted(path for path in known if len(path) == 3)
         tenants: list[Path] = sorted({path[:2] for path in known if len(path) >= 2})
         children: list[Path] = sorted({path[:1] for path in known})
@@ -107,14 +147,12 @@ class World:
             self.standing = {}
             return {}
 
-        def index(level: Sequence[Path]) -> dict[Path, int]:
-            return {path: at for at, path in enumerate(level)}
-
-        def level_of(level: Sequence[Path], above: dict[Path, int]) -> Level:
-            parent = np.array([above[p[:-1]] for p in level], dtype=np.int64)
+        def level_of(level: Sequence[Path], above: Sequence[Path]) -> Level:
+            at = {path: n for n, path in enumerate(above)}
+            parent = np.array([at[p[:-1]] for p in level], dtype=np.int64)
             return Level.of(parent, len(above), np.array([self.weights[p] for p in level], dtype=np.int64))
 
-        tree = Tree((level_of(paths, index(tenants)), level_of(tenants, index(children)), level_of(children, {(): 0})))
+        tree = Tree((level_of(paths, tenants), level_of(tenants, children), level_of(children, [()])))
 
         def told(level: Sequence[Path], at: int) -> np.ndarray:
             return np.array([self.standing.get(p, (0, 0, 0))[at] for p in level], dtype=np.int64)
@@ -124,59 +162,28 @@ class World:
         )
         sizes = np.array([size for p in paths for size in self.queues[p]], dtype=np.int64)
         counts = np.array([len(self.queues[p]) for p in paths], dtype=np.int64)
-        eligible = np.array([self._own(p) for p in paths], dtype=np.int64)
-        works = [[self.work(size) for size in self.queues[p]] for p in paths]
-        work = np.array([each for of_path in works for each in of_path], dtype=np.int64)
-        start = np.cumsum(counts) - counts
-        only_messages = self.bytes_a_message is None
-        rows = Rows.of(start, np.append(0, np.cumsum(sizes)), None if only_messages else work)
-        names = sorted((name for name in self.buckets if not (isinstance(name, tuple) and len(name) == 3)), key=str)
-        at = {name: n for n, name in enumerate(names)}
-        balances = [self.buckets[n].balance if self.buckets[n].is_open else [-1, -1] for n in names]
-        room = np.array(balances, dtype=np.int64).reshape(len(names), 2).T
+        work = None if self.bytes_a_message is None else np.array([self.work(size) for size in sizes.tolist()])
+        rows = Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(sizes)), work)
+        at = {name: n for n, name in enumerate(self.buckets)}
+        balances = [bucket.balance if bucket.is_open else [-1, -1] for bucket in self.buckets.values()]
         scopes = Scopes(
             np.array([at.get(("tenant", p[1]), -1) for p in tenants], dtype=np.int64),
             np.array([at.get(p, -1) for p in children], dtype=np.int64),
             np.array([at.get((), -1)], dtype=np.int64),
-            room,
+            np.array(balances, dtype=np.int64).reshape(len(at), 2).T,
         )
-        age = {p: (self.born.get(p, 0), p) for p in paths}
         tie = np.empty(len(paths), dtype=np.int64)
-        tie[sorted(range(len(paths)), key=lambda n: age[paths[n]])] = np.arange(len(paths))
+        tie[sorted(range(len(paths)), key=lambda n: (self.born.get(paths[n], 0), paths[n]))] = np.arange(len(paths))
+        eligible = np.array([own.get(p, 0) for p in paths], dtype=np.int64)
         outcome = decide(tree, standing, rows, eligible, scopes, tie)
-        self.last, self.rounds = outcome, outcome.rounds
-        gone: dict[Path, list[int]] = {}
-        for n, path in enumerate(paths):
-            before = self.served[path]
-            self.came[path] = max(self.came[path], before + sum(works[n][: eligible[n]]))
-            count = int(outcome.count[n])
-            assert 0 <= count <= eligible[n]
-            gone[path] = [self.queues[path].popleft() for _ in range(count)]
-            self.served[path] += sum(works[n][:count])
-            self.went[path] += sum(works[n][:count])
-            for scope in ((), path[:1], ("tenant", path[1]), path):
-                if scope in self.buckets:
-                    bucket = self.buckets[scope]
-                    bucket.balance = [b - t for b, t in zip(bucket.balance, (count, sum(gone[path])), strict=True)]
-            if count:
-                self.born[path] = self.batches
-        self.check_room(gone, room, names)
-        self.check_use(paths, eligible, outcome.count)
-        after = outcome.standing
+        self.rounds, after = outcome.rounds, outcome.standing
         remembered: list[tuple[Any, ...]] = [
             *zip(paths, after.leads[0].tolist(), after.held[0].tolist(), after.held[1].tolist(), strict=True),
             *zip(tenants, after.leads[1].tolist(), after.tenant_leads.tolist(), strict=True),
             *zip(children, after.leads[2].tolist(), strict=True),
         ]
         self.standing = {path: tuple([*told, 0, 0][:3]) for path, *told in remembered if any(told)}
-        scopes_of = {path[:1]: path[:1] for path in paths} | {path[:2]: ("tenant", path[1]) for path in paths}
-        more = {node: self.more(node, name) for node, name in scopes_of.items() if name in self.buckets}
-        self.fluid.serve(self.came, self.served, more)
-        for path in list(self.came):
-            if not self.queues[path] and self.served[path] - self.fluid.ideal[path] < 1 and path not in self.standing:
-                del self.came[path], self.served[path]
-                self.fluid.ideal.pop(path, None)
-        return gone
+        return dict(zip(paths, outcome.count.tolist(), strict=True))
 
     def more(self, node: Path, name: object) -> float:
         """Return the least work of waiting rows below a node with which its tokens end."""
@@ -187,22 +194,21 @@ class World:
         works = sorted(self.work(s) for path, queue in self.queues.items() if path[: len(node)] == node for s in queue)
         return min(sum(works[: messages + 1]), self.work_of_bytes(size))
 
-    def check_room(self, gone: dict[Path, list[int]], room: np.ndarray, names: list[object]) -> None:
+    def check_room(self, gone: dict[Path, list[int]], room: dict[object, list[int]]) -> None:
         """L2: no scope gives more than it had, and one message."""
-        for n, name in enumerate(names):
-            took = [s for path, sizes in gone.items() if name in ((), path[:1], ("tenant", path[1])) for s in sizes]
-            if not took:
-                continue
-            assert room[:, n].min() >= 0, (name, took)
-            assert len(took) <= room[0, n] + 1, (name, took, room[:, n])
-            assert sum(took) - max(took) <= room[1, n], (name, took, room[:, n])
+        for name, (messages, size_bytes) in room.items():
+            took = [
+                s for path, sizes in gone.items() if name in ((), path[:1], ("tenant", path[1]), path) for s in sizes
+            ]
+            if took:
+                assert min(messages, size_bytes) >= 0, (name, took)
+                assert len(took) <= messages + 1, (name, took, messages)
+                assert sum(took) - max(took) <= size_bytes, (name, took, size_bytes)
 
-    def check_use(self, paths: Sequence[Path], eligible: np.ndarray, count: np.ndarray) -> None:
+    def check_use(self, left: dict[Path, int]) -> None:
         """L4: no eligible row is left all of whose scopes have a balance that is not negative."""
-        for n, path in enumerate(paths):
-            if count[n] < eligible[n]:
-                scopes = [self.buckets[s] for s in ((), path[:1], ("tenant", path[1])) if s in self.buckets]
-                assert not all(bucket.is_open for bucket in scopes), (path, count[n], eligible[n])
+        for path, rows in left.items():
+            assert not rows or not all(bucket.is_open for bucket in self.on_the_way(path)), (path, rows)
 
     def lags(self, depth: int = 3) -> dict[Path, float]:
         """Return how far every node is behind its ideal, in messages' work; negative where it is ahead."""
@@ -339,37 +345,61 @@ def referees_of(world: World, sizes: list[int]) -> list[Referee]:
     return [Referee(depth, max(world.work(size) for size in sizes) / MESSAGE) for depth in (1, 2, 3)]
 
 
+@dataclass
+class History:
+    """A drawn world, and who comes into it."""
+
+    world: World
+    r: random.Random
+    paths: list[Path]
+    sizes: list[int]
+    churn: int = 0
+    """The number of names of each batch that never come again."""
+
+    referees: list[Referee] = field(default_factory=list)
+
+    def watched(self, batches: int, comes: Callable[[int], None]) -> list[Referee]:
+        """Return what the referees of groups, tenants and namespaces see; `comes` offers the rows of a batch."""
+        referees = self.referees = referees_of(self.world, self.sizes)
+        for batch in range(batches):
+            comes(batch)
+            for n in range(self.churn):
+                tenant = self.r.choice(["t0", f"x{batch}-{n}", "newt"])
+                self.world.offer((self.r.choice(self.paths)[0], tenant, f"new{batch}-{n}"), [self.r.choice(self.sizes)])
+            self.world.batch()
+            for referee in referees:
+                referee.watch(self.world)
+        return referees
+
+
 def lived(seed: int, batches: int, kind: type[World] = World) -> list[Referee]:
-    """Return what the referees of groups, tenants and namespaces saw in a drawn history."""
-    world, r, paths, sizes = drawn(seed, kind)
-    referees = referees_of(world, sizes)
-    churn, lazy = r.choice([0, 0, 10, 30, 200 if seed % 16 == 0 else 5]), r.choice([0.2, 0.6, 1])
-    for batch in range(batches):
-        for path in paths:
+    """Return what the referees saw in a drawn history."""
+    history = History(*drawn(seed, kind))
+    world, r, sizes = history.world, history.r, history.sizes
+    history.churn, lazy = r.choice([0, 0, 10, 30, 200 if seed % 16 == 0 else 5]), r.choice([0.2, 0.6, 1])
+
+    def comes(_: int) -> None:
+        for path in history.paths:
             if r.random() < lazy:
                 world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
-        for n in range(churn):  # names that never come again
-            tenant = r.choice(["t0", f"x{batch}-{n}", "newt"])
-            world.offer((r.choice(paths)[0], tenant, f"new{batch}-{n}"), [r.choice(sizes)])
-        world.batch()
-        for referee in referees:
-            referee.watch(world)
-    return referees
+
+    return history.watched(batches, comes)
 
 
 def fought(seed: int, batches: int) -> list[Referee]:
     """Return what the referees saw where the heavy flow may come late, and which resource is short may alternate."""
-    world, r, paths, sizes = contended(seed)
-    referees = referees_of(world, sizes)
+    history = History(*contended(seed))
+    world, r, paths, sizes = history.world, history.r, history.paths, history.sizes
     one_size = {path: [r.choice(sizes)] if r.random() < 0.5 else sizes for path in paths}
-    lazy, churn, alternates, first = (
+    lazy, history.churn, alternates, first = (
         r.choice([0.1, 0.5, 1]),
         r.choice([0, 0, 5, 50]),
         r.random() < 0.5,
         r.choice([0, 5]),
     )
     rates = {scope: bucket.rate for scope, bucket in world.buckets.items() if scope not in paths}
-    for batch in range(batches):
+
+    def comes(batch: int) -> None:
         parts = r.choice([(1, 0.2), (0.2, 1), (3, 0.5)]) if alternates and batch % 2 else (1, 1)
         for scope, (messages, size) in rates.items():
             world.buckets[scope].rate = (
@@ -381,13 +411,34 @@ def fought(seed: int, batches: int) -> list[Referee]:
             if path == paths[0]:
                 number = 200 if batch >= first else 0
             world.offer(path, [r.choice(one_size[path]) for _ in range(number)])
-        for n in range(churn):
-            tenant = r.choice(["t0", f"x{batch}-{n}", "newt"])
-            world.offer((r.choice(paths)[0], tenant, f"new{batch}-{n}"), [r.choice(sizes)])
-        world.batch()
-        for referee in referees:
-            referee.watch(world)
-    return referees
+
+    return history.watched(batches, comes)
+
+
+def changed(seed: int, batches: int, kind: type[World] = World) -> list[Referee]:
+    """Return what the referees saw where weights and rates change between batches; windows begin at a change."""
+    history = History(*drawn(seed, kind))
+    world, r, sizes = history.world, history.r, history.sizes
+    history.churn, often = r.choice([0, 0, 5, 30]), r.choice([0.2, 0.5, 1])
+    palette = r.choice([[1, 2, 5], [1, 1000], [1, 10, 100, 1000], list(range(1, 1001, 37))])
+    rates = {scope: bucket.rate for scope, bucket in world.buckets.items()}
+
+    def comes(batch: int) -> None:
+        if batch and r.random() < often:
+            weights = {node: r.choice(palette) for node in list(world.weights) if r.random() < 0.5}
+            parts = {scope: r.choice([0.3, 1, 3]) for scope in rates}
+            world.change(weights, {scope: scaled(rate, parts[scope]) for scope, rate in rates.items()})
+            for referee in history.referees:
+                referee.least.clear()
+        for path in history.paths:
+            world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
+
+    return history.watched(batches, comes)
+
+
+def scaled(rate: tuple[int | None, int | None], part: float) -> tuple[int | None, int | None]:
+    messages, size_bytes = (None if each is None else max(1, int(each * part)) for each in rate)
+    return messages, size_bytes
 
 
 ROWS_A_LEVEL = 1.5
@@ -397,9 +448,10 @@ Two are proved; no drawn history comes near them, and what breaks the order goes
 """
 
 
-def judged(referees: list[Referee], seed: int) -> None:
+def judged(referees: list[Referee], seed: int, *, past: float = 0) -> None:
+    """Judge a history; what was before a change may cost a node `past` rows."""
     for each in referees:
-        assert each.behind <= ROWS_A_LEVEL * each.depth, seed
-        assert each.ahead <= ROWS_A_LEVEL * each.depth, seed
-        assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1), seed
+        assert each.behind <= ROWS_A_LEVEL * each.depth + past, seed
+        assert each.ahead <= ROWS_A_LEVEL * each.depth + past, seed
+        assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1) + past, seed
         assert each.lead_sum <= ROWS_A_LEVEL, seed
