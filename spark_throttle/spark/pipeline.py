@@ -13,7 +13,6 @@ driver, once per start.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -62,12 +61,10 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import control_problem, is_served
+from spark_throttle.spark.start.executor_sight import control_problem, is_served, warn_unwritable
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import cluster_cores, task_slots
 from spark_throttle.store.policy_location import PolicyLocation
-
-logger = logging.getLogger(__name__)
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 _COMPRESSION: Final = "zstd"
@@ -255,19 +252,15 @@ def batches_retained(spark: SparkSession) -> int:
     return int(str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))))
 
 
-def queue_storage(spark: SparkSession, control_path: str, *, is_seen: bool = False) -> QueueStorage:
+def queue_storage(spark: SparkSession, control_path: str) -> QueueStorage:
     """Return where a query keeps the waiting rows that are too large for the state.
 
-    If the executors cannot write there, all waiting rows stay in the state, and a warning says why. `is_seen` says that
-    they were asked for the directory before (`check_executors_see`).
+    If the executors cannot write there, all waiting rows stay in the state, and a warning says why.
     """
-    problem = control_problem(spark, control_path, is_seen=is_seen)
+    problem = control_problem(spark, control_path, is_seen=False)
     if problem is not None:
-        logger.warning(
-            "waiting rows stay in Spark's state, where a long queue needs much memory: the executors cannot write to "
-            "%s (%s); give their processes the access that pyarrow needs, as by environment variables",
-            control_path,
-            problem,
+        warn_unwritable(
+            control_path, problem, "waiting rows stay in Spark's state, where a long queue needs much memory"
         )
     inline_bytes = INLINE_BYTES if problem is None else None
     return QueueStorage(control_path, batches_retained(spark) + SLACK_EPOCHS, inline_bytes)

@@ -141,15 +141,14 @@ def _queued(
     added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
     if batch is None:  # the query may go on: its states and its account are read of the same batch
         batch = int(_operator(spark, checkpoint)["maxBatchId"])
-    blocks, held = state_blocks(spark, checkpoint, batch), held_files(spark, checkpoint, batch)
-    if held is not None:
-        inline = _state(spark, checkpoint, batch).select("inline")
-        copies = staged_copies(spark, control_path, held, inline, schema)
+    state = _state(spark, checkpoint, batch)
+    if "files" in state.columns:
+        copies = staged_copies(spark, control_path, _held_in(state), state.select("inline"), schema)
     elif waiting_messages(spark, checkpoint, batch):
         copies = copies_of(spark, control_path, account_after(spark, control_path, batch), schema)
     else:
         copies = spark.createDataFrame([], with_places(schema or StructType()))
-    return _copied(blocks, QueueStorage(control_path), added, copies)
+    return _copied(state.select("block"), QueueStorage(control_path), added, copies)
 
 
 def _copied(
@@ -204,11 +203,8 @@ def _state(spark: SparkSession, checkpoint: str, batch: int | None) -> DataFrame
     return reader.load(checkpoint).select("value.groupState.*")
 
 
-def held_files(spark: SparkSession, checkpoint: str, batch: int | None = None) -> HeldFiles | None:
-    """Return the files of the rows that wait after a batch; `None` if the query does not stage its rows."""
-    state = _state(spark, checkpoint, batch)
-    if "files" not in state.columns:
-        return None
+def _held_in(state: DataFrame) -> HeldFiles:
+    """Return the files of waiting rows that a state names."""
     found = state.select("files").collect()
     return unpack(HeldFiles, bytes(found[0]["files"]), IN_STATE) if found else HeldFiles()
 

@@ -48,7 +48,7 @@ from spark_throttle.spark.sinks.tables import (
     table_of_files,
     usage_table,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem
+from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem, warn_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_partitions import one_state_partition
@@ -402,12 +402,7 @@ class ThrottledStreamWriter:
         pipeline = replace(pipeline, keeps_order=keeps_order)
         problem = control_problem(spark, control_path, is_seen=False)
         if problem is not None:
-            logger.warning(
-                "rows travel with their digests, and a long queue needs much memory: the executors cannot write to %s "
-                "(%s); give their processes the access that pyarrow needs, as by environment variables",
-                control_path,
-                problem,
-            )
+            warn_unwritable(control_path, problem, "rows travel with their digests, and a long queue needs much memory")
             return replace(pipeline, is_inline=True), "rows go through the decider to Spark's writer"
         table, why = table_of_files(spark, targets.admitted, self._events.schema)
         if table is not None:

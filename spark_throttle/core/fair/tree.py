@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import alike, ranges, running_total, taken
+from spark_throttle.core.arithmetic.segments import alike, largest, ranges, running_total, taken
 from spark_throttle.core.fair.water import totals
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -55,9 +55,7 @@ class Level:
 
     def largest(self, values: Int64s) -> Int64s:
         """Return the largest of the children's values, none of which is negative, by parent; 0 without children."""
-        out = np.zeros(len(self.bounds) - 1, dtype=np.int64)
-        np.maximum.at(out, self.parent, values)
-        return out
+        return largest(self.parent, values, len(self.bounds) - 1, least=0)
 
     def below(self, parents: Int64s) -> tuple[Level, Int64s]:
         """Return the level below some parents alone, which ascend, and the positions of its children in this one."""

@@ -249,6 +249,8 @@ def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
 
 def _with_leaving(arrived: HeldFiles, outcome: BatchOutcome) -> list[str]:
     """Return the names of the inline files that have the rows which leave or are rejected."""
+    if not arrived.inline.any():
+        return []
     numbers = np.unique(file_numbers(_places([*outcome.admitted, *outcome.rejected])))
     physical = arrived.physical()
     return [physical[at] for at in np.searchsorted(arrived.number, numbers).tolist() if arrived.inline[at]]

@@ -10,6 +10,7 @@ control directory, files travel with their digests (`move.inline_files`).
 
 from __future__ import annotations
 
+import logging
 import platform
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from spark_throttle.errors import ConfigurationError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.spark.start.task_slots import task_slots
+
+logger = logging.getLogger(__name__)
 
 _ONE_MACHINE = "local"
 
@@ -120,6 +123,17 @@ def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) ->
         return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
     found = on_executors(spark, _Try(control_path), "host string, problem string")
     return f"on {found[0][0]}: {found[0][1]}" if found else None
+
+
+def warn_unwritable(control_path: str, problem: str, consequence: str) -> None:
+    """Warn of what it means that the executors cannot write to the control directory."""
+    logger.warning(
+        "%s: the executors cannot write to %s (%s); give their processes the access that pyarrow needs, as by "
+        "environment variables",
+        consequence,
+        control_path,
+        problem,
+    )
 
 
 def is_one_machine(spark: SparkSession) -> bool:

@@ -13,7 +13,7 @@ from spark_throttle.errors import DamagedError
 from spark_throttle.spark.move import decider, held_files
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import COMMITTED, CUT, DECIDED, HALF_CUT, HALF_LEFT, LEFT, STOPS, DecidedJob
-from tests.spark.move.test_lives_of_a_staged_job import drain, drawn
+from tests.spark.move.test_lives_of_a_staged_job import account, drain, drawn
 from tests.spark.move.worlds import Event, dealt
 
 POLICY = make_policy(default=Namespace(limit(messages_per_second=3)))
@@ -53,8 +53,7 @@ def test_each_row_leaves_once_whatever_is_killed(job: DecidedJob, seed: int) -> 
         assert job.task(batch, pieces) if dice.random() < 0.5 else job.attempt(batch, dealt(events, 3, dice))
         if dice.random() < 0.3:
             job.zombie(batch, dealt(events, dice.randint(1, 4), dice))
-        assert job.committed.total() + int(job.held(batch + 1).waiting.sum()) == offered.total()
-        assert not job.committed - offered
+        account(job, batch, offered)
     drain(job, 8)
     assert job.committed == offered
 
