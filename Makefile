@@ -192,17 +192,9 @@ bench-pace: setup ## compare a call of the pacer with other limiters inside a pr
 bench-pushback: setup jars ## measure how a paced sink follows a server that changes its limit, and refuses everything for a while
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.pushback --out build/bench-pushback.json $(ARGS)
 
-.PHONY: bench-operators
-bench-operators: setup jars ## compare the job with no throttle, an identity, an operator keyed by namespace, row_number
-	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.operators --out build/bench-operators.json $(ARGS)
-
-.PHONY: bench-sink
-bench-sink: setup jars ## compare a Delta table that takes files, and one that Spark writes, with a job without a throttle
-	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.sink --out build/bench-sink.json $(ARGS)
-
-.PHONY: bench-references
-bench-references: setup jars ## compare a job that decides on references with one that stages its rows, and with no throttle
-	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.references --out build/bench-references.json $(ARGS)
+.PHONY: bench-paths
+bench-paths: setup jars kafka-jars ## compare the job on every path that rows take with the same job without a throttle
+	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.paths --out build/bench-paths.json $(ARGS)
 
 .PHONY: bench-overload
 bench-overload: setup jars ## measure a batch with 0 to 5,000,000 waiting rows

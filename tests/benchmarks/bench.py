@@ -32,12 +32,10 @@ from tests.benchmarks.results import save
 from tests.sessions import ROOT
 
 PARTS: Final = (
-    "kernel", "planning", "peers", "pace", "operators", "sink", "references", "overload", "growth", "division",
-    "metered", "time_quota", "kafka",
+    "paths", "kernel", "planning", "overload", "peers", "pace", "growth", "division", "metered", "time_quota",
 )  # fmt: skip
 _ONE_CORE: Final = ("kernel", "planning", "peers", "pace", "metered")
-_WITH_REPEATS: Final = ("planning", "peers", "pace", "operators", "sink", "references", "overload", "growth",
-                       "kafka")  # fmt: skip
+_WITH_REPEATS: Final = ("paths", "planning", "overload", "peers", "pace", "growth")
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 

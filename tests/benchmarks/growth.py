@@ -16,8 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.benchmarks.job_costs import Part, Start, Workload, main
-from tests.benchmarks.operators import shuffle, throttled
+from tests.benchmarks.job_costs import Part, Start, Workload, arguments, compare, counted_session, show
+from tests.benchmarks.paths import Sink, shuffle, throttled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,6 +27,7 @@ ROWS: Final = (100_000, 300_000, 1_000_000, 3_000_000)
 NAMESPACES: Final = (1_000, 10_000, 100_000, 1_000_000)
 PARTITION_COUNTS: Final = (1, 8, 64, 512)
 _ROWS: Final = 600_000
+_NOTHING: Final = Sink("nothing")
 _COST_OF_A_FILE: Final = "spark.sql.files.openCostInBytes"
 _QUOTAS: Final = {"defaults": {"publish": {"messages_per_second": 1_000_000, "bytes_per_second": "1GiB"}}}
 
@@ -34,14 +35,16 @@ _QUOTAS: Final = {"defaults": {"publish": {"messages_per_second": 1_000_000, "by
 def part(rows: int, namespaces: int = 10_000, partitions: int | None = None) -> Part:
     """Return the opponents over so many rows of so many namespaces; by default Spark packs files into partitions."""
     opponents = {
-        "throttled": throttled({}),
-        "quotas": throttled(_QUOTAS),
-        "shuffle": shuffle(),
+        "throttled": throttled(_NOTHING, {}),
+        "quotas": throttled(_NOTHING, _QUOTAS),
+        "shuffle": shuffle(_NOTHING),
     }
     if partitions is not None:
         opponents = {name: _a_partition_a_file(start) for name, start in opponents.items()}
     files = 1 if partitions is None else partitions
-    work = Workload(rows, 2 * files, files, numbers=0, words=0, value_bytes=170, namespaces=namespaces, is_even=True)
+    work = Workload(
+        rows, 2 * files, files, numbers=0, words=0, value_bytes=170, namespaces=namespaces, is_even=True, has_size=True
+    )
     return Part(work, opponents, "throttled")
 
 
@@ -65,5 +68,15 @@ PARTS: Final = {
     **{f"partitions-{count}": part(_ROWS, partitions=count) for count in PARTITION_COUNTS},
 }
 
+
+def main() -> None:
+    """Measure the parts that the command line asks for, and show what they cost."""
+    asked = arguments(PARTS, __doc__ or "")
+    parts = {name: PARTS[name] for name in asked.parts or PARTS}
+    with counted_session() as (spark, scratch):
+        found = {name: compare(spark, scratch / name, part, asked.repeats) for name, part in parts.items()}
+    show(parts, found, asked.out)
+
+
 if __name__ == "__main__":
-    main(PARTS, __doc__ or "")
+    main()

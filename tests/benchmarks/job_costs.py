@@ -1,7 +1,7 @@
 """What jobs cost side by side: the workloads they read, one run of a job, and opponents in turns.
 
 CPU seconds are those of the whole process tree, Python's workers included; a run starts when its query does and ends
-when it has read everything. Each opponent runs once before it counts, but where a run takes minutes. A ratio is an
+when it has read everything. Each opponent runs once before it counts. A ratio is an
 opponent's time over that of the job that is measured: how many rows that job passes while the opponent passes one.
 """
 
@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +52,7 @@ _MEMORY = "6g"
 """The state of a query that ended stays in the heap for a while, and that of a million waiting rows is large."""
 
 _PR_SET_CHILD_SUBREAPER = 36
+_BROKER = "kafka.Kafka"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +79,6 @@ class Workload:
     """Whether a row's size is in a column."""
 
 
-WORKLOADS = {
-    "narrow": Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170),
-    "wide": Workload(1_500_000, 6, 2, numbers=10, words=5, value_bytes=40),
-    "sized": Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170, has_size=True),
-    "small": Workload(1_200, 12, 1, numbers=0, words=0, value_bytes=170),
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one run of a job cost."""
@@ -106,11 +99,11 @@ class Part:
     measured: str
     """The opponent that the others are compared with."""
 
-    check: Callable[[Path, Workload], None] | None = None
-    """Raises if a run left something else in its directory than it should."""
+    check: Callable[[Path, str], None] | None = None
+    """Raises if a run of an opponent left something else in its directory than it should."""
 
-    most_rounds: int | None = None
-    """Where a run takes minutes: so many rounds at most, and none to warm up, for the parts before have."""
+    read: Callable[[], DataFrame] | None = None
+    """Returns the stream; by default that of the rows that `write_input` writes."""
 
 
 def write_input(folder: Path, work: Workload) -> None:
@@ -150,11 +143,16 @@ def adopt_orphans() -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and all below it, those that ended included (see `adopt_orphans`)."""
+    """Return the CPU time of this process and all below it, those that ended included (see `adopt_orphans`).
+
+    That of a Kafka broker is left out: it is the same for all opponents.
+    """
     found = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended, and is in its parent's
+            if _BROKER in process.cmdline():
+                continue
             times = process.cpu_times()
             found += times.user + times.system + times.children_user + times.children_system
     return found
@@ -187,17 +185,17 @@ def throttle(spark: SparkSession, policies: Mapping[str, Any], size: str = "leng
     return Throttle(policies, namespace="ns", size=size, order_by=["id"])
 
 
-def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
+def run(spark: SparkSession, source: Path, part: Part, opponent: str) -> Cost:
     """Run a job until it has read everything, and check what it left."""
-    events = read_stream(spark, source, files_a_batch=part.work.files_a_batch)
+    events = read_stream(spark, source, files_a_batch=part.work.files_a_batch) if part.read is None else part.read()
     place = Path(tempfile.mkdtemp(dir=source.parent))
     cpu, wall = cpu_seconds(), time.perf_counter()
-    query = start(events, place)
+    query = part.opponents[opponent](events, place)
     if not query.awaitTermination(_PATIENCE_SECONDS):
         raise TimeoutError(f"the job did not end within {_PATIENCE_SECONDS} s: {query.status}")
     cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     if part.check is not None:
-        part.check(place, part.work)
+        part.check(place, opponent)
     progress = list(query.recentProgress)
     # A job that decides on references reads frames of many rows each.
     batches = [entry for entry in progress if entry["numInputRows"] > _MOST_CONTROL_ROWS] or progress
@@ -207,17 +205,17 @@ def run(spark: SparkSession, source: Path, part: Part, start: Start) -> Cost:
 
 def compare(spark: SparkSession, source: Path, part: Part, repeats: int) -> dict[str, list[Cost]]:
     """Return the costs of every opponent, in turns; the round that warms up is left out."""
-    write_input(source, part.work)
+    if part.read is None:
+        write_input(source, part.work)
     costs: dict[str, list[Cost]] = {opponent: [] for opponent in part.opponents}
-    rounds = range(repeats + 1) if part.most_rounds is None else range(1, min(repeats, part.most_rounds) + 1)
-    for number in rounds:
-        for opponent, start in part.opponents.items():
-            cost = run(spark, source, part, start)
+    for number in range(repeats + 1):
+        for opponent in part.opponents:
+            cost = run(spark, source, part, opponent)
             sys.stderr.write(f"{source.name} round {number}: {opponent}: {cost}\n")
             sys.stderr.flush()
             if number:
                 costs[opponent].append(cost)
-    shutil.rmtree(source)
+    shutil.rmtree(source, ignore_errors=True)
     return costs
 
 
@@ -243,16 +241,18 @@ def table_of(heading: str, costs: Mapping[str, list[Cost]], measured: str) -> st
     return "\n".join(lines) + "\n"
 
 
-def main(parts: Mapping[str, Part], summary: str) -> None:
-    """Run the parts that the command line asks for, and show what they cost."""
-    parser = argparse.ArgumentParser(description=summary.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", choices=[*parts, []], default=[])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    with counted_session() as (spark, scratch):
-        found = {name: compare(spark, scratch / name, parts[name], asked.repeats) for name in asked.parts or parts}
+def show(parts: Mapping[str, Part], found: Mapping[str, dict[str, list[Cost]]], out: Path | None) -> None:
+    """Write what the opponents of parts cost, as tables and as JSON."""
     for name, costs in found.items():
         sys.stdout.write(f"\n{table(name, parts[name], costs)}")
     numbers = {name: {who: [asdict(cost) for cost in costs] for who, costs in by.items()} for name, by in found.items()}
-    save(numbers, asked.out)
+    save(numbers, out)
+
+
+def arguments(names: Iterable[str], summary: str) -> argparse.Namespace:
+    """Return the command line: which parts are asked for, how often they run, and where their costs go."""
+    parser = argparse.ArgumentParser(description=summary.partition("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*names, []], default=[])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()

@@ -1,13 +1,18 @@
 """What the admission kernel costs: CPU time a message on the benchmark stream, and what grows with what.
 
-    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [stream|regimes|flows|backlog|spread|profile]... [--out FILE]
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.kernel [MEASURE]... [--out FILE]
 
-`stream` decides the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state, under
-several policies. `regimes` decides three batches under every policy that can make them short, alone and with
-what else the decider does in its batch. `flows` decides
-100 messages beside many remembered namespaces, `backlog` 10,000 messages behind a queue of which 10,000 may
-leave. `spread` decides the stream over more and more namespaces. `profile` shows in which functions the time of the
-stream goes. Times are process CPU time on one thread: the median of the repeats, and their least and most.
+===========  ===========================================================================================
+``stream``   the stream as one batch of 1,000,000 messages and as ten of 100,000, each from the same state
+``queue``    the tenth of ten batches of 10,000, behind what the others left
+``regimes``  three batches under every policy that can make them short, alone and as whole batches
+``flows``    100 messages beside many remembered namespaces
+``backlog``  10,000 messages behind a queue of which 10,000 may leave
+``spread``   the stream over more and more namespaces
+``profile``  in which functions the time of the stream goes
+===========  ===========================================================================================
+
+Times are process CPU time on one thread: the median of the repeats, and their least and most.
 """
 
 from __future__ import annotations
@@ -145,6 +150,25 @@ def measure_stream(stream: Stream) -> Iterator[Figure]:
         yield timed(label, lambda: [decide(state, part, case) for part in parts], MESSAGES, "ns/message")  # noqa: B023 - called at once
 
 
+def measure_queue(stream: Stream) -> Iterator[Figure]:
+    """Yield what the tenth of ten batches of 10,000 costs, a second after each other, behind what the others left."""
+    names = pa.array([name_of(key) for key in range(NAMESPACES)])
+    parts = [arrivals_of(stream, names, at * 10_000, (at + 1) * 10_000) for at in range(10)]
+    for admitted in (10_000, 5_000, 500):
+        quota = limit(messages_per_second=admitted, burst_seconds=1)
+        case = Case("", make_policy(groups={"all": quota}, default=Namespace(group="all")), {})
+        state = a_second_ago(case.policy)
+        for at, part in enumerate(parts[:-1]):
+            state = decide(state, part, case, now_ms=NOW_MS + 1_000 * at).state
+        waiting = len(state.queue)
+        yield timed(
+            f"tenth batch of 10,000, behind {waiting:,}",
+            lambda: decide(state, parts[-1], case, now_ms=NOW_MS + 9_000),  # noqa: B023 - called at once
+            10_000,
+            "ns/message",
+        )
+
+
 def decide(state: DeciderState, arrivals: Arrivals, case: Case, *, now_ms: int = NOW_MS) -> AdmissionPlan:
     """Decide a batch a second after the one before."""
     return plan_admission(state, arrivals, case.policy, now_ms=now_ms, memory=MEMORY)
@@ -280,6 +304,7 @@ def stored(state: DeciderState) -> StoredState:
 
 MEASURES = {
     "stream": measure_stream,
+    "queue": measure_queue,
     "regimes": measure_regimes,
     "flows": measure_flows,
     "backlog": measure_backlog,

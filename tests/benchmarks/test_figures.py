@@ -13,38 +13,33 @@ def costs(*cpu_seconds: float) -> list[dict[str, float]]:
     return [{"cpu_seconds": each, "wall_seconds": each / 2, "batch_ms": 100 * each} for each in cpu_seconds]
 
 
-def operators(**changed: dict[str, Any]) -> dict[str, Any]:
-    by_workload: dict[str, Any] = {
-        name: {"throttled": costs(2, 4, 5), "identity": costs(2, 2, 5), "shuffle": costs(1, 1, 1),
-               "row_number": costs(3, 3, 3)}
-        for name in ("narrow", "wide")
-    }  # fmt: skip
-    by_workload |= {
-        f"namespaces-{n}": {"throttled": costs(1), "references": costs(3), "namespace": costs(9)}
-        for n in (10_000, 100_000)
+def paths(**changed: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "parquet_delta": {"staged": costs(2, 4, 5), "shuffle": costs(2, 2, 5), "plain": costs(1, 1, 1)},
+        "parquet_nothing": {"references": costs(4), "staged": costs(8), "shuffle": costs(4), "plain": costs(2)},
+        "floor": {"staged": costs(3, 3), "references": costs(2, 1), "identity": costs(2, 1)},
     }
-    by_workload["floor"] = {"throttled": costs(3, 3), "references": costs(2, 1), "identity": costs(2, 1)}
-    return {"operators": by_workload | changed}
+    return {"paths": found | changed}
 
 
 def test_a_ratio_is_taken_round_by_round_and_its_median_counts() -> None:
-    narrow = next(each for each in figures(operators()) if each.key == "operator_vs_identity")
-    assert narrow.values == (1.0, 0.5, 1.0)
-    assert narrow.value == 1.0
-    assert narrow.is_reached
+    figure = next(each for each in figures(paths()) if each.key == "vs_shuffle")
+    assert figure.of == "parquet_delta"
+    assert figure.values == (1.0, 0.5, 1.0)
+    assert figure.as_json()["median"] == 1.0
+    assert figure.is_reached
 
 
 def test_a_job_that_takes_longer_passes_fewer_rows_for_each_of_its_opponent() -> None:
-    by_key = {(each.key, each.of): each for each in figures(operators())}
-    assert by_key["job_vs_unthrottled", "to nothing, narrow"].value == 0.25
-    assert not by_key["job_vs_unthrottled", "to nothing, narrow"].is_reached
-    assert by_key["vs_per_namespace", "staged, namespaces-10000"].is_reached
-    assert by_key["vs_per_namespace", "references, namespaces-10000"].value == 3
-    assert not by_key["vs_per_namespace", "staged, namespaces-100000"].is_reached
+    by_key = {(each.key, each.of): each for each in figures(paths())}
+    assert by_key["vs_plain", "parquet_delta"].value == 0.25
+    assert not by_key["vs_plain", "parquet_delta"].is_reached
+    assert by_key["vs_shuffle", "parquet_nothing"].value == 1
+    assert by_key["vs_shuffle", "parquet_nothing, staged"].value == 0.5
 
 
 def test_the_floor_of_a_batch_is_a_cost_and_must_not_pass_its_bound() -> None:
-    floor, of_references = (each for each in figures(operators()) if each.key == "batch_floor_ratio")
+    floor, of_references = (each for each in figures(paths()) if each.key == "batch_floor_ratio")
     assert floor.values == (1.5, 3.0)
     assert floor.wall_values == (1.5, 3.0)
     assert not floor.is_reached
@@ -53,7 +48,26 @@ def test_the_floor_of_a_batch_is_a_cost_and_must_not_pass_its_bound() -> None:
 
 def test_rounds_that_do_not_pair_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        figures(operators(floor={"throttled": costs(3, 3), "references": costs(3, 3), "identity": costs(2)}))
+        figures(paths(floor={"staged": costs(3, 3), "identity": costs(2)}))
+
+
+def test_a_row_of_the_kernel_is_told_by_what_runs_short_and_by_the_form_of_its_name() -> None:
+    def measured(name: str, *values: float) -> dict[str, Any]:
+        return {"name": name, "values": list(values)}
+
+    part = {
+        "stream": [
+            measured("one group, all fits, 1 x 1,000,000 (100 % admitted)", 19, 21),
+            measured("one group, all fits, 1 x 1,000,000 (100 % admitted), names in a dictionary", 9, 11),
+        ],
+        "queue": [measured("tenth batch of 10,000, behind 44,999", 70)],
+    }
+    found = {each.of: (each.value, each.is_reached) for each in figures({"kernel": part})}
+    assert found == {
+        "fits": (20, True),
+        "fits, names in a dictionary": (10, True),
+        "tenth batch of 10,000, behind 44,999": (70, False),
+    }
 
 
 def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> None:
@@ -66,14 +80,6 @@ def test_a_backlog_costs_what_its_batches_take_beside_those_of_no_backlog() -> N
     small, large = figures({"overload": runs})
     assert (small.of, small.value, small.is_reached) == ("staged, 100,000 rows waiting", 1.1, True)
     assert (large.of, large.value, large.is_reached) == ("references, 1,000,000 rows waiting", 2, False)
-
-
-def test_references_are_compared_with_the_job_without_a_throttle_with_a_shuffle_and_without() -> None:
-    part = {"parquet": {"references": costs(4), "staged": costs(9), "shuffle": costs(5), "plain": costs(3)}}
-    by_words = {each.of: each for each in figures({"references": part})}
-    shuffled, plain = by_words["with a shuffle, to parquet"], by_words["without one, to parquet"]
-    assert (shuffled.value, shuffled.is_reached) == (1.25, True)
-    assert (plain.value, plain.is_reached) == (0.75, False)
 
 
 def test_a_regime_costs_what_it_takes_beside_the_one_in_which_nothing_runs_short() -> None:
@@ -124,10 +130,3 @@ def test_processing_time_is_judged_by_its_quota_and_by_what_the_other_tenant_not
     })  # fmt: skip
     assert [each.is_reached for each in found] == [True, True, True, False, True, False]
     assert figures({"time_quota": {"dear_of_quota": 1.06, "latency_of_equal": 1}})[0].is_reached is False
-
-
-def test_a_job_behind_kafka_is_compared_for_each_sink() -> None:
-    part = {sink: {"throttled": costs(4), "shuffle": costs(3), "plain": costs(2)} for sink in ("kafka", "delta")}
-    found = {each.of: each for each in figures({"kafka": part})}
-    assert found["with a shuffle, Kafka to delta"].is_reached
-    assert (found["without one, Kafka to kafka"].value, found["without one, Kafka to kafka"].is_reached) == (0.5, False)
