@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.contenders import carried_nodes, counts_the_same, is_same_work
+from spark_throttle.core.fair.change import carried_nodes, counts_the_same, is_same_work
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import match, positions_in, scopes_of
 from spark_throttle.core.quota import (
@@ -85,7 +85,7 @@ def carried(
         flows, balance_micro=balance_micro, lead_work=np.where(keeps_lead, flows.lead_work, 0),
         held_work=np.where(keeps_lead, flows.held_work, 0),
     )  # fmt: skip
-    nodes = carried_nodes(state.nodes, former, before, after, is_same)
+    nodes = carried_nodes(state.nodes, former, before, after, is_same, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)

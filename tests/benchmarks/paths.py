@@ -1,6 +1,6 @@
 """What a contract costs a job, on each path that rows take: the throttled job beside the same job without a throttle.
 
-Run as ``python -m tests.benchmarks.paths [PATH]... [--repeats N] [--out FILE]``. 3,000,000 rows of some 200 bytes, of
+Run as ``python -m tests.benchmarks.paths [PATH]... [--repeats N] [--out FILE]``. 1,200,000 rows of some 200 bytes, of
 10,000 namespaces, in three batches; `job_costs` says what is measured.
 
 ====================  ==================================================================================
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.state import GroupState
 
-ROWS: Final = Workload(3_000_000, 6, 2, numbers=0, words=0, value_bytes=170, has_size=True)
+ROWS: Final = Workload(1_200_000, 6, 2, numbers=0, words=0, value_bytes=170, has_size=True)
 EVEN: Final = replace(ROWS, is_even=True)
 SMALL: Final = Workload(3_000, 30, 1, numbers=0, words=0, value_bytes=170, has_size=True)
 HELD: Final = {"tenants": {f"tenant{number}": {"publish": {"messages_per_second": 0}} for number in range(0, 100, 10)}}

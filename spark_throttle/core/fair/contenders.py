@@ -23,7 +23,7 @@ from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
 from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.names.matching import Matches, positions_in, scopes_of, tenants_of
+from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
 
@@ -220,7 +220,7 @@ class Contenders:
         second = np.concatenate([among[in_group], among[below_job], np.zeros(len(groups), dtype=np.int64)])
         kept = np.flatnonzero((lead != 0) | (second != 0))
         return NodeLeads(
-            _named(policy.group_names, group[kept]), _named(nodes.tenant_names, tenant[kept]),
+            named(policy.group_names, group[kept]), named(nodes.tenant_names, tenant[kept]),
             np.stack([lead[kept], second[kept]], axis=1),
         )  # fmt: skip
 
@@ -276,56 +276,6 @@ def _rate_below(widest: Int64s, limiting: Int64s, rate_micro_per_ms: Int64s) -> 
     total[pair // scopes] = 0
     np.add.at(total, pair // scopes, np.minimum(rate_micro_per_ms[pair % scopes], _MOST_SUMMED))
     return total
-
-
-def carried_nodes(
-    nodes: NodeLeads, former: Int64s, before: CompiledPolicy, after: CompiledPolicy, is_same: Bools
-) -> NodeLeads:
-    """Return the leads of those nodes whose scopes count work under `after` as they did under `before`.
-
-    Parameters
-    ----------
-    former, is_same
-        As in `counts_the_same`.
-    """
-    if not len(nodes):
-        return nodes
-    old, new = (_scopes_of(nodes, policy) for policy in (before, after))
-    return nodes.take(np.flatnonzero(counts_the_same(old, new, former, is_same)))
-
-
-def is_same_work(before: CompiledPolicy, after: CompiledPolicy, former: Int64s) -> Bools:
-    """Return whether each shared scope of `after` counts work as it did before; `former` has its former position."""
-    is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
-    is_same &= byte_work(before.shared.rate_micro_per_ms)[former] == byte_work(after.shared.rate_micro_per_ms)
-    is_same &= _between_namespaces(before)[former] == _between_namespaces(after)
-    return (former >= 0) & is_same
-
-
-def _between_namespaces(policy: CompiledPolicy) -> Bools:
-    """Return whether namespaces, and not tenants, divide the tokens of each shared scope."""
-    found = np.zeros(len(policy.shared), dtype=np.bool_)
-    if policy.is_between_namespaces is not None:
-        found[1 + len(policy.tenant_names) :] = policy.is_between_namespaces
-    return found
-
-
-def counts_the_same(old: Int64s, new: Int64s, former: Int64s, is_same: Bools) -> Bools:
-    """Return which rows of scopes, shape (n, 3), are the scopes that they were, and count work the same.
-
-    Parameters
-    ----------
-    former, is_same
-        Of every shared scope of the policy after: its position before, and `is_same_work`.
-    """
-    kept = np.where(new >= 0, np.append(is_same, True)[new] & (np.append(former, -1)[new] == old), old < 0)
-    return by_row(np.logical_and, kept)
-
-
-def _scopes_of(nodes: NodeLeads, policy: CompiledPolicy) -> Int64s:
-    """Return the shared scopes of the tenant, the group and the job of each node, -1 where there is none."""
-    tenant, group = positions_in(policy.tenant_names, nodes.tenant), positions_in(policy.group_names, nodes.group)
-    return np.stack([*scopes_of(tenant, group, policy), np.zeros_like(group)], axis=1)
 
 
 def _standing(  # noqa: PLR0913 - all that was remembered
@@ -389,8 +339,3 @@ def _with(names: pa.StringArray, others: pa.StringArray) -> tuple[pa.StringArray
     is_new = pc.and_not(others.is_valid(), pc.is_in(others, value_set=names))
     names = pa.concat_arrays([names, pc.unique(others.filter(is_new))])
     return names, positions_in(names, others)
-
-
-def _named(names: pa.StringArray, at: Int64s) -> pa.StringArray:
-    """Return the names at `at`, null for -1."""
-    return names.take(pa.array(at, mask=at < 0))

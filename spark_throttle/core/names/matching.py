@@ -101,6 +101,11 @@ def scopes_of(tenant: Int64s, group: Int64s, policy: CompiledPolicy) -> tuple[In
     return np.where(tenant >= 0, 1 + tenant, -1), np.where(group >= 0, first_group + group, -1)
 
 
+def named(names: pa.StringArray, at: Int64s) -> pa.StringArray:
+    """Return the names at `at`, null for -1."""
+    return names.take(pa.array(at, mask=at < 0))
+
+
 def _exempt(names: pa.StringArray, tenant_of: pa.StringArray, policy: CompiledPolicy) -> Bools:
     """Return which namespaces the policy exempts."""
     is_exempt: Bools = positions_in(policy.exempt_names, names) >= 0

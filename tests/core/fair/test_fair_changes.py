@@ -48,7 +48,10 @@ def test_a_newcomer_does_not_pay_for_what_many_were_behind_under_other_weights(t
 
 
 @pytest.mark.parametrize("tenants", [20, 200])
-def test_a_newcomer_gains_nothing_by_those_that_were_behind_and_are_in_another_group(tenants: int) -> None:
+@pytest.mark.parametrize("who", ["ahead", "behind"])
+def test_a_newcomer_neither_gains_nor_pays_by_those_that_were_served_or_not_and_are_in_another_group(
+    tenants: int, who: str
+) -> None:
     names = [f"t{n}" for n in range(tenants)]
 
     def policy(moved: set[str]) -> CompiledPolicy:
@@ -60,7 +63,7 @@ def test_a_newcomer_gains_nothing_by_those_that_were_behind_and_are_in_another_g
     decider.batch(0, [(f"{name}/n", 1) for name in names for _ in range(9)], {"g": (tenants // 2 - 1, 0)})
     went = {name.split("/")[0] for name, count in decider.admitted().items() if count}
     assert len(went) == tenants // 2
-    decider.policy = policy(set(names) - went)
+    decider.policy = policy(went if who == "ahead" else set(names) - went)
     for batch in range(1, 4):
         decider.batch(1_000 * batch, [("new/n", 1)] * tenants * 2, {"g": (tenants - 1, 0), "h": (-1, 0)})
         assert decider.admitted()["new/n"] == pytest.approx(tenants / 2, abs=2)
