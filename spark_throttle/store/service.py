@@ -23,9 +23,9 @@ from spark_throttle.errors import DuplicateError, NotFoundError
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.remedies import Remedy
 from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
-from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
+from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
-from spark_throttle.store.differences import differences, restoring
+from spark_throttle.store.differences import differing
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
@@ -352,7 +352,11 @@ class PolicyService:
         NotFoundError
             If a revision does not exist.
         """
-        return differences(self.store, before, after)
+        return [
+            Difference.of(old.kind, old.name, old.body, new.body)
+            for old, new in differing(self.store, before, after)
+            if old.body != new.body
+        ]
 
     def rollback(self, to: int, author: Author, *, expected: int | None = None) -> CommitResult:
         """Restore the policies of a revision, in one commit; the changes since then stay in the history.
@@ -370,17 +374,16 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             check_newest(self.store, expected, revision)
-            return restoring(self.store, to, revision)
+            return [old for old, _ in differing(self.store, to, revision)]
 
         return self._changes.commit(plan, author, is_whole=True)
 
     def planned_rollback(self, to: int) -> PlannedChange:
         """Return what `rollback` would change, and what that costs."""
         revision = self.store.revision()
-        changes = restoring(self.store, to, revision)
-        now = [change_to(self.store, each.kind, each.name, revision) for each in changes]
-        before = {(each.kind, each.name): each.body for each in now if each.body is not None}
-        return self._planned(changes, before, revision)
+        found = differing(self.store, to, revision)
+        before = {new.key: new.body for _, new in found if new.body is not None}
+        return self._planned([old for old, _ in found], before, revision)
 
     # ------------------------------------------------------------------------------------------- inside
 
