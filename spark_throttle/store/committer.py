@@ -11,6 +11,7 @@ from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundErr
 from spark_throttle.store.differences import change_to
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, PolicyStore
+from spark_throttle.store.wanted import check_wanted, while_wanted
 
 MOST_ATTEMPTS: Final = 200
 """Number of lost races after which a change is given up; each time another author's change was made."""
@@ -125,8 +126,10 @@ class Committer:
                     for change, was in zip(changes, before, strict=False)
                 )
                 at_ms = self._clock_ms()
+                check_wanted()
                 try:
-                    after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
+                    with while_wanted():
+                        after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
                     return CommitResult(after, is_changed=True, made=made, left_out=len(changes) - len(made))
                 except ConflictError:
                     attempt += 1

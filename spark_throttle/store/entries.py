@@ -27,6 +27,7 @@ from spark_throttle.policy.model import (
 )
 from spark_throttle.store.entry_version import EntryVersion
 from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore
+from spark_throttle.store.wanted import check_wanted
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -104,6 +105,7 @@ class Difference:
     @classmethod
     def of(cls, kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
         """Compare two bodies."""
+        check_wanted()
         values = [
             None if body is None else StoredEntry.of(Entry(kind, name, body, 0)).values for body in (before, after)
         ]
@@ -227,6 +229,7 @@ def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> 
     """
     values: dict[str, Any] = {}
     for entry in entries:
+        check_wanted()
         section = SECTIONS[entry.kind]
         if entry.kind == "exempt":
             values.setdefault(section, []).append(entry.name)

@@ -48,6 +48,7 @@ from spark_throttle.store.protection.loss import (
     terms_of,
 )
 from spark_throttle.store.store import Change, Entry, PolicyStore
+from spark_throttle.store.wanted import check_wanted
 
 _PAGE: Final = 1000
 
@@ -119,6 +120,7 @@ class _Judgement:
         return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
+        check_wanted()
         path = path_of(*change.key)
         match change.kind:
             case "resource_group":
