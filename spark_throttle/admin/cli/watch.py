@@ -15,11 +15,11 @@ from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, 
 from spark_throttle.admin.cli.status_view import (
     LEVELS,
     both,
-    busiest,
     status_lines,
     status_table,
     status_values,
     time_of,
+    worst,
 )
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
@@ -113,7 +113,7 @@ def status(
     control: Control = None,
     is_watched: Annotated[bool, typer.Option("--watch", "-w", help="Refresh it until interrupted.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often, with --watch.")] = 1.0,
-    limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, busiest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, the worst first.")] = 20,
     level: Annotated[list[str] | None, typer.Option(help="Only this level; may be repeated.")] = None,
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
@@ -141,7 +141,7 @@ def status(
 
     def look() -> tuple[Status, list[ScopeStatus]]:
         found = reader.read()
-        return found, busiest(found, tuple(level or LEVELS), limit)
+        return found, worst(found, tuple(level or LEVELS), limit)
 
     if is_watched:
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it

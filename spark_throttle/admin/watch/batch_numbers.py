@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport, rejected_by_reason
+from spark_throttle.status.ranking import ratio_of_quota
 from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
@@ -42,6 +43,9 @@ class BatchNumbers:
     tenant_counts: Int64s
     """The values that `usage_table.MEASURES` names, by tenant."""
 
+    tenant_quotas: Int64s
+    """Shape (n, 2), by tenant: messages and bytes in micro-tokens per ms, or `UNLIMITED`."""
+
     rejected_by_reason: Int64s
     """The number of rejected messages by `Reason`; empty if an older release reported the batch."""
 
@@ -59,11 +63,27 @@ class BatchNumbers:
         """Shape (n, 2), by namespace: waiting messages and bytes."""
         return self.counts[:, by_dimension("waiting")]
 
+    def levels(self) -> Iterator[tuple[str, list[str], Int64s, np.ndarray]]:
+        """Yield for groups, then tenants: the active scopes, their measures and the part of their quota they used."""
+        columns = by_dimension("admitted")
+        groups = [scope for level, scope in self.shared if level == "resource_group"]
+        rows = np.array([self.shared["resource_group", scope] for scope in groups], np.int64).reshape(-1, len(MEASURES))
+        pairs = [self.quotas["resource_group", scope] for scope in groups]
+        rates = [[UNLIMITED if each is None else round(each * 1000) for each in pair] for pair in pairs]
+        quotas = np.array(rates, np.int64).reshape(-1, 2)
+        for level, scopes, counts, limits in (
+            ("resource_group", groups, rows, quotas),
+            ("tenant", self.tenants.to_pylist(), self.tenant_counts, self.tenant_quotas),
+        ):
+            used = ratio_of_quota(counts[:, columns], limits, self.elapsed_ms)
+            yield level, scopes, counts, used.max(axis=1, initial=-1.0)
+
     def without_namespaces(self) -> BatchNumbers:
         """Return the numbers of only the job and its groups."""
         return replace(
-            self, tenants=_NO_NAMES, tenant_counts=self.tenant_counts[:0], names=_NO_NAMES, counts=self.counts[:0]
-        )
+            self, tenants=_NO_NAMES, tenant_counts=self.tenant_counts[:0], tenant_quotas=self.tenant_quotas[:0],
+            names=_NO_NAMES, counts=self.counts[:0],
+        )  # fmt: skip
 
 
 def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
@@ -88,6 +108,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         quotas={key: quotas[key] for key in shared},
         tenants=of_tenants["scope"].combine_chunks().take(pa.array(active)),
         tenant_counts=tenant_counts[active],
+        tenant_quotas=policy.shared.rate_micro_per_ms[1 + active],
         rejected_by_reason=rejected_by_reason(reports),
         oldest_waiting_ms=max(
             (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
@@ -103,11 +124,13 @@ def wide_quotas(policy: CompiledPolicy) -> dict[tuple[str, str], Quotas]:
     rates = policy.shared.rate_micro_per_ms
     keys = [JOB, *(("resource_group", name) for name in policy.group_names.to_pylist())]
     pairs = [rates[0].tolist(), *rates[len(rates) - groups :].tolist()]
-    return {key: (_per_second(pair[0]), _per_second(pair[1])) for key, pair in zip(keys, pairs, strict=True)}
+    return {key: per_second(pair) for key, pair in zip(keys, pairs, strict=True)}
 
 
-def _per_second(rate_micro_per_ms: int) -> float | None:
-    return None if rate_micro_per_ms == UNLIMITED else rate_micro_per_ms / 1000
+def per_second(rates_micro_per_ms: Iterable[int]) -> Quotas:
+    """Return a quota of messages and bytes per second; `None` where there is no limit."""
+    messages, in_bytes = (None if rate == UNLIMITED else float(rate) / 1000 for rate in rates_micro_per_ms)
+    return messages, in_bytes
 
 
 def _columns(rows: pa.Table) -> Int64s:

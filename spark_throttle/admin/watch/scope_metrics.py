@@ -1,9 +1,9 @@
 """Metrics of a job's scopes: the job itself, its groups and tenants, and its busiest namespaces.
 
 The number of label values is bounded: a million namespaces would be a million series, which Prometheus does not
-survive. So a namespace has a series only while it is among the `TOP_NAMESPACES` of its job by the sum of its waiting
-and offered messages. At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own; the rest of a
-level are summed under ``_other``.
+survive. So a namespace has a series only while it is among the worst `TOP_NAMESPACES` of its job (`status.ranking`).
+At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own, the worst; the rest of a level are
+summed under ``_other``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def counters(views: list[JobView]) -> Iterator[Metric]:
 def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) -> Metric:
     family = CounterMetricFamily(f"spark_throttle_{name}", text, labels=_SCOPE_LABELS)
     for view in views:
-        for (level, scope), counts in view.totals.items():
+        for (level, scope), counts in view.totals.series():
             family.add_metric((view.name, level, scope), int(counts[at]) / divisor)
     return family
 
@@ -66,8 +66,10 @@ def _time_counters(views: list[JobView]) -> Iterator[Metric]:
         totals = view.time_totals
         if not totals.used_ns:
             continue
+        named = frozenset(view.totals.named)
         for (level, scope), used_ns in totals.used_ns.items():
-            used.add_metric((view.name, level, scope), used_ns / _NS_PER_SECOND)
+            if scope == OTHER or (level, scope) in named:
+                used.add_metric((view.name, level, scope), used_ns / _NS_PER_SECOND)
         others["exempt"].add_metric((view.name,), totals.exempt_ns / _NS_PER_SECOND)
         others["unattributed"].add_metric((view.name,), totals.unattributed_ns / _NS_PER_SECOND)
     yield from (used, *others.values())
@@ -110,10 +112,8 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         if view.newest is None:
             continue
         waiting, balances = _waiting(view.newest), balances_of(view, _tenants(view))
-        times = times_of(view.time, view.totals.keys())
-        for level, scope in view.totals:
-            if scope == OTHER:
-                continue
+        times = times_of(view.time, view.totals.named)
+        for level, scope in view.totals.named:
             labels = (view.name, level, scope)
             held, rate = balances.get((level, scope), ((None, None), (None, None)))
             waits = waiting.get((level, scope))
@@ -171,7 +171,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
         used = used_ratios(view.window, rates=rates_of(view) if is_of_epoch else None, time=view.time)
         number.add_metric((view.name,), int((used.own.max(axis=1, initial=-1) >= NEAR_LIMIT_RATIO).sum()))
         positions = shared_positions(view.window.policy, _tenants(view))
-        for level, scope in view.totals:
+        for level, scope in view.totals.named:
             at = positions.get((level, scope))
             ratio = -1.0 if at is None else float(used.shared[at].max())
             if ratio >= 0:
@@ -180,7 +180,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
 
 
 def _tenants(view: JobView) -> list[str]:
-    return [scope for level, scope in view.totals if level == "tenant" and scope != OTHER]
+    return [scope for level, scope in view.totals.named if level == "tenant"]
 
 
 def _waiting(newest: BatchNumbers) -> dict[tuple[str, str], Int64s]:
@@ -207,7 +207,7 @@ def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None
 
 
 def namespaces(views: list[JobView]) -> Iterator[Metric]:
-    """Yield the gauges of the busiest namespaces of each job."""
+    """Yield the gauges of the worst namespaces of each job."""
     labels = ("job", "namespace", "resource_group")
     families = {
         field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)
