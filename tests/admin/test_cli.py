@@ -132,6 +132,20 @@ def test_list_goes_page_by_page_and_says_how_to_go_on() -> None:
 
 
 @pytest.mark.slow
+def test_list_for_a_program_has_all_entries_unless_it_is_told_how_many(tmp_path: Path) -> None:
+    document = tmp_path / "many.yaml"
+    document.write_text("tenants:\n" + "".join(f"  t{at:03}: {{}}\n" for at in range(299)))
+    run("policy", "apply", str(document), "--yes")
+    for form in ("json", "yaml"):
+        assert run("tenant", "list", "--output", form).stdout.count("revision") == 299
+    assert len(answer("tenant", "list", "--limit", "7")) == 7
+    page = run("tenant", "list")
+    assert "t099" in page.stdout
+    assert "t100" not in page.stdout
+    assert "--after 't099'" in page.stderr
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

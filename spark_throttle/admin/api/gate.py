@@ -26,7 +26,7 @@ from spark_throttle.admin.api.addresses import with_joined_conditions
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
-from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.server.request_rate import ServerRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
@@ -81,11 +81,7 @@ class Gate:
     Parameters
     ----------
     rates
-        The rate limit of each token.
-    anonymous_rates
-        The rate limit shared by all requests without a valid token, which may be guesses.
-    open_rates
-        The rate limit, of each address, on what needs no token.
+        The rate limits of callers.
     audit
         Records what is done and what is refused; `None` records nothing.
     sign_in
@@ -96,17 +92,13 @@ class Gate:
         self,
         app: ASGIApp,
         tokens: TokenFile,
-        rates: RequestRates,
-        anonymous_rates: RequestRates,
-        open_rates: RequestRates,
+        rates: ServerRates,
         audit: RequestAudit | None = None,
         sign_in: SignIn | None = None,
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._rates = rates
-        self._anonymous_rates = anonymous_rates
-        self._open_rates = open_rates
         self._audit = audit
         self._sign_in = sign_in
         self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
@@ -218,12 +210,17 @@ class Gate:
         return judged
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
-        wait_ms = self._open_rates.throttle_time_ms(peer)
+        wait_ms = self._rates.addresses.throttle_time_ms(peer)
         return _too_many(wait_ms) if wait_ms else None
 
     def _refusal(self, caller: Caller | None, method: str, headers: Headers) -> _Refusal | None:
-        rates = self._anonymous_rates if caller is None else self._rates
-        wait_ms = rates.throttle_time_ms(_ANYBODY if caller is None else caller.token_id)
+        rates = self._rates
+        if caller is None:
+            wait_ms = rates.guesses.throttle_time_ms(_ANYBODY)
+        else:
+            wait_ms = rates.tokens.throttle_time_ms(caller.token_id)
+        if wait_ms == 0 and caller is not None and caller.role == "tenant_admin" and method not in READING:
+            wait_ms = rates.tenant_changes.throttle_time_ms(caller.tenant or caller.token_id)
         if wait_ms:
             return _too_many(wait_ms)
         if caller is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,7 +40,7 @@ Settings = Annotated[
 ]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
 
-_PAGE = 1000
+_PAGE = 100
 
 
 def show_made(made: CommitResult, form: Form, what: str) -> None:
@@ -126,16 +127,19 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         made = service_of(store).delete(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
         show_made(made, output, f"{noun} {name} deleted")
 
-    @app.command("list", help="List them by name, page by page.")
+    @app.command("list", help="List them by name: a page as a table, and all as JSON or YAML.")
     def list_all(
         store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
-        limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100, at: At = None,
+        limit: Annotated[int | None, typer.Option(min=1, help="The most to list; in a table by default 100.")] = None,
+        at: At = None,
         group: Annotated[str | None, typer.Option(help="Only those that name this resource group.")] = None,
         output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
-        found = service_of(store).page(kind, after=after, limit=limit, at=at, resource_group=group)
+        service = service_of(store)
+        most = limit or (_PAGE if output is Form.TEXT else sys.maxsize)
+        found = service.page(kind, after=after, limit=most, at=at, resource_group=group)
         show_stored(found, output)
-        if output is Form.TEXT and len(found) == limit:
+        if output is Form.TEXT and len(found) == most:
             typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
 
     if kind in ("tenant", "namespace"):
