@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_throttle.admin.api import gate
-from spark_throttle.admin.api.server.admin_server import ServerBounds
+from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import Entry
 from spark_throttle.store.wanted import check_wanted

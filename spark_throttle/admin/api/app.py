@@ -31,7 +31,8 @@ from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
-from spark_throttle.admin.api.server.admin_server import ServerBounds, check_address, check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
+from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
 from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.request_rate import ServerRates

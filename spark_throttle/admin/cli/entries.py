@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from spark_throttle.admin.cli.audited import attempt
+from spark_throttle.admin.cli.audited import attempt, service_of
 from spark_throttle.admin.cli.options import (
     At,
     Expected,
@@ -19,7 +20,6 @@ from spark_throttle.admin.cli.options import (
     Yes,
     author_of,
     merged,
-    service_of,
     values_of_settings,
 )
 from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
@@ -29,18 +29,43 @@ if TYPE_CHECKING:
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
+T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The name of the entry.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[PATH=VALUE]...",
-        help="Its settings, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB. An empty value, as "
-        "in publish.bytes_per_second=, removes a setting: a limit is lifted, and anything else has its default.",
-    ),
-]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
 
 _PAGE = 100
+
+_QUOTAS = (
+    "publish.KEY=VALUE and dispatch.KEY=VALUE, where KEY is messages_per_second, bytes_per_second, request_percentage, "
+    "max_message_bytes, burst_seconds, weight or on_excess"
+)
+_OF_NAMESPACES = ("resource_group", "locked", "write_throttling", "write_throttling_by_size", "read_throttling")
+KEYS: Final[Mapping[Kind, tuple[str, ...]]] = {
+    "resource_group": (
+        "fair_between", "destination.floor_messages_per_second", "destination.open_after_seconds",
+        "destination.on_unavailable",
+    ),
+    "tenant": ("resource_group",), "namespace": _OF_NAMESPACES, "defaults": _OF_NAMESPACES, "job": (),
+    "queue": ("messages", "bytes", "age_seconds", "on_overflow"),
+}  # fmt: skip
+"""The settings of each kind that has any, besides its quotas (the queue has none), as the help lists them."""
+
+
+def _with_settings(kind: Kind) -> Callable[[T], T]:
+    """Return what gives a command its argument `settings`, with the keys of a kind in its help."""
+    keys = [*([] if kind == "queue" else [_QUOTAS]), *(f"{key}=VALUE" for key in KEYS[kind])]
+    emptied = "bytes=" if kind == "queue" else "publish.weight="
+    argument = typer.Argument(
+        metavar="[PATH=VALUE]...",
+        help=f"Its settings: {'; '.join(keys)}. An empty value, as in {emptied}, removes a setting: a limit is lifted, "
+        "and anything else has its default.",
+    )
+
+    def give(command: T) -> T:
+        command.__annotations__["settings"] = Annotated[list[str] | None, argument]
+        return command
+
+    return give
 
 
 def show_made(made: CommitResult, form: Form, what: str) -> None:
@@ -84,39 +109,15 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
     one = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-    @app.command("create", help=f"Create {one} that does not exist yet.")
-    @attempt
-    def create(
-        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        values = merged({}, values_of_settings(settings or []))
-        show_made(
-            service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes)),
-            output,
-            f"{noun} {name}",
-        )
+    if kind == "exempt":
+        _add_exemption(app, one)
+    else:
+        _add_writing(app, kind, noun, one)
 
     @app.command("get", help=f"Show one {noun}.")
     def get(name: Name, store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
         stored = service_of(store).get(kind, name, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
-
-    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
-    @attempt
-    def update(
-        name: Name, store: Store = "", settings: Settings = None,
-        is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
-        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        service, changes = service_of(store), values_of_settings(settings or [])
-        stored = service.get(kind, name)
-        values = merged({} if is_whole else stored.values, changes)
-        # The entry that the settings are merged into must not have changed when they are written.
-        at = expected if expected is not None else None if is_whole else stored.version
-        made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
-        show_made(made, output, f"{noun} {name}")
 
     @app.command("delete", help=f"Delete {one}.")
     @attempt
@@ -145,6 +146,45 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     if kind in ("tenant", "namespace"):
         _add_attachments(app, kind, noun)
     return app
+
+
+def _add_exemption(app: typer.Typer, one: str) -> None:
+    @app.command("create", help=f"Create {one} that does not exist yet.")
+    @attempt
+    def create(
+        name: Name, store: Store = "", who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT
+    ) -> None:
+        made = service_of(store).create("exempt", name, {}, author_of(who, why, is_confirmed=yes))
+        show_made(made, output, f"exemption {name}")
+
+
+def _add_writing(app: typer.Typer, kind: Kind, noun: str, one: str) -> None:
+    @app.command("create", help=f"Create {one} that does not exist yet.")
+    @attempt
+    @_with_settings(kind)
+    def create(
+        name: Name, store: Store = "", settings: list[str] | None = None, who: Who = "", why: Why = "",
+        yes: Yes = False, output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        values = merged({}, values_of_settings(settings or []))
+        made = service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes))
+        show_made(made, output, f"{noun} {name}")
+
+    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
+    @attempt
+    @_with_settings(kind)
+    def update(
+        name: Name, store: Store = "", settings: list[str] | None = None,
+        is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
+        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        service, changes = service_of(store), values_of_settings(settings or [])
+        stored = service.get(kind, name)
+        values = merged({} if is_whole else stored.values, changes)
+        # The entry that the settings are merged into must not have changed when they are written.
+        at = expected if expected is not None else None if is_whole else stored.version
+        made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
+        show_made(made, output, f"{noun} {name}")
 
 
 def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
@@ -181,8 +221,9 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
 
     @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
     @attempt
+    @_with_settings(kind)
     def update(
-        settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        settings: list[str] | None = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
         yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.audited import attempt, recorder_of_changes
+from spark_throttle.admin.cli.audited import attempt, recorder_of_changes, service_of
 from spark_throttle.admin.cli.entries import show_made
 from spark_throttle.admin.cli.options import (
     At,
@@ -23,7 +23,6 @@ from spark_throttle.admin.cli.options import (
     Why,
     Yes,
     author_of,
-    service_of,
     wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
@@ -264,8 +263,9 @@ def _show_planned(
     heirs = heirs_of(planned, names_after)
     makes = {} if made_store is None else {"makes_store": bool(made_store)}
     values = {
-        "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses], "heirs": heirs, **makes,
+        "revision": planned.revision, "changes": planned.changes,
+        "differences": [_values_of(each) for each in planned.differences],
+        "losses": [str(loss) for loss in planned.losses], "all_losses": len(planned.losses), "heirs": heirs, **makes,
     }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store, service_of
+from spark_throttle.admin.cli.audited import service_of
+from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
 from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
 from spark_throttle.admin.cli.status_view import (
     LEVELS,
