@@ -66,13 +66,18 @@ def _class(numbers: Int64s, unit: int = 1) -> Int64s:
     return np.frexp((numbers // unit).astype(np.float64))[1].astype(np.int64)
 
 
-def ratio_of_quota(used: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> np.ndarray:
-    """Return which part of its quota was used in a time: infinity of one of 0; -1 without one, or for no time."""
+def ratio_of_quota(used: Int64s, per_second: np.ndarray, elapsed_ms: int) -> np.ndarray:
+    """Return which part of its quota was used in a time: infinity of one of 0; -1 without one (NaN), or for no time."""
     if not elapsed_ms:
         return np.full(used.shape, -1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(rate_micro_per_ms == 0, np.inf, used / (rate_micro_per_ms / 1000 * (elapsed_ms / 1000)))
-    return np.where(rate_micro_per_ms != UNLIMITED, ratio, -1.0)
+        ratio = np.where(per_second == 0, np.inf, used / (per_second * (elapsed_ms / 1000)))
+    return np.where(np.isnan(per_second), -1.0, ratio)
+
+
+def rates_per_second(rate_micro_per_ms: Int64s) -> np.ndarray:
+    """Return quotas as rates per second, NaN where there is no limit."""
+    return np.where(rate_micro_per_ms == UNLIMITED, np.nan, rate_micro_per_ms / 1000)
 
 
 def backlogs_after(since_ms: Mapping[Key, int], waiting: Iterable[Key], now_ms: int) -> dict[Key, int]:

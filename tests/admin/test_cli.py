@@ -389,7 +389,7 @@ def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -
         "imported: 1 namespace", "not imported, or not as it was (1 point, exit code 10):",
         "  temp: default_ttl = 86400 is not a quota of a policy",
     ]  # fmt: skip
-    assert run("import", "pegasus", "-", stdin='{"temp": {}}').stderr == "imported: nothing\n"
+    assert "imported: nothing" in run("import", "pegasus", "-", stdin='{"temp": {}}', code=Exit.DIFFERENT).stderr
     file = tmp_path / "groups.json"
     file.write_text('{"gold": {"publishRateInMsgs": 100}}')
     assert answer("import", "pulsar", str(file))["policy"]["resource_groups"]["gold"] == {

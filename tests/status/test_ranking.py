@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.status.ranking import backlogs_after, ratio_of_quota, worst_first
+from spark_throttle.status.ranking import backlogs_after, rates_per_second, ratio_of_quota, worst_first
 
 Scope = tuple[int, int, float, int, int]
 """Age of the backlog in ms, rejected, used part of the quota, waiting, offered."""
@@ -38,6 +38,6 @@ def test_backlog_that_ends_begins_anew() -> None:
 
 
 def test_part_of_a_quota_is_unknown_without_a_quota_and_without_time() -> None:
-    used, rates = np.array([[500, 0], [7, 7]]), np.array([[1_000_000, -1], [0, 0]])
+    used, rates = np.array([[500, 0], [7, 7]]), rates_per_second(np.array([[1_000_000, -1], [0, 0]]))
     assert ratio_of_quota(used, rates, 1_000).tolist() == [[0.5, -1.0], [np.inf, np.inf]]
     assert ratio_of_quota(used, rates, 0).tolist() == [[-1.0, -1.0], [-1.0, -1.0]]

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUESTS_PER_SECOND: Final = 100
-ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
-"""The rate limit shared by all callers without a token."""
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _DESCRIPTION: Final = (

@@ -14,7 +14,7 @@ from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant, view_of
 from spark_throttle.admin.caller import ROLES, Role
 from spark_throttle.admin.watch.balances import balances_of
-from spark_throttle.admin.watch.batch_numbers import BatchNumbers, per_second
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
@@ -342,22 +342,16 @@ def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
         return
     named = [scope for level, scope in totals.named if level == "tenant"]
     balances = balances_of(view, named)
-    at_of_tenant = {scope: at for at, scope in enumerate(newest.tenants.to_pylist())}
-    for level, scope in totals.named:
-        key = (level, scope)
-        if key in newest.shared:
-            measures, quotas = newest.shared[key], newest.quotas[key]
-        elif level == "tenant" and scope in at_of_tenant:
-            at = at_of_tenant[scope]
-            measures, quotas = newest.tenant_counts[at], per_second(newest.tenant_quotas[at])
-        else:
+    for key in totals.named:
+        if key not in newest.shared:
             continue
+        measures, (messages, size_bytes) = newest.shared[key], newest.quotas[key]
         counts: dict[str, Any] = {
             name: count for name, count in zip(AT, measures.tolist(), strict=True) if name in ScopeNumbers.model_fields
         }
         held = balances.get(key, ((None, None), (None, None)))[0]
         yield ScopeNumbers(
-            level=level, scope=scope, messages_per_second=quotas[0], bytes_per_second=quotas[1],
+            level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
             backlog_ms=newest.now_ms - totals.since_ms.get(key, newest.now_ms),
             balance_messages=held[0], balance_bytes=held[1], **counts,
         )  # fmt: skip

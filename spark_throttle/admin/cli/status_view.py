@@ -42,7 +42,7 @@ def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
     rows = np.array([[getattr(scope, name) for name in columns] for scope in scopes], np.int64)
     rows = rows.reshape(-1, len(columns))
     pairs = [(scope.messages_per_second, scope.bytes_per_second) for scope in scopes]
-    rates = np.array([[-1 if rate is None else round(rate * 1000) for rate in pair] for pair in pairs]).reshape(-1, 2)
+    rates = np.array(pairs, np.float64).reshape(-1, 2)
     used = ratio_of_quota(rows[:, len(names) :], rates, elapsed_ms).max(axis=1, initial=-1.0)
     waiting, rejected, offered, backlog_ms = rows[:, : len(names)].T
     order: list[int] = worst_first(

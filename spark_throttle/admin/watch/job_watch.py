@@ -315,7 +315,7 @@ class _Job:
             before = batches[-1] if batches else None
             elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
             numbers, self._balances = numbers_of(batch, reports, policy, elapsed_ms), reports[-1]
-            batches.append(numbers.without_namespaces())
+            batches.append(numbers.without_details())
             totals = totals.with_batch(numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision

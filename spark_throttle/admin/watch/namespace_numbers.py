@@ -22,7 +22,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
-from spark_throttle.status.ranking import ratio_of_quota, worst_first
+from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
@@ -208,8 +208,9 @@ def used_ratios(
         used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
     rates = policy.shared.rate_micro_per_ms if rates is None else rates
     shared_rates = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
-    own = ratio_of_quota(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], window.elapsed_ms)
-    shared = ratio_of_quota(used, shared_rates, window.elapsed_ms)
+    own_rates = rates_per_second(policy.namespace_limits.rate_micro_per_ms[found.rule])
+    own = ratio_of_quota(admitted, own_rates, window.elapsed_ms)
+    shared = ratio_of_quota(used, rates_per_second(shared_rates), window.elapsed_ms)
     own_time, shared_time = _time_ratios(window, time)
     return UsedRatios(np.column_stack([own, own_time]), np.column_stack([shared, shared_time]))
 

@@ -15,12 +15,10 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of, shared_positions
-from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_ratios
 from spark_throttle.admin.watch.time_totals import times_of
 from spark_throttle.admin.watch.totals import OTHER
-from spark_throttle.core.quota import Int64s
 from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.time_status import ScopeTime
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
@@ -111,14 +109,14 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
     for view in views:
         if view.newest is None:
             continue
-        waiting, balances = _waiting(view.newest), balances_of(view, _tenants(view))
+        balances, waiting = balances_of(view, _tenants(view)), by_dimension("waiting")
         times = times_of(view.time, view.totals.named)
         for level, scope in view.totals.named:
             labels = (view.name, level, scope)
             held, rate = balances.get((level, scope), ((None, None), (None, None)))
-            waits = waiting.get((level, scope))
+            counts = view.newest.shared.get((level, scope))
             for at, unit in enumerate(("messages", "bytes")):
-                families[f"backlog_{unit}"].add_metric(labels, 0 if waits is None else int(waits[at]))
+                families[f"backlog_{unit}"].add_metric(labels, 0 if counts is None else int(counts[waiting][at]))
                 _add(families[f"balance_{unit}"], labels, held[at])
                 _add(families[f"share_{unit}_per_second"], labels, rate[at])
             time = times.get((level, scope))
@@ -181,14 +179,6 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
 
 def _tenants(view: JobView) -> list[str]:
     return [scope for level, scope in view.totals.named if level == "tenant"]
-
-
-def _waiting(newest: BatchNumbers) -> dict[tuple[str, str], Int64s]:
-    """Return the waiting messages and bytes of the scopes that were active in a batch."""
-    columns = by_dimension("waiting")
-    found = {key: counts[columns] for key, counts in newest.shared.items()}
-    of_tenants = zip(newest.tenants.to_pylist(), newest.tenant_counts[:, columns], strict=True)
-    return found | {("tenant", name): counts for name, counts in of_tenants}
 
 
 def throttle_time_seconds(held: Pair, rate: Pair) -> float | None:

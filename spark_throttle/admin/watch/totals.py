@@ -16,7 +16,7 @@ import numpy as np
 from spark_throttle.admin.watch.batch_numbers import JOB, BatchNumbers
 from spark_throttle.core.quota import Int64s
 from spark_throttle.status.ranking import Key, backlogs_after, worst_first
-from spark_throttle.status.usage_table import AT
+from spark_throttle.status.usage_table import AT, MEASURES
 
 MOST_NAMED: Final = 200
 """The most groups, and the most tenants, of a job that have totals of their own."""
@@ -48,26 +48,21 @@ class Totals:
         """Return totals with those of one more batch."""
         counts, named = dict(self.counts), [JOB]
         _add(counts, JOB, numbers.shared[JOB])
-        waiting = [
-            (level, scope)
-            for level, scopes, rows, _ in numbers.levels()
-            for scope in np.array(scopes, object)[rows[:, AT["waiting_messages"]] > 0].tolist()
-        ]
-        if numbers.shared[JOB][AT["waiting_messages"]]:
-            waiting.append(JOB)
+        waiting = (key for key, each in numbers.shared.items() if each[AT["waiting_messages"]])
         since_ms = backlogs_after(self.since_ms, waiting, numbers.now_ms)
-        for level, scopes, rows, used_ratio in numbers.levels():
-            placed = {scope for of, scope in self.named if of == level}
-            idle = sorted(placed.difference(scopes))
-            keys = [(level, scope) for scope in (*scopes, *idle)]
-            rows = np.concatenate([rows, np.zeros((len(idle), rows.shape[1]), np.int64)])  # noqa: PLW2901 - with these
+        for level in ("resource_group", "tenant"):
+            placed = frozenset(key for key in self.named if key[0] == level)
+            keys = [key for key in numbers.shared if key[0] == level]
+            keys += sorted(placed.difference(keys))
+            idle = np.zeros(len(MEASURES), np.int64)
+            rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, len(MEASURES))
             order = worst_first(
                 backlog_ms=np.array([numbers.now_ms - since_ms.get(key, numbers.now_ms) for key in keys], np.int64),
                 rejected=rows[:, AT["rejected_messages"]],
-                used_ratio=np.append(used_ratio, np.full(len(idle), -1.0)),
+                used_ratio=numbers.used_ratios(keys),
                 waiting=rows[:, AT["waiting_messages"]],
                 offered=rows[:, AT["offered_messages"]],
-                has_place=np.array([scope in placed for _, scope in keys], np.bool_),
+                has_place=np.array([key in placed for key in keys], np.bool_),
             )
             for at in order[:MOST_NAMED].tolist():
                 named.append(keys[at])
