@@ -16,14 +16,14 @@ from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.ranking import Key, backlogs_after
-from spark_throttle.status.shared_status import ScopeShare, scope_shares
+from spark_throttle.status.shared_status import ScopeShare, per_second, scope_shares
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import reported_names, usage_rows
 
@@ -234,8 +234,4 @@ def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[st
     ]
     own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
     rates = [*policy.shared.rate_micro_per_ms, *own]
-    return {name: _per_second(pair) for name, pair in zip(names, rates, strict=True)}
-
-
-def _per_second(rates: Int64s) -> tuple[float | None, ...]:
-    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates.tolist())
+    return {name: per_second(pair) for name, pair in zip(names, rates, strict=True)}

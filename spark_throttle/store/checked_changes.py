@@ -11,13 +11,14 @@ one that says the whole policy, and raises a quota of 0 or lifts a lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache, partial
 from typing import Final
 
 from spark_throttle.errors import UnconfirmedError
 from spark_throttle.store.committer import CommitResult, Committer
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.delegation.tenant_changes import TenantChanges
+from spark_throttle.store.delegation.tenant_changes import TenantChanges, touched_by
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.protection.loss import Loss
 from spark_throttle.store.protection.lost_protection import ProtectionCheck
@@ -41,7 +42,8 @@ class CheckedChanges:
 
     def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written."""
-        return self._judge(changes, revision).losses(changes, is_whole=is_whole)
+        _, protection, at = self._checks(changes, revision)
+        return protection.losses(changes, at, is_whole=is_whole)
 
     def commit(
         self,
@@ -73,12 +75,16 @@ class CheckedChanges:
         def checked(revision: int) -> list[Change]:
             notes.clear()
             planned[:] = plan(revision)
-            judge = self._judge(planned, revision)
-            if author.tenant is None:
-                changes = [*planned, *_undoing(judge.overtaken(planned), notes, is_document=is_document)]
+            # Read only if something is judged: a confirmed change of namespaces overtakes no entry of a tenant.
+            checks = cache(partial(self._checks, planned, revision))
+            if author.tenant is not None:
+                changes = checks()[0].permitted(planned, author.tenant, checks()[2])
+            elif touched_by(planned) is None:
+                changes = [*planned]
             else:
-                changes = judge.permitted(planned, author.tenant)
-            losses = [] if author.is_confirmed else judge.losses(changes, is_whole=is_whole)
+                overtaken = checks()[0].overtaken(planned, checks()[2])
+                changes = [*planned, *_undoing(overtaken, notes, is_document=is_document)]
+            losses = [] if author.is_confirmed else checks()[1].losses(changes, checks()[2], is_whole=is_whole)
             if losses:
                 raise UnconfirmedError(str(loss) for loss in losses)
             return changes
@@ -88,35 +94,14 @@ class CheckedChanges:
         more = (f"and {left} more entries of tenants",) if left > 0 else ()
         return replace(made, notes=(*notes[:MOST_NOTES], *more))
 
-    def _judge(self, changes: Sequence[Change], revision: int) -> _Judge:
-        """Return what judges changes of a revision."""
-        if len(changes) <= MOST_LOOKED_UP or not revision:
-            return _Judge(self._store, self._index, revision, self._most_tenant_entries)
-        memory = MemoryStore.copy_of(self._store, revision)
-        return _Judge(memory, NamespaceIndex(memory), memory.revision(), self._most_tenant_entries)
-
-
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    """The two checks at one revision, of the store or of a copy in memory."""
-
-    store: PolicyStore
-    index: NamespaceIndex
-    revision: int
-    most_tenant_entries: int
-
-    def permitted(self, changes: Sequence[Change], tenant: str) -> list[Change]:
-        return self._tenant_changes.permitted(changes, tenant, self.revision)
-
-    def overtaken(self, changes: Sequence[Change]) -> list[Entry]:
-        return self._tenant_changes.overtaken(changes, self.revision)
-
-    def losses(self, changes: Sequence[Change], *, is_whole: bool) -> list[Loss]:
-        return ProtectionCheck(self.store, self.index).losses(changes, self.revision, is_whole=is_whole)
-
-    @property
-    def _tenant_changes(self) -> TenantChanges:
-        return TenantChanges(self.store, self.index, most_entries=self.most_tenant_entries)
+    def _checks(self, changes: Sequence[Change], revision: int) -> tuple[TenantChanges, ProtectionCheck, int]:
+        """Return what judges changes of a revision, and that revision there: of the store, or of a copy in memory."""
+        store, index = self._store, self._index
+        if len(changes) > MOST_LOOKED_UP and revision:
+            store = MemoryStore.copy_of(store, revision)
+            index, revision = NamespaceIndex(store), store.revision()
+        tenant_changes = TenantChanges(store, index, most_entries=self._most_tenant_entries)
+        return tenant_changes, ProtectionCheck(store, index), revision
 
 
 def _undoing(overtaken: Iterable[Entry], notes: list[str], *, is_document: bool) -> Iterator[Change]:

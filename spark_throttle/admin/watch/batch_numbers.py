@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isnan
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -13,7 +12,8 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport, rejected_by_reason
-from spark_throttle.status.ranking import Key, rates_per_second, ratio_of_quota
+from spark_throttle.status.ranking import Key, ratio_of_quota
+from spark_throttle.status.shared_status import per_second
 from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
@@ -76,7 +76,6 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
     wide = rows.filter(pc.invert(is_namespace))  # the job, the tenants and the groups, as in the policy
     table, keys = _columns(wide), list(zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True))
     active = np.union1d(0, np.flatnonzero(table.any(axis=1))).tolist()
-    quotas = rates_per_second(policy.shared.rate_micro_per_ms)
     return BatchNumbers(
         batch=batch,
         epoch=reports[0].epoch,
@@ -84,7 +83,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
         shared={keys[at]: table[at] for at in active},
-        quotas={keys[at]: _pair(quotas[at].tolist()) for at in active},
+        quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at]) for at in active},
         rejected_by_reason=rejected_by_reason(reports),
         oldest_waiting_ms=max(
             (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
@@ -92,11 +91,6 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         names=reported_names(reports),
         counts=_columns(rows.filter(is_namespace)),
     )
-
-
-def _pair(rates: list[float]) -> Quotas:
-    messages, in_bytes = (None if isnan(rate) else rate for rate in rates)
-    return messages, in_bytes
 
 
 def _columns(rows: pa.Table) -> Int64s:
