@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
@@ -86,6 +86,24 @@ def path_of(kind: Kind, name: str) -> str:
     ('namespaces.acme/x', 'job')
     """
     return SECTIONS[kind] + (f".{name}" if name else "")
+
+
+def paths_of(kind: Kind) -> list[str]:
+    """Return the paths of all settings of an entry of a kind.
+
+    Examples
+    --------
+    >>> paths_of("queue"), paths_of("resource_group")[-1]
+    (['messages', 'bytes', 'age_seconds', 'on_overflow'], 'destination.on_unavailable')
+    """
+    return list(_paths_in(type(EMPTY[kind]), ""))
+
+
+def _paths_in(part: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in part.model_fields.items():
+        kinds = (info.annotation, *get_args(info.annotation))
+        inner = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+        yield from [f"{prefix}{name}"] if inner is None else _paths_in(inner, f"{prefix}{name}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -350,7 +350,7 @@ def test_empty_value_removes_a_setting_and_the_help_says_so(gold: None) -> None:
     assert answer("tenant", "get", "blue")["policy"] == {"publish": {"messages_per_second": 5}}
     for command in ("create", "update"):
         said = " ".join(run("tenant", command, "--help").stdout.replace("│", " ").split())
-        assert "An empty value, as in publish.weight=, removes a setting" in said
+        assert "An empty value, as in publish.messages_per_second=, removes a setting" in said
 
 
 def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:

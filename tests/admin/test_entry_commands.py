@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.entries import KEYS
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.command_line.app import app
-from spark_throttle.policy.model import DestinationPolicy, Quota
+from spark_throttle.errors import PolicyError
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.entries import EMPTY
-from spark_throttle.store.store import Kind
+from spark_throttle.store.entries import parse_policy, paths_of
+from spark_throttle.store.store import KINDS, SINGLE_KINDS, Kind
 
 RUNNER = CliRunner()
 
@@ -47,24 +47,25 @@ def test_list_for_a_program_has_all_entries_unless_it_is_told_how_many(tmp_path:
     assert "--after 't099'" in page.stderr
 
 
-def leaves(part: type[BaseModel], prefix: str = "") -> set[str]:
-    """Return the paths of the settings of a part of a policy."""
-    found = set()
-    for name, field in part.model_fields.items():
-        inner = next((each for each in (Quota, DestinationPolicy) if each.__name__ in str(field.annotation)), None)
-        found |= {f"{prefix}{name}"} if inner is None else leaves(inner, f"{prefix}{name}.")
-    return found
-
-
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])
 def test_help_has_the_settings_of_its_kind_and_no_others(kind: Kind) -> None:
-    known = leaves(type(EMPTY[kind]))
-    quotas = {f"{direction}.{key}" for direction in ("publish", "dispatch") for key in Quota.model_fields}
-    assert known == ({*KEYS[kind]} if kind == "queue" else {*KEYS[kind], *quotas})
-    group = {"resource_group": "group"}.get(kind, kind)
-    text = " ".join(run(group, "update", "--help").stdout.split())
-    assert all(key.rpartition(".")[2] in text for key in known)
-    assert ("write_throttling" in text) == (kind in ("namespace", "defaults"))
+    command = "group" if kind == "resource_group" else kind
+    text = " ".join(run(command, "update", "--help").stdout.replace("│", "").split())
+    known = {path for path in paths_of(kind) if not path.startswith("dispatch.")}
+    listed = (
+        text.partition("Its settings: ")[2].partition(". An empty value")[0].replace(" (and dispatch. instead)", "")
+    )
+    assert set(re.split("[,;] ", listed)) == known
+    for path in known:
+        with pytest.raises(PolicyError) as caught:
+            parse_policy(kind, "" if kind in SINGLE_KINDS else "acme", nested(path))
+        assert "unknown key" not in str(caught.value)
+
+
+def nested(path: str) -> dict[str, Any]:
+    """Return values that have a wrong one at a path."""
+    head, _, tail = path.partition(".")
+    return {head: nested(tail) if tail else ["wrong"]}
 
 
 def test_exemption_has_no_settings() -> None:

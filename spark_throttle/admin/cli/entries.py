@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from spark_throttle.admin.cli.audited import attempt, service_of
 from spark_throttle.admin.cli.options import (
@@ -29,43 +29,33 @@ if TYPE_CHECKING:
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
-T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The name of the entry.")]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[PATH=VALUE]...")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
 
 _PAGE = 100
 
-_QUOTAS = (
-    "publish.KEY=VALUE and dispatch.KEY=VALUE, where KEY is messages_per_second, bytes_per_second, request_percentage, "
-    "max_message_bytes, burst_seconds, weight or on_excess"
-)
-_OF_NAMESPACES = ("resource_group", "locked", "write_throttling", "write_throttling_by_size", "read_throttling")
-KEYS: Final[Mapping[Kind, tuple[str, ...]]] = {
-    "resource_group": (
-        "fair_between", "destination.floor_messages_per_second", "destination.open_after_seconds",
-        "destination.on_unavailable",
-    ),
-    "tenant": ("resource_group",), "namespace": _OF_NAMESPACES, "defaults": _OF_NAMESPACES, "job": (),
-    "queue": ("messages", "bytes", "age_seconds", "on_overflow"),
-}  # fmt: skip
-"""The settings of each kind that has any, besides its quotas (the queue has none), as the help lists them."""
 
+def _with_keys_of(kind: Kind) -> type[TyperCommand]:
+    """Return a command whose help names the settings of a kind; the model of policies is loaded only then."""
 
-def _with_settings(kind: Kind) -> Callable[[T], T]:
-    """Return what gives a command its argument `settings`, with the keys of a kind in its help."""
-    keys = [*([] if kind == "queue" else [_QUOTAS]), *(f"{key}=VALUE" for key in KEYS[kind])]
-    emptied = "bytes=" if kind == "queue" else "publish.weight="
-    argument = typer.Argument(
-        metavar="[PATH=VALUE]...",
-        help=f"Its settings: {'; '.join(keys)}. An empty value, as in {emptied}, removes a setting: a limit is lifted, "
-        "and anything else has its default.",
-    )
+    class WithKeys(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, of which typer has its own
+            from spark_throttle.store.entries import paths_of
 
-    def give(command: T) -> T:
-        command.__annotations__["settings"] = Annotated[list[str] | None, argument]
-        return command
+            paths = paths_of(kind)
+            quotas = ", ".join(path for path in paths if path.startswith("publish."))
+            others = ", ".join(path for path in paths if not path.startswith(("publish.", "dispatch.")))
+            said = "; ".join(part for part in (quotas and f"{quotas} (and dispatch. instead)", others) if part)
+            for parameter in self.params:
+                if parameter.name == "settings":
+                    parameter.help = (  # type: ignore[attr-defined] # typer's arguments have one
+                        f"Its settings: {said}. An empty value, as in {paths[0]}=, removes a setting: a limit is "
+                        f"lifted, and anything else has its default."
+                    )
+            super().format_help(ctx, formatter)
 
-    return give
+    return WithKeys
 
 
 def show_made(made: CommitResult, form: Form, what: str) -> None:
@@ -159,22 +149,22 @@ def _add_exemption(app: typer.Typer, one: str) -> None:
 
 
 def _add_writing(app: typer.Typer, kind: Kind, noun: str, one: str) -> None:
-    @app.command("create", help=f"Create {one} that does not exist yet.")
+    @app.command("create", cls=_with_keys_of(kind), help=f"Create {one} that does not exist yet.")
     @attempt
-    @_with_settings(kind)
     def create(
-        name: Name, store: Store = "", settings: list[str] | None = None, who: Who = "", why: Why = "",
+        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
         yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         values = merged({}, values_of_settings(settings or []))
         made = service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes))
         show_made(made, output, f"{noun} {name}")
 
-    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
+    about = f"Change settings of {one}; those that are not given stay as they are."
+
+    @app.command("update", cls=_with_keys_of(kind), help=about)
     @attempt
-    @_with_settings(kind)
     def update(
-        name: Name, store: Store = "", settings: list[str] | None = None,
+        name: Name, store: Store = "", settings: Settings = None,
         is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
         expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
@@ -219,11 +209,12 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
+    about = f"Change {noun}; settings that are not given stay as they are."
+
+    @app.command("update", cls=_with_keys_of(kind), help=about)
     @attempt
-    @_with_settings(kind)
     def update(
-        settings: list[str] | None = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
+        settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
         yes: Yes = False, output: OutputForm = Form.TEXT,
     ) -> None:  # fmt: skip
         service, changes = service_of(store), values_of_settings(settings or [])
