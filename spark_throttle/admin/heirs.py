@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from spark_throttle.core.names.globs import covers, is_glob, overlaps, specificity
+from spark_throttle.store.entries import entries_of_kind
 
 if TYPE_CHECKING:
-    from spark_throttle.policy.model import PolicyDocument
     from spark_throttle.store.protection.planned_change import PlannedChange
+    from spark_throttle.store.store import PolicyStore
 
 
-def heirs_of(planned: PlannedChange, document_after: Callable[[], PolicyDocument]) -> dict[str, list[str]]:
+def heirs_of(planned: PlannedChange, names_after: Callable[[], Iterable[str]]) -> dict[str, list[str]]:
     """Return the rules that take over the names of each namespace and glob whose entry a change would remove.
 
     Parameters
     ----------
-    document_after
-        Returns all policies after the change; it is asked only if an entry would be removed.
+    names_after
+        Returns the names of the namespaces' entries after the change; it is asked only if an entry would be removed.
     """
     removed = [each.name for each in planned.differences if each.kind == "namespace" and each.after is None]
     if not removed:
         return {}
-    globs = sorted(filter(is_glob, document_after().namespaces), key=specificity)
+    globs = sorted(filter(is_glob, names_after()), key=specificity)
     return {name: list(_takers(name, globs)) for name in removed}
+
+
+def namespace_names(store: PolicyStore, revision: int) -> Iterator[str]:
+    """Yield the names of the namespaces' entries at a revision."""
+    return (entry.name for entry in entries_of_kind(store, "namespace", at=revision))
 
 
 def _takers(name: str, globs: list[str]) -> Iterator[str]:

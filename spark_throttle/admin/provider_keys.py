@@ -2,8 +2,9 @@
 
 The provider's discovery document names the address of its keys. Keys are asked for again when they are
 `FRESH_SECONDS` old, so a key that the provider withdraws is believed no longer than that; and when a token names a key
-that is not known, since the provider may have rotated its keys. Attempts are `PAUSE_SECONDS` apart, so that tokens with
-made-up keys do not make the server ask all the time.
+that is not known, or has a signature that its key does not fit, since the provider may have rotated its keys, and some
+give a new key the old one's name. Attempts are `PAUSE_SECONDS` apart, so that tokens with made-up keys do not make the
+server ask all the time.
 
 While the provider cannot be reached, its last keys are believed up to `STALE_SECONDS`. What cannot be decided without
 it is an error that says so, and not a refusal.
@@ -43,6 +44,8 @@ _WAIT_SECONDS: Final = 3 * ANSWER_SECONDS
 
 MOST_ANSWER_BYTES: Final = 1 << 20
 MOST_KEYS: Final = 100
+LEAST_RSA_BITS: Final = 2048
+"""A shorter key can be broken: NIST SP 800-131A allows none for signatures, and RFC 7518 none for these algorithms."""
 
 
 class ProviderKeys:
@@ -69,13 +72,15 @@ class ProviderKeys:
         self._problem: str | None = None
         """Why the newest attempt failed."""
 
-    async def key(self, key_id: str | None, algorithm: str) -> Key | None:
+    async def key(self, key_id: str | None, algorithm: str, *, misfit: Key | None = None) -> Key | None:
         """Return the key that a token names; `None` if the provider has no such key.
 
         Parameters
         ----------
         key_id
             The token's `kid`; without one, the provider must have a single key for the algorithm.
+        misfit
+            The key that was found before, if the token's signature does not fit it: the provider is asked for another.
 
         Raises
         ------
@@ -85,12 +90,12 @@ class ProviderKeys:
         if self._age_ms(self._fetched_ms) >= FRESH_SECONDS * 1000:
             await self._ask()
         found = self._found(key_id, algorithm)
-        if found is None:
+        if found in (None, misfit):
             await self._ask()
             found = self._found(key_id, algorithm)
         if self._age_ms(self._fetched_ms) >= STALE_SECONDS * 1000 or (found is None and self._problem is not None):
             raise SignInUnavailableError(self._issuer, self._problem or "it has not answered yet")
-        return found
+        return None if found is misfit else found
 
     def ask_ahead(self) -> None:
         """Ask the provider, and do not wait for its answer."""
@@ -182,6 +187,9 @@ def _imported(fields: object) -> Key | None:
         key = JWKRegistry.import_key(fields)
     except (JoseError, ValueError, TypeError, KeyError) as error:
         logger.warning("a key of the sign-in provider cannot be used: %s", error)
+        return None
+    if isinstance(key, RSAKey) and (bits := key.raw_value.key_size) < LEAST_RSA_BITS:
+        logger.warning("a key of the sign-in provider has %d bits, and fewer than %d are unsafe", bits, LEAST_RSA_BITS)
         return None
     # A shared secret is no public key; whoever has it could sign.
     return key if isinstance(key, (RSAKey, ECKey, OKPKey)) else None

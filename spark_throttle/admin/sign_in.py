@@ -20,7 +20,7 @@ from joserfc.jws import JWSRegistry
 from joserfc.jwt import JWTClaimsRegistry
 
 from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
-from spark_throttle.admin.provider_keys import ProviderKeys
+from spark_throttle.admin.provider_keys import Key, ProviderKeys
 from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at
 from spark_throttle.core.names.visible_text import is_visible
 
@@ -85,11 +85,18 @@ class SignIn:
 
     async def _claims(self, text: str) -> dict[str, Any]:
         """Return the claims of a valid token."""
-        key = await self._keys.key(*self._named_key(text))
+        named = self._named_key(text)
+        key = await self._keys.key(*named)
         if key is None:
             raise _RefusedError("the provider has no such key")
         try:
-            token = jwt.decode(text, key, algorithms=list(self._settings.algorithms), registry=self._registry)
+            try:
+                token = self._decoded(text, key)
+            except BadSignatureError:
+                key = await self._keys.key(*named, misfit=key)
+                if key is None:
+                    raise
+                token = self._decoded(text, key)
             self._claims_registry().validate(token.claims)
         except (JoseError, ValueError, TypeError, RecursionError) as error:
             raise _RefusedError(_reason(error)) from error
@@ -101,6 +108,9 @@ class SignIn:
         if "events" in token.claims:
             raise _RefusedError("it is a security event (RFC 8417), which identifies no caller")
         return token.claims
+
+    def _decoded(self, text: str, key: Key) -> jwt.Token:
+        return jwt.decode(text, key, algorithms=list(self._settings.algorithms), registry=self._registry)
 
     def _named_key(self, text: str) -> tuple[str | None, str]:
         """Return the key and the algorithm that a token's header names."""

@@ -34,6 +34,7 @@
         ├── UnconfirmedError        look at what the change costs, then confirm it: nothing was changed
         ├── InUseError              detach the users that it names, then try again
         ├── ConflictError           read it again, then decide whether to try again: nothing was changed
+        ├── UnwantedError           ask for less: nobody waited any more, and nothing was changed
         ├── StoreUnavailableError   try again later, or repair the store: nothing was changed
         └── OutcomeUnknownError     check whether the change was committed before trying again
 
@@ -76,6 +77,7 @@ from spark_throttle.errors.store import (
     StoreError,
     StoreUnavailableError,
     UnconfirmedError,
+    UnwantedError,
 )
 from spark_throttle.errors.stored_format import (
     RESTORE_CHECKPOINT,
@@ -122,6 +124,7 @@ __all__ = [
     "UnconfirmedError",
     "UnknownVersionError",
     "UnsentCallsError",
+    "UnwantedError",
     "did_you_mean",
 ]
 

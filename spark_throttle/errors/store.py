@@ -165,6 +165,16 @@ class StoreUnavailableError(StoreError):
         return (type(self), (self.location, self.problem, self.door_remedy))
 
 
+class UnwantedError(StoreError):
+    """The caller of a long piece of work has left, or its time was up; nothing was changed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "nobody waits any more for what takes so long, and nothing was changed; ask for less: a page, or fewer "
+            "entries"
+        )
+
+
 class OutcomeUnknownError(StoreError):
     """A commit was sent, and no answer came: it may have happened, or may still happen."""
 

@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import PolicyError
 from spark_throttle.importers.import_result import ImportResult, mapping_of
 from spark_throttle.importers.origin import Origin, check_origin
@@ -46,6 +47,9 @@ _KEYS: Final = {"publish": "bytes_per_second", "dispatch": "bytes_per_second", _
 _OTHERS: Final = ("controller_mutation_rate", "connection_creation_rate")
 _LINE = re.compile(r"(?:Quota configs|Configs) for (.+) are\s*([\w-]+=.*)?")
 """The name may hold anything, also ' are ': what follows the last one is the quotas."""
+
+_LOGGED = re.compile(r"^\[\d{4}-\d\d-\d\d[ T][\d:,.]+\] (?:TRACE|DEBUG|INFO|WARN|ERROR|FATAL)\b.*$", re.MULTILINE)
+"""What the tool logs (log4j) may stand between what it prints; it is no quota."""
 
 _CREDENTIALS = re.compile(r"(?:Error retrieving )?SCRAM credential configs for (.+?)(?: are |: ).*")
 _PAIR = re.compile(r",\s*(?=[\w-]+=)")
@@ -225,6 +229,10 @@ def _rate(path: str, key: str, value: object) -> Decimal:
 
 
 def _described(text: str, unexpressed: list[str]) -> list[tuple[_Entity, Mapping[str, Any]]]:
+    logged = _LOGGED.search(text)
+    text = _LOGGED.sub("", text)
+    if logged is not None and not text.strip():
+        raise PolicyError("", f"the text has only lines of the tool's log, such as {describe(logged[0].strip())}")
     if text.lstrip().startswith(("[", "{", "- ")):
         return _from_json(read_yaml(text), unexpressed)
     found: list[tuple[_Entity, Mapping[str, Any]]] = []

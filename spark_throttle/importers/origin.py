@@ -1,6 +1,6 @@
-"""Which system's tools a text is from, so that an importer refuses another's instead of reading nothing out of it.
+"""Which command of which system has printed a text, so that an importer refuses another's and says its name.
 
-A text is known by keys and lines that only one system writes, such as the names of its quotas. One that has its
+A text is known by keys and lines that only one command writes, such as the names of quotas. One that has its
 importer's own is never refused, whatever else stands in it; one that has nobody's is left to the importer.
 """
 
@@ -38,11 +38,44 @@ _KEYS: Final[Mapping[Origin, re.Pattern[str]]] = {
 _LINES: Final[Mapping[Origin, re.Pattern[str]]] = {
     origin: re.compile(pattern, re.IGNORECASE | re.MULTILINE)
     for origin, pattern in {
-        Origin.KAFKA: r"^[ \t]*(?:Quota configs|Configs|SCRAM credential configs) for .+ are\s",
+        Origin.KAFKA: (
+            r"^[ \t]*(?:Quota configs|Configs|SCRAM credential configs) for "
+            r"(?!(?:the )?(?:default )?(?:topic|broker)s?\b).+ are\s"
+        ),
         Origin.PEGASUS: r"^[ \t]*\[app_envs\]|^get app envs succeed",
     }.items()
 }
 """The beginnings of lines that only one system prints."""
+
+_COMMANDS: Final[Mapping[Origin, str]] = {
+    Origin.KAFKA: "kafka-configs.sh --describe prints with --entity-type users or clients",
+    Origin.PEGASUS: "get_app_envs prints",
+    Origin.PULSAR: "pulsar-admin resourcegroups get prints",
+}
+"""What can be imported."""
+
+_SIBLINGS: Final[Sequence[tuple[Origin, str, re.Pattern[str]]]] = tuple(
+    (origin, command, re.compile(pattern, re.IGNORECASE | re.MULTILINE))
+    for origin, command, pattern in (
+        (Origin.PULSAR, "pulsar-admin namespaces policies", r"\bauth_policies\W*:"),
+        (Origin.PULSAR, "pulsar-admin namespaces get-publish-rate", r"\bpublishThrottlingRateIn(?:Msg|Byte)\W*:"),
+        (Origin.PULSAR, "pulsar-admin namespaces get-dispatch-rate", r"\bdispatchThrottlingRateIn(?:Msg|Byte)\W*:"),
+        (Origin.PULSAR, "pulsar-admin tenants get", r"\b(?:allowedClusters|adminRoles)\W*:"),
+        (Origin.PULSAR, "pulsar-admin namespaces get-resource-group", r"\A\s*null\s*\Z"),
+        (Origin.PULSAR, "pulsar-admin topics list", r"\A\W*(?:non-)?persistent://"),
+        (Origin.PULSAR, "pulsar-admin namespaces list", r"\A(?:\s*[^\s/:{}]+/[^\s/:{}]+[ \t]*$)+\s*\Z"),
+        (Origin.KAFKA, "kafka-configs.sh --describe --entity-type topics",
+         r"^[ \t]*(?:(?:Dynamic|All) )?Configs for (?:the )?(?:default )?topics?\b"),
+        (Origin.KAFKA, "kafka-configs.sh --describe --entity-type brokers",
+         r"^[ \t]*(?:(?:Dynamic|All|Default) )?Configs for (?:the )?(?:default )?brokers?\b"),
+        (Origin.KAFKA, "kafka-topics.sh --describe", r"^[ \t]*Topic: ?\S+\s+(?:TopicId|PartitionCount|Partition): "),
+        (Origin.KAFKA, "kafka-consumer-groups.sh --describe", r"^[ \t]*GROUP\s+TOPIC\s+PARTITION\b"),
+        (Origin.PEGASUS, "app", r"^\[(?:parameters|replicas)\]"),
+        (Origin.PEGASUS, "ls", r"^\[general_info\]"),
+        (Origin.PEGASUS, "nodes", r"^\[details\]"),
+    )
+)  # fmt: skip
+"""What other commands print of the same things: which, and a pattern of it; a wider text comes before its parts."""
 
 _KEY_IN_TEXT: Final = re.compile(r"(?:^|[\s,{\"'])([\w.\-]+)[\"']?\s*[:=]", re.MULTILINE)
 _COMMENT: Final = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
@@ -53,12 +86,12 @@ _WORD = re.compile(r"\w[\w. ]*")
 
 
 def check_origin(text: str, own: Origin) -> None:
-    """Refuse a text that another importer reads.
+    """Refuse a text that another importer reads, or that no importer reads but a command prints.
 
     Raises
     ------
     PolicyError
-        If it is from another system, or a policy document already.
+        If it is from another command or system, or a policy document already.
 
     Examples
     --------
@@ -70,6 +103,9 @@ def check_origin(text: str, own: Origin) -> None:
     keys = _keys_of(text)
     if _word(own, text, keys) is not None:
         return
+    for origin, command, pattern in _SIBLINGS:
+        if pattern.search(text):
+            raise PolicyError("", f"the text is what {command} prints; give what {_COMMANDS[origin]}")
     for origin in Origin:
         if (word := _word(origin, text, keys)) is not None:
             remedy = "apply it as it is" if origin is Origin.POLICY else f"import it as {origin}"

@@ -74,6 +74,8 @@ def import_pegasus(text: str, *, table: str | None = None) -> ImportResult:
     namespaces: dict[str, dict[str, Any]] = {}
     unexpressed: list[str] = []
     for name, envs in _tables(text, table).items():
+        if not envs:
+            unexpressed.append(f"{name}: the table has no environments, so nothing limits it")
         says: dict[str, Any] = {}
         for env, value in envs.items():
             problem = _take_over(env, str(value), says)
@@ -111,7 +113,7 @@ def _tables(text: str, table: str | None) -> dict[str, dict[str, str]]:
         if any(isinstance(value, Mapping) for value in values.values()):
             raise PolicyError("", f"the text names its tables, so {table!r} cannot be the name of one table's values")
         values = {table: values}
-    return {name: dict(mapping_of(envs, name)) for name, envs in values.items()}
+    return {name: dict(mapping_of(envs or {}, name)) for name, envs in values.items()}
 
 
 class _Shell:
@@ -127,14 +129,18 @@ class _Shell:
         self._envs: dict[str, str] = {}
 
     def read(self, text: str) -> bool:
-        """Read the lists of a text; return whether it has any."""
+        """Read the lists of a text; return whether it has any, or at least says which tables it is of.
+
+        Of a table without environments, some releases print an empty list, and others nothing.
+        """
         lines = text.splitlines(keepends=True)
         has_list, at = False, 0
         while at < len(lines):
             line = _PROMPT.sub("", lines[at], count=1)
             number, at = at + 1, at + 1
             if use := _USE.fullmatch(line):
-                self._table, self._is_named_by_shell, self._sign = use[1], True, None
+                self._table, self._is_named_by_shell, self._sign, has_list = use[1], True, None, True
+                self.tables.setdefault(use[1], {})
             elif line.strip() == _COLONS or _EQUALS.fullmatch(line):
                 self._begin(number)
                 self._sign, has_list = ":" if line.strip() == _COLONS else "=", True

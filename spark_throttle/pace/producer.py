@@ -20,9 +20,8 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.pace.level_state import NOTHING, LevelState
+from spark_throttle.pace.level_state import NOTHING, LevelState, Place
 from spark_throttle.pace.limit import MOST, NS_PER_SECOND, check_whole
-from spark_throttle.pace.place import Place
 from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.turn_queue import TurnQueue
 from spark_throttle.pace.waiting_tasks import WaitingTasks

@@ -32,9 +32,8 @@ from weakref import WeakSet
 from spark_throttle.errors import PacerClosedError
 from spark_throttle.pace.clock import Clock
 from spark_throttle.pace.forks import outlive_forks
-from spark_throttle.pace.level_state import LevelState
+from spark_throttle.pace.level_state import Driver, LevelState, Place, Request, passing
 from spark_throttle.pace.limit import NEVER_NS, NS_PER_SECOND
-from spark_throttle.pace.place import Driver, Place, Request, passing
 
 _SOON_NS: Final = NS_PER_SECOND
 """A level keeps its turn only for a place that its other levels will let go so soon, as far as is known."""

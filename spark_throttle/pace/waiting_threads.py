@@ -15,8 +15,8 @@ import threading
 from functools import partial
 
 from spark_throttle.errors import TurnTimeoutError
+from spark_throttle.pace.level_state import Place, Request
 from spark_throttle.pace.limit import NEVER_NS, NS_PER_MS, NS_PER_SECOND
-from spark_throttle.pace.place import Place, Request
 from spark_throttle.pace.turn_queue import TurnQueue
 
 

@@ -94,8 +94,8 @@ def _scope_share(observation: Observation, row: int, reports: Int64s) -> ScopeSh
     parts = [float(use / most) for use, most in zip(used, quota, strict=True) if most > 0]
     share = np.where(quota == UNLIMITED, UNLIMITED, observation.share[row])
     return ScopeShare(
-        *_per_second(quota),
-        *_per_second(share),
+        *per_second(quota),
+        *per_second(share),
         observation.lease_age_ms,
         float(used[0]) / 1000,
         float(used[1]) / 1000,
@@ -108,10 +108,11 @@ def _peer_use(observation: Observation, at: int, quota: Int64s) -> PeerUse:
     peer = observation.peers[int(observation.peer[at])]
     claim = np.where(quota == UNLIMITED, UNLIMITED, observation.peer_claim[at])
     used = observation.peer_used[at] / 1000
-    return PeerUse(peer.name, peer.state, peer.report_age_ms, *_per_second(claim), float(used[0]), float(used[1]))
+    return PeerUse(peer.name, peer.state, peer.report_age_ms, *per_second(claim), float(used[0]), float(used[1]))
 
 
-def _per_second(rate: Int64s) -> tuple[float | None, float | None]:
+def per_second(rate: Int64s) -> tuple[float | None, float | None]:
+    """Return a quota of messages and bytes per second, `None` where there is no limit."""
     messages, size_bytes = (None if each == UNLIMITED else each / 1000 for each in rate.tolist())
     return messages, size_bytes
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
-from spark_throttle.control.feedback import newest_reports, time_before
+from spark_throttle.control.feedback import kept_reports, newest_reports, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
-from spark_throttle.status.shared_status import ScopeShare, scope_shares
+from spark_throttle.status.ranking import Key, backlogs_after
+from spark_throttle.status.shared_status import ScopeShare, per_second, scope_shares
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import reported_names, usage_rows
+
+BACKLOG_BATCHES: Final = 4
+"""How many of the newest batches the first look reads for the age of the backlogs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,9 @@ class ScopeStatus:
     observed_messages: int
     messages_per_second: float | None
     bytes_per_second: float | None
+    backlog_ms: int = 0
+    """For how long it has had a backlog without a break, as far as the reports that were read say; 0 without one."""
+
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
 
@@ -126,6 +135,9 @@ class StatusReader:
         self._directory = Directory(control_path)
         self._clock = clock or Clock.system()
         self._signs = SignWatch(self._directory, self._clock, bounds)
+        self._since_ms: dict[Key, int] = {}
+        self._batch = -1
+        """The newest batch that was read, and since when its scopes have had their backlogs."""
 
     def read(self) -> Status:
         """Return the numbers of the newest batch that reported, and whether the job lives."""
@@ -134,6 +146,7 @@ class StatusReader:
         found = _read_batch(self._directory)
         if found.batch_id < 0 or not found.scopes:
             return replace(found, life=life)
+        found = self._with_backlogs(found)
         before_ms = time_before(self._directory, found.batch_id)
         elapsed_ms = None if before_ms is None else found.batch_time_ms - before_ms
         return replace(
@@ -142,6 +155,26 @@ class StatusReader:
             batch_age_ms=max(0, self._clock.wall_ms() - found.batch_time_ms),
             life=life,
         )
+
+    def _with_backlogs(self, found: Status) -> Status:
+        """Return a status that says how old each backlog is, by the batches since the last look, or the newest few."""
+        if found.batch_id > self._batch:
+            after = max(self._batch, found.batch_id - BACKLOG_BATCHES)
+            for batch, kept in kept_reports(self._directory, after_batch=after).items():
+                policy = read_policy(self._directory, found.revision) if batch < found.batch_id else None
+                reports = [] if policy is None else [each.whole() for each in kept]
+                if policy is not None and reports[0].revision == policy.revision:
+                    rows = usage_rows(reports, policy, batch)
+                    rows = rows.filter(pc.greater(rows["waiting_messages"], 0))
+                    keys = zip(rows["level"].to_pylist(), rows["scope"].to_pylist(), strict=True)
+                    self._since_ms = backlogs_after(self._since_ms, keys, reports[0].now_ms)
+            waiting = [(each.level, each.scope) for each in found.scopes if each.waiting_messages]
+            self._since_ms = backlogs_after(self._since_ms, waiting, found.batch_time_ms)
+            self._batch = found.batch_id
+        at_ms = found.batch_time_ms
+        ages = (at_ms - self._since_ms.get((each.level, each.scope), at_ms) for each in found.scopes)
+        scopes = (replace(each, backlog_ms=age) for each, age in zip(found.scopes, ages, strict=True))
+        return replace(found, scopes=tuple(scopes))
 
 
 def read_status(control_path: str) -> Status:
@@ -201,8 +234,4 @@ def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[st
     ]
     own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
     rates = [*policy.shared.rate_micro_per_ms, *own]
-    return {name: _per_second(pair) for name, pair in zip(names, rates, strict=True)}
-
-
-def _per_second(rates: Int64s) -> tuple[float | None, ...]:
-    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates.tolist())
+    return {name: per_second(pair) for name, pair in zip(names, rates, strict=True)}

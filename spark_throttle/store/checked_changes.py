@@ -10,17 +10,22 @@ one that says the whole policy, and raises a quota of 0 or lifts a lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Final
 
 from spark_throttle.errors import UnconfirmedError
 from spark_throttle.store.committer import CommitResult, Committer
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.delegation.tenant_changes import TenantChanges
+from spark_throttle.store.delegation.tenant_changes import TenantChanges, touched_by
+from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.protection.loss import Loss
 from spark_throttle.store.protection.lost_protection import ProtectionCheck
-from spark_throttle.store.store import Author, Change, PolicyStore
+from spark_throttle.store.store import Author, Change, Entry, PolicyStore
+
+MOST_LOOKED_UP: Final = 64
+"""Number of changes up to which the entries that they are judged by are looked up; for more, all are read once."""
 
 MOST_NOTES: Final = 20
 """How many notes of a kind the result of a change has."""
@@ -30,14 +35,15 @@ class CheckedChanges:
     """Checks changes and commits them; safe for use by several threads."""
 
     def __init__(self, store: PolicyStore, committer: Committer, *, most_tenant_entries: int) -> None:
-        index = NamespaceIndex(store)
+        self._store = store
+        self._index = NamespaceIndex(store)
         self._committer = committer
-        self._tenant_changes = TenantChanges(store, index, most_entries=most_tenant_entries)
-        self._protection = ProtectionCheck(store, index)
+        self._most_tenant_entries = most_tenant_entries
 
     def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written."""
-        return self._protection.losses(changes, revision, is_whole=is_whole)
+        _, protection, at = self._checks(changes, revision)
+        return protection.losses(changes, at, is_whole=is_whole)
 
     def commit(
         self,
@@ -69,11 +75,16 @@ class CheckedChanges:
         def checked(revision: int) -> list[Change]:
             notes.clear()
             planned[:] = plan(revision)
-            if author.tenant is None:
-                changes = [*planned, *self._undoing(planned, revision, notes, is_document=is_document)]
+            # Read only if something is judged: a confirmed change of namespaces overtakes no entry of a tenant.
+            checks = cache(partial(self._checks, planned, revision))
+            if author.tenant is not None:
+                changes = checks()[0].permitted(planned, author.tenant, checks()[2])
+            elif touched_by(planned) is None:
+                changes = [*planned]
             else:
-                changes = self._tenant_changes.permitted(planned, author.tenant, revision)
-            losses = [] if author.is_confirmed else self.losses(changes, revision, is_whole=is_whole)
+                overtaken = checks()[0].overtaken(planned, checks()[2])
+                changes = [*planned, *_undoing(overtaken, notes, is_document=is_document)]
+            losses = [] if author.is_confirmed else checks()[1].losses(changes, checks()[2], is_whole=is_whole)
             if losses:
                 raise UnconfirmedError(str(loss) for loss in losses)
             return changes
@@ -83,16 +94,22 @@ class CheckedChanges:
         more = (f"and {left} more entries of tenants",) if left > 0 else ()
         return replace(made, notes=(*notes[:MOST_NOTES], *more))
 
-    def _undoing(
-        self, changes: Sequence[Change], revision: int, notes: list[str], *, is_document: bool
-    ) -> list[Change]:
-        """Return the changes of tenants' entries that are looser than these allow, and add a note on each."""
-        undoing = []
-        for entry in self._tenant_changes.overtaken(changes, revision):
-            body = entry.body if is_document else entry.given or None
-            undoing.append(Change(entry.kind, entry.name, body))
-            outcome = "is undone" if body is not None else "was removed"
-            if is_document:
-                outcome = "is the administrators' from here on"
-            notes.append(f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}")
-        return undoing
+    def _checks(self, changes: Sequence[Change], revision: int) -> tuple[TenantChanges, ProtectionCheck, int]:
+        """Return what judges changes of a revision, and that revision there: of the store, or of a copy in memory."""
+        store, index = self._store, self._index
+        if len(changes) > MOST_LOOKED_UP and revision:
+            store = MemoryStore.copy_of(store, revision)
+            index, revision = NamespaceIndex(store), store.revision()
+        tenant_changes = TenantChanges(store, index, most_entries=self._most_tenant_entries)
+        return tenant_changes, ProtectionCheck(store, index), revision
+
+
+def _undoing(overtaken: Iterable[Entry], notes: list[str], *, is_document: bool) -> Iterator[Change]:
+    """Yield the changes of tenants' entries that are looser than administrators allow, and add a note on each."""
+    for entry in overtaken:
+        body = entry.body if is_document else entry.given or None
+        outcome = "is undone" if body is not None else "was removed"
+        if is_document:
+            outcome = "is the administrators' from here on"
+        notes.append(f"namespaces.{entry.name}, which the tenant wrote, is looser than this allows: it {outcome}")
+        yield Change(entry.kind, entry.name, body)

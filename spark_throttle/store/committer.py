@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
+from spark_throttle.store.differences import change_to
 from spark_throttle.store.entries import path_of
-from spark_throttle.store.store import Author, Change, Kind, PolicyStore
+from spark_throttle.store.store import Author, Change, PolicyStore
+from spark_throttle.store.wanted import check_wanted, while_wanted
 
 MOST_ATTEMPTS: Final = 200
 """Number of lost races after which a change is given up; each time another author's change was made."""
@@ -124,8 +126,10 @@ class Committer:
                     for change, was in zip(changes, before, strict=False)
                 )
                 at_ms = self._clock_ms()
+                check_wanted()
                 try:
-                    after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
+                    with while_wanted():
+                        after = self._store.commit(changes, expected_revision=revision, author=author, at_ms=at_ms)
                     return CommitResult(after, is_changed=True, made=made, left_out=len(changes) - len(made))
                 except ConflictError:
                     attempt += 1
@@ -138,14 +142,15 @@ class Committer:
         generation = self._store.generation
         try:
             changes = plan(revision)
-            before = [change_to(self._store, *change.key, revision) for change in changes[:MOST_MADE]]
+            keys = [change.key for change in changes[:MOST_MADE]]
+            found = self._store.find(keys, at=revision)
         except NotFoundError as error:
             if self._store.generation == generation:
                 raise
             raise _OvertakenError from error
         if self._store.generation != generation:
             raise _OvertakenError
-        return changes, before
+        return changes, [change_to(key, found.get(key)) for key in keys]
 
 
 class _OvertakenError(Exception):
@@ -164,9 +169,3 @@ def _check_author(author: Author) -> None:
                 f"the {what} of a change, {text!r}, holds half of a surrogate pair, which UTF-8 cannot encode; write "
                 f"it in UTF-8"
             ) from None
-
-
-def change_to(store: PolicyStore, kind: Kind, name: str, revision: int) -> Change:
-    """Return the change that makes an entry what it is at a revision."""
-    entry = store.get(kind, name, at=revision)
-    return Change(kind, name, None) if entry is None else Change(kind, name, entry.body, entry.given)

@@ -1,44 +1,34 @@
-"""What lies between two revisions of a store: the entries that differ, and the changes that restore the older."""
+"""What lies between two revisions of a store: each entry that differs, as it was at the one and at the other."""
 
 from __future__ import annotations
 
-from spark_throttle.errors import NotFoundError
-from spark_throttle.store.committer import change_to
-from spark_throttle.store.entries import Difference
-from spark_throttle.store.store import KINDS, Change, Kind, PolicyStore
+from typing import Final
+
+from spark_throttle.store.store import KINDS, Change, Entry, Key, PolicyStore, check_revision
+
+_ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
 
 
-def differences(store: PolicyStore, before: int, after: int) -> list[Difference]:
-    """Return the entries that differ between two revisions, by kind and name.
+def differing(store: PolicyStore, before: int, after: int) -> list[tuple[Change, Change]]:
+    """Return the entries that differ between two revisions, by kind and name: what makes them each of the two.
+
+    The log between the revisions says which entries may differ, and what they are at the later one; one read says what
+    they were at the earlier.
 
     Raises
     ------
     NotFoundError
         If a revision does not exist.
     """
-    found = []
-    for kind, name in _touched(store, before, after):
-        old, new = (change_to(store, kind, name, revision).body for revision in (before, after))
-        if old != new:
-            found.append(Difference.of(kind, name, old, new))
-    return found
-
-
-def restoring(store: PolicyStore, to: int, revision: int) -> list[Change]:
-    """Return the changes that give the entries of `revision` what they said at revision `to`."""
-    changes = []
-    for kind, name in _touched(store, to, revision):
-        old, new = (change_to(store, kind, name, at) for at in (to, revision))
-        if old != new:
-            changes.append(old)
-    return changes
-
-
-def _touched(store: PolicyStore, before: int, after: int) -> list[tuple[Kind, str]]:
     newest = store.revision()
-    for revision in (before, after):
-        if not 0 <= revision <= newest:
-            raise NotFoundError("revision", str(revision), f"; the newest is {newest}")
-    changed = store.changed(after=min(before, after), until=max(before, after))
-    keys = {(entry.kind, entry.name) for entry in changed}
-    return sorted(keys, key=lambda key: (KINDS.index(key[0]), key[1]))
+    earlier, later = sorted(check_revision(at, newest) for at in (before, after))
+    new = {entry.key: entry for entry in store.changed(after=earlier, until=later)}
+    old = store.find(new, at=earlier)
+    keys = sorted(new, key=lambda key: (_ORDER[key[0]], key[1]))
+    pairs = ((change_to(key, old.get(key)), change_to(key, new[key])) for key in keys)
+    return [pair if before == earlier else pair[::-1] for pair in pairs if pair[0] != pair[1]]
+
+
+def change_to(key: Key, entry: Entry | None) -> Change:
+    """Return the change that makes an entry what it is; `None` is for one that does not exist."""
+    return Change(*key, None) if entry is None else Change(*key, entry.body, entry.given)

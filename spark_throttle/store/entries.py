@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
@@ -27,6 +27,7 @@ from spark_throttle.policy.model import (
 )
 from spark_throttle.store.entry_version import EntryVersion
 from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore
+from spark_throttle.store.wanted import check_wanted
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -87,6 +88,24 @@ def path_of(kind: Kind, name: str) -> str:
     return SECTIONS[kind] + (f".{name}" if name else "")
 
 
+def paths_of(kind: Kind) -> list[str]:
+    """Return the paths of all settings of an entry of a kind.
+
+    Examples
+    --------
+    >>> paths_of("queue"), paths_of("resource_group")[-1]
+    (['messages', 'bytes', 'age_seconds', 'on_overflow'], 'destination.on_unavailable')
+    """
+    return list(_paths_in(type(EMPTY[kind]), ""))
+
+
+def _paths_in(part: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, info in part.model_fields.items():
+        kinds = (info.annotation, *get_args(info.annotation))
+        inner = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+        yield from [f"{prefix}{name}"] if inner is None else _paths_in(inner, f"{prefix}{name}.")
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One entry at two revisions, as plain values; `None` where it does not exist."""
@@ -104,6 +123,7 @@ class Difference:
     @classmethod
     def of(cls, kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
         """Compare two bodies."""
+        check_wanted()
         values = [
             None if body is None else StoredEntry.of(Entry(kind, name, body, 0)).values for body in (before, after)
         ]
@@ -227,6 +247,7 @@ def document_of(entries: Iterable[Entry], *, what: str = "the policy store") -> 
     """
     values: dict[str, Any] = {}
     for entry in entries:
+        check_wanted()
         section = SECTIONS[entry.kind]
         if entry.kind == "exempt":
             values.setdefault(section, []).append(entry.name)

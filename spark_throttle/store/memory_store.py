@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.store import KINDS, Author, Change, Entry, Kind, Revision, check_newest, check_revision
+from spark_throttle.store.store import (
+    KINDS,
+    Author,
+    Change,
+    Entry,
+    Key,
+    Kind,
+    PolicyStore,
+    Revision,
+    check_newest,
+    check_revision,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +71,12 @@ class MemoryStore:
         """Return an entry, or `None` if it does not exist."""
         with self._lock:
             return self._entry(kind, name, check_revision(at, len(self._commits)))
+
+    def find(self, keys: Collection[Key], *, at: int | None = None) -> dict[Key, Entry]:
+        """Return those of some entries that exist."""
+        with self._lock:
+            revision = check_revision(at, len(self._commits))
+            return {key: entry for key in keys if (entry := self._entry(*key, revision))}
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -126,6 +143,14 @@ class MemoryStore:
         after = MemoryStore(self._location)
         after.replay([Commit(replace(commit.revision, revision=1), (*there, *commit.changes))])
         return after
+
+    @classmethod
+    def copy_of(cls, store: PolicyStore, revision: int) -> MemoryStore:
+        """Return a store whose revision 1 has the entries that another store has at a revision."""
+        entries = tuple(Change(each.kind, each.name, each.body, each.given) for each in store.scan(at=revision))
+        memory = cls(store.location)
+        memory.replay([Commit(Revision(1, 0, "", "", len(entries)), entries)])
+        return memory
 
     def replay(self, commits: Sequence[Commit]) -> None:
         """Add commits that were made before, in their order."""

@@ -14,7 +14,7 @@ it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -23,9 +23,9 @@ from spark_throttle.errors import DuplicateError, NotFoundError
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.remedies import Remedy
 from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
-from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer, change_to
+from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer
 from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
-from spark_throttle.store.differences import differences, restoring
+from spark_throttle.store.differences import differing
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
@@ -336,7 +336,8 @@ class PolicyService:
         """Return what `apply` would change, and what that costs."""
         revision = self.store.revision()
         before = bodies_of(self.store.scan(at=revision))
-        return self._planned(changes_between(before, entries_of(document)), before, revision)
+        changes = changes_between(before, entries_of(document))
+        return self._planned([(Change(*each.key, before.get(each.key)), each) for each in changes], revision)
 
     # ----------------------------------------------------------------------------------------- revisions
 
@@ -344,15 +345,21 @@ class PolicyService:
         """Return the newest commits, newest first."""
         return self.store.history(before=before, limit=limit)
 
-    def diff(self, before: int, after: int) -> list[Difference]:
+    def diff(self, before: int, after: int, *, offset: int = 0, limit: int | None = None) -> list[Difference]:
         """Return the entries that differ between two revisions, by kind and name.
+
+        Parameters
+        ----------
+        offset, limit
+            How many of them are left out, and how many are returned at most.
 
         Raises
         ------
         NotFoundError
             If a revision does not exist.
         """
-        return differences(self.store, before, after)
+        pairs = (pair for pair in differing(self.store, before, after) if pair[0].body != pair[1].body)
+        return _differences(islice(pairs, offset, None if limit is None else offset + limit))
 
     def rollback(self, to: int, author: Author, *, expected: int | None = None) -> CommitResult:
         """Restore the policies of a revision, in one commit; the changes since then stay in the history.
@@ -370,27 +377,31 @@ class PolicyService:
 
         def plan(revision: int) -> list[Change]:
             check_newest(self.store, expected, revision)
-            return restoring(self.store, to, revision)
+            return [after for _, after in differing(self.store, revision, to)]
 
         return self._changes.commit(plan, author, is_whole=True)
 
-    def planned_rollback(self, to: int) -> PlannedChange:
-        """Return what `rollback` would change, and what that costs."""
+    def planned_rollback(self, to: int, *, limit: int | None = None) -> PlannedChange:
+        """Return what `rollback` would change, at most `limit` differences of it, and what it costs."""
         revision = self.store.revision()
-        changes = restoring(self.store, to, revision)
-        now = [change_to(self.store, each.kind, each.name, revision) for each in changes]
-        before = {(each.kind, each.name): each.body for each in now if each.body is not None}
-        return self._planned(changes, before, revision)
+        return self._planned(differing(self.store, revision, to), revision, limit)
 
     # ------------------------------------------------------------------------------------------- inside
 
-    def _planned(self, changes: list[Change], before: Mapping[tuple[Kind, str], str], revision: int) -> PlannedChange:
+    def _planned(
+        self, pairs: Sequence[tuple[Change, Change]], revision: int, limit: int | None = None
+    ) -> PlannedChange:
         self.store.check_whole()  # what would be refused is not planned
-        return PlannedChange.of(changes, before, revision, self._changes.losses(changes, revision, is_whole=True))
+        losses = self._changes.losses([after for _, after in pairs], revision, is_whole=True)
+        return PlannedChange(revision, len(pairs), tuple(_differences(pairs[:limit])), tuple(losses))
 
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=(*made.notes, *notes_on(kind, name, parse_policy(kind, name, values))))
+
+
+def _differences(pairs: Iterable[tuple[Change, Change]]) -> list[Difference]:
+    return [Difference.of(*before.key, before.body, after.body) for before, after in pairs]
 
 
 def _unattached(kind: Kind, name: str) -> NotFoundError:

@@ -17,7 +17,7 @@ through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
@@ -28,6 +28,9 @@ Kind: TypeAlias = Literal["resource_group", "tenant", "namespace", "exempt", "de
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SINGLE_KINDS: Final[frozenset[Kind]] = frozenset({"defaults", "job", "queue"})
 """Kinds that have a single entry, whose name is empty."""
+
+Key: TypeAlias = tuple[Kind, str]
+"""What names an entry in its store: its kind, and its name, which is empty for the kinds that have a single entry."""
 
 MEMBER_KINDS: Final[tuple[Kind, ...]] = ("tenant", "namespace", "defaults")
 """Kinds whose entries may name a resource group."""
@@ -48,7 +51,7 @@ class Change:
     """`Entry.given` of the entry that is written."""
 
     @property
-    def key(self) -> tuple[Kind, str]:
+    def key(self) -> Key:
         """What names the entry in its store."""
         return self.kind, self.name
 
@@ -68,6 +71,11 @@ class Entry:
     given: str | None = None
     """What administrators wrote under this name before a tenant's administrator wrote the entry: the body, or `NOTHING`
     if they wrote none; `None` for an entry that administrators wrote."""
+
+    @property
+    def key(self) -> Key:
+        """What names the entry in its store."""
+        return self.kind, self.name
 
 
 NOTHING: Final = ""
@@ -151,6 +159,9 @@ class PolicyStore(Protocol):
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
         """Return an entry, or `None` if it does not exist."""
+
+    def find(self, keys: Collection[Key], *, at: int | None = None) -> dict[Key, Entry]:
+        """Return those of some entries that exist, in one read of the store however many they are."""
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_throttle.errors import ConflictError, NotFoundError
-from spark_throttle.store.store import KINDS, NOTHING, Author, Change, Entry, Kind, PolicyStore
+from spark_throttle.store.store import KINDS, NOTHING, Author, Change, Entry, Key, Kind, PolicyStore
 
 ANN, BOB = Author("ann", "first customers"), Author("bob", "näher an der Grenze / „Grund“ \U0001f511")
 HEAVY = '{"publish":{"weight":3}}'
@@ -139,6 +139,15 @@ class StoreSuite:
         assert found == [[], [("a", "{}")], [("a", HEAVY), ("b", "{}")], [("b", "{}")]]
         assert store.get("namespace", "a", at=1) == Entry("namespace", "a", "{}", 1)
         assert names(store.page("namespace", at=2, limit=1)) == ["a"]
+
+    def test_entries_are_found_together_as_one_by_one(self, store: PolicyStore) -> None:
+        store.commit([put("a"), put("b"), put("a", kind="tenant")], expected_revision=0, author=ANN, at_ms=0)
+        store.commit([put("a", HEAVY), Change("namespace", "b", None)], expected_revision=1, author=ANN, at_ms=0)
+        keys: list[Key] = [("namespace", "a"), ("namespace", "b"), ("tenant", "a"), ("tenant", "b"), ("job", "")]
+        for at in (None, 2, 1, 0):
+            one_by_one = {key: entry for key in keys if (entry := store.get(*key, at=at)) is not None}
+            assert store.find(keys, at=at) == one_by_one
+        assert store.find([]) == {}
 
     def test_revision_that_is_not_there_is_refused(self, store: PolicyStore) -> None:
         for at in (1, -1):

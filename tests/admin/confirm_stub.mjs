@@ -15,7 +15,7 @@ class Element {
 
 const elements = {};
 const calls = [];
-const planned = { revision: 7, losses: ["x is lifted"], heirs: { "a/b": ["namespaces.a/*", "defaults"] }, differences: [
+const planned = { revision: 7, changes: 1_004, losses: ["x is lifted"], all_losses: 3, heirs: { "a/b": ["namespaces.a/*", "defaults"] }, differences: [
   { kind: "tenant", name: "a\u202eb", path: "tenants.a\u202eb", before: { publish: { weight: 1 } }, after: null },
   { kind: "namespace", name: "a/b", path: "namespaces.a/b", before: { locked: true }, after: null },
   { kind: "namespace", name: "c", path: "namespaces.c", before: null, after: {} },

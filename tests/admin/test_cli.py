@@ -350,7 +350,7 @@ def test_empty_value_removes_a_setting_and_the_help_says_so(gold: None) -> None:
     assert answer("tenant", "get", "blue")["policy"] == {"publish": {"messages_per_second": 5}}
     for command in ("create", "update"):
         said = " ".join(run("tenant", command, "--help").stdout.replace("│", " ").split())
-        assert "An empty value, as in publish.bytes_per_second=, removes a setting" in said
+        assert "An empty value, as in publish.messages_per_second=, removes a setting" in said
 
 
 def test_explain_of_a_job_shows_its_last_batch(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_import_prints_a_document_and_lists_what_it_cannot_say(tmp_path: Path) -
         "imported: 1 namespace", "not imported, or not as it was (1 point, exit code 10):",
         "  temp: default_ttl = 86400 is not a quota of a policy",
     ]  # fmt: skip
-    assert run("import", "pegasus", "-", stdin='{"temp": {}}').stderr == "imported: nothing\n"
+    assert "imported: nothing" in run("import", "pegasus", "-", stdin='{"temp": {}}', code=Exit.DIFFERENT).stderr
     file = tmp_path / "groups.json"
     file.write_text('{"gold": {"publishRateInMsgs": 100}}')
     assert answer("import", "pulsar", str(file))["policy"]["resource_groups"]["gold"] == {

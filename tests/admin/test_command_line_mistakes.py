@@ -254,6 +254,8 @@ def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(acm
     planned = answer("policy", "rollback", "2", "--dry-run")
     assert planned == {
         "revision": 3,
+        "changes": 1,
+        "all_losses": 1,
         "differences": [
             {"kind": "defaults", "name": "", "path": "defaults",
              "before": {"publish": {"messages_per_second": 50}}, "after": None},

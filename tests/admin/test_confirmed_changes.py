@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author
+from spark_throttle.store.store import Author, Change
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import MadeUpJob
 
@@ -73,6 +73,20 @@ def test_rollback_is_shown_first_and_made_only_on_the_revision_that_was_seen(fur
     assert (late.status_code, furnished.store.revision()) == (412, 4)
     assert admin.post(f"{V2}/rollback/2?yes=true&expected=4").json()["revision"] == 5
     assert admin.get(f"{V2}/rollback/9").status_code == 404
+
+
+def test_many_differences_come_in_pages_and_a_plan_counts_what_it_leaves_out(in_memory: ServedApp) -> None:
+    names = [f"acme/n{at:02}" for at in range(30)]
+    zero = '{"publish":{"messages_per_second":0}}'
+    for revision, body in enumerate((zero, None)):
+        changes = [Change("namespace", name, body) for name in names]
+        in_memory.store.commit(changes, expected_revision=revision, author=Author("ann"), at_ms=0)
+    client = in_memory.client("viewer")
+    pages = [client.get(f"{V2}/diff?before=1&after=2&limit=20&offset={offset}").json() for offset in (0, 20, 40)]
+    assert [[each["name"] for each in page] for page in pages] == [names[:20], names[20:], []]
+    planned = client.get(f"{V2}/rollback/1?limit=7").json()
+    assert [each["name"] for each in planned["differences"]] == names[:7]
+    assert (planned["changes"], planned["all_losses"], len(planned["losses"])) == (30, 30, 7)
 
 
 def test_check_is_made_on_the_revision_that_is_changed(serve: Callable[..., ServedApp]) -> None:

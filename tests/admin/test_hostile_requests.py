@@ -192,6 +192,22 @@ def test_caller_who_asks_too_often_is_told_when_to_come_again(serve: Callable[..
     assert served.client().get("/admin/v2/caller").status_code == 200
 
 
+def test_tenant_makes_a_bounded_number_of_revisions_and_reads_as_before(
+    serve: Callable[..., ServedApp],
+) -> None:
+    served = serve(MemoryStore(), requests_per_second=100)
+    served.service.put("tenant", "acme", {"publish": {"messages_per_second": 5}}, Author("ann"))
+    client, answers = served.client("tenant_admin"), []
+    for at in range(70):
+        served.monotonic[0] = at * 100
+        entry = {"publish": {"messages_per_second": round(5 - at / 100, 2)}}
+        answers.append(client.put("/admin/v2/policies/namespaces/acme%2Fx", json=entry).status_code)
+        assert client.get("/admin/v2/policies/namespaces/acme%2Fx").status_code == 200
+    assert (answers.count(429), answers.count(200)) == (3, 67)
+    assert served.store.revision() == 68
+    assert served.client("admin").put("/admin/v2/policy/job", json={}).status_code == 200
+
+
 @pytest.mark.slow
 def test_guesses_of_tokens_are_limited_together_and_harm_no_owner(serve: Callable[..., ServedApp]) -> None:
     served = serve(MemoryStore(), requests_per_second=10)

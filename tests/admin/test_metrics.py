@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.admin.cli.status_view import worst
 from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of
 from spark_throttle.admin.watch.namespace_numbers import used_ratios
 from spark_throttle.admin.watch.scope_metrics import TOP_NAMESPACES, throttle_time_seconds
 from spark_throttle.admin.watch.time_totals import TimeTotals
 from spark_throttle.admin.watch.totals import MOST_NAMED, OTHER
 from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.status.status import read_status
 from spark_throttle.status.time_status import JobTime, TimeStatus
 from spark_throttle.store.file.file_store import FileStore
 from tests.admin.conftest import ServedApp
@@ -129,7 +132,7 @@ def test_tenants_are_a_level_of_the_metrics(world: World) -> None:
 
 @pytest.mark.slow
 def test_totals_of_a_level_are_bounded_and_never_shrink(world: World) -> None:
-    """A tenant that comes late is counted among the others, however busy it is: nobody's past moves."""
+    """No message moves from one total to another, whichever scopes have a total of their own."""
     many: dict[str, dict[str, object]] = {f"tenant-{number:03}": {} for number in range(MOST_NAMED + 50)}
     for name in many:
         world.service.put("tenant", name, {}, ANN)
@@ -154,6 +157,36 @@ def test_totals_of_a_level_are_bounded_and_never_shrink(world: World) -> None:
     assert sum(offered) == 240 + sum(
         1 + at % 3 for round_number in range(4) for at in range(MOST_NAMED + 50 - 70 * round_number)
     )
+
+
+@pytest.mark.slow
+def test_group_that_is_worst_off_has_a_place_everywhere_however_late_it_comes(serve: Any, tmp_path: Path) -> None:
+    world = World(serve, tmp_path)
+    quiet = [f"quiet-{number:03}" for number in range(MOST_NAMED + 20)]
+    for name in (*quiet, "zealous"):
+        world.service.put("resource_group", name, {"publish": {"messages_per_second": 10, "burst_seconds": 1}}, ANN)
+        world.service.put("tenant", name, {"resource_group": name}, ANN)
+    for offered in (1, 1, 500):
+        world.job.batch({f"{name}/x": 1 for name in quiet} | {"zealous/x": offered})
+        world.job.pulse.beat()
+        world.watch.look()
+    text = world.client.get("/metrics").text
+    for level in ("resource_group", "tenant"):
+        assert value_of(text, "backlog_messages", job="ingest", level=level, scope="zealous") == 489
+    scopes = [(each["level"], each["scope"]) for each in world.status()["scopes"]]
+    assert scopes[:2] == [("job", "job"), ("resource_group", "zealous")]
+    assert scopes[1 + MOST_NAMED] == ("tenant", "zealous")
+    assert len(scopes) == 1 + 2 * MOST_NAMED
+    groups = world.client.get("/admin/v2/status/ingest/groups?limit=2").json()["policies"]
+    assert groups[0]["name"] == "zealous"
+    assert world.client.get("/admin/v2/status/ingest/series").json()["scopes"][1]["scope"] == "zealous"
+    found = read_status(str(tmp_path / "control"))
+    shown = [(each.level, each.scope) for each in worst(found, ("resource_group", "tenant", "namespace"), 1)]
+    assert shown == [("resource_group", "zealous"), ("tenant", "zealous"), ("namespace", "zealous/x")]
+    named = world.watch.views()[0].totals.named
+    world.job.batch({f"{name}/x": 1 for name in quiet})
+    world.watch.look()
+    assert world.watch.views()[0].totals.named == named  # nobody takes a place from one that is as well off
 
 
 def test_rejected_messages_are_counted_by_reason(world: World) -> None:

@@ -43,6 +43,7 @@ def test_rollback_is_shown_with_every_character_and_made_on_the_revision_that_wa
     assert said["planned"] == [
         "It costs protection:",
         "x is lifted",
+        "\u2026 and 2 more.",
         *("What", "Before", "After"),
         *("tenants.a\\u{202e}b", "there", "removed"),
         *("tenants.a\\u{202e}b.publish.weight", "1", "\u2013"),
@@ -51,6 +52,7 @@ def test_rollback_is_shown_with_every_character_and_made_on_the_revision_that_wa
         *("namespaces.c", "\u2013", "new"),
         # Only what differs, and so exactly that the difference is seen.
         *("job.publish.bytes_per_second", "8MiB", "8388609"),
+        "\u2026 and 1000 more entries.",
     ]
     assert [call[:2] for call in said["calls"][2:]] == [
         ["GET", "/admin/v2/rollback/3"],

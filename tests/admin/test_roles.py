@@ -83,6 +83,7 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("GET", "/admin/v2/caller", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/status", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/status/none/series", None, (401, 404, 403, 404)),
+    ("GET", "/admin/v2/status/none/groups", None, (401, 404, 403, 404)),
     ("GET", "/admin/v2/status/none/namespaces", None, (401, 404, 404, 404)),
     ("GET", "/admin/v2/explain/acme%2Fin", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/explain/other%2Fin", None, (401, 200, 403, 200)),

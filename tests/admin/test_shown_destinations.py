@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.cli.status_view import busiest, status_lines, status_values
+from spark_throttle.admin.cli.status_view import status_lines, status_values, worst
 from spark_throttle.checkpoint.told import write_told
 from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.status.destination_status import DestinationStatus
@@ -50,7 +50,7 @@ def test_rate_of_a_destination_that_refuses_some_calls_is_shown(world: World) ->
 def test_destination_that_is_unavailable_is_shown(world: World) -> None:
     say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
     status = StatusReader(str(world.job.control_path), clock=world.job.clock).read()
-    lines = list(status_lines(status, busiest(status, ("job",), 1), at_ms=0))
+    lines = list(status_lines(status, worst(status, ("job",), 1), at_ms=0))
     assert "1970-01-01 00:00:00 destination gold: unavailable for 3.0 s, 4 unsent" in lines
     shown = {
         "resource_group": "gold", "messages_per_second": 0.0, "floor_messages_per_second": 0.2,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from joserfc.jwk import OctKey
+from joserfc.jwk import OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 from starlette.testclient import TestClient
 
@@ -274,6 +274,29 @@ def test_key_that_the_provider_withdraws_is_believed_no_longer_than_keys_are_fre
     world.provider.keys = [made_key("second")]
     world.passes(seconds=FRESH_SECONDS)
     assert world.get(text).status_code == 401
+
+
+@pytest.mark.slow
+def test_key_that_the_provider_has_replaced_under_its_name_is_believed_at_once(world: World) -> None:
+    old = world.token()
+    assert world.get(old).status_code == 200
+    world.provider.keys = [RSAKey.import_key({**made_key("second").as_dict(private=True), "kid": "first"})]
+    new = world.token()
+    assert world.get(new).status_code == 401  # asked a moment ago
+    world.passes(seconds=PAUSE_SECONDS)
+    assert [world.get(new).status_code for _ in range(3)] == [200] * 3
+    for _ in range(20):
+        assert world.get(old).status_code == 401
+    assert world.provider.asked[KEYS] == 2
+
+
+@pytest.mark.filterwarnings("ignore:Key size should be")  # so says the library that makes it
+def test_rsa_key_of_fewer_than_2048_bits_is_not_believed(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    short = RSAKey.generate_key(1024, {"kid": "short", "use": "sig"})
+    world.provider.keys = [short, made_key("first")]
+    assert world.get(world.provider.signed(world.provider.claims(START_MS), key=short)).status_code == 401
+    assert "has 1024 bits" in caplog.text
+    assert world.get(world.provider.signed(world.provider.claims(START_MS), key=made_key("first"))).status_code == 200
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from spark_throttle.admin.api import gate
-from spark_throttle.admin.api.server.admin_server import ServerBounds
+from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.store.memory_store import MemoryStore
+from spark_throttle.store.store import Entry
+from spark_throttle.store.wanted import check_wanted
 from tests.admin.browser import listening
 from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import answer, asked, connected, request, silent
@@ -296,3 +298,60 @@ def test_fault_of_the_server_is_a_problem_too(in_memory: ServedApp) -> None:
         got = asked(port, request(in_memory.tokens["admin"], "GET /fails HTTP/1.1"))
     assert got.problem["status"] == 500
     assert "secret" not in got.problem["detail"]
+
+
+DIFF = "GET /admin/v2/diff?before=0&after=0 HTTP/1.1"
+
+
+@pytest.mark.slow
+def test_caller_whose_requests_are_slow_keeps_no_other_from_a_turn(serve: Any, gated: _Gated) -> None:
+    served = serve(gated)
+    with port_of(served) as port, ExitStack() as stack:
+        for _ in range(2 * gate.AT_ONCE):
+            stack.enter_context(connected(port)).sendall(request(served.tokens["viewer"], DIFF))
+        for _ in range(gate.AT_ONCE // 4):
+            assert gated.asked.acquire(timeout=20)
+        changing = stack.enter_context(connected(port))
+        changing.sendall(request(served.tokens["admin"], PUT, *JSON) + b"{}")
+        assert gated.asked.acquire(timeout=20)
+        gated.go.set()
+        got = answer(changing)
+        assert got is not None
+        assert got.status == 200
+
+
+class _Endless(MemoryStore):
+    """A store whose revisions have changes without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Semaphore(0)
+
+    def changed(self, *, after: int, until: int) -> Iterator[Entry]:
+        yield from super().changed(after=after, until=until)
+        self.asked.release()
+        while True:
+            check_wanted()
+            yield Entry("namespace", "acme/x", "{}", 0)
+
+
+@pytest.mark.slow
+def test_work_for_a_client_that_left_ends_and_gives_its_turn_back(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "AT_ONCE", 1)
+    store = _Endless()
+    served = serve(store)
+    with port_of(served) as port:
+        with connected(port) as leaving:
+            leaving.sendall(request(served.tokens["viewer"], DIFF))
+            assert store.asked.acquire(timeout=20)
+        assert asked(port, request(served.tokens["admin"], PUT, *JSON) + b"{}").status == 200
+
+
+@pytest.mark.slow
+def test_work_that_takes_too_long_ends_with_a_reason(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "WORK_SECONDS", SHORT)
+    served = serve(_Endless())
+    with port_of(served) as port:
+        got = asked(port, request(served.tokens["viewer"], DIFF))
+    assert "ask for less" in got.problem["detail"]
+    assert got.status == 503

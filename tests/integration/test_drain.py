@@ -106,6 +106,17 @@ def test_waiting_rows_go_into_a_table_once(lake: Lake, monkeypatch: pytest.Monke
     assert lake.admitted_ids == [i for i in range(300) if i % 3 == 2]
 
 
+def test_drain_of_a_query_in_which_no_row_waits_closes_nothing(lake: Lake) -> None:
+    lake.offer((i, "open/a", 10) for i in range(5))
+    lake.run({})
+    done = drain(lake.spark, lake.checkpoint, lake.path("waiting"))
+    assert (done.messages, len(done.positions)) == (0, 1)
+    assert "the checkpoint is as it was" in str(done)
+    lake.offer((i, "open/a", 10) for i in range(5, 9))
+    lake.run({})
+    assert lake.admitted_ids == list(range(9))
+
+
 def test_rows_that_wait_as_references_go_into_a_folder(lake: Lake) -> None:
     lake.offer((i, ("shut/a", "open/c")[i % 2], 10) for i in range(40))
     throttle = lake.throttle(SHUT)

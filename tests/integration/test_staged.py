@@ -175,8 +175,8 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
 
     run(SHUT)
     assert {"-rest-" in name for name in waiting_files(lake)} == {False, True}
-    with pytest.raises(ConfigurationError, match=r"^column 'size' is int64 in rows that wait .* keep the old type"):
-        run({}, size="string(size)")
+    with pytest.raises(ConfigurationError, match=r"^column 'id' is int64 in rows that wait .* keep the old type"):
+        run({}, id="string(id)")
     lake.kept.clear()
     run({}, id="tinyint(id)", size="int(size)", x="7")
     admitted: list[Any] = sorted(lake.admitted)

@@ -284,6 +284,17 @@ def test_column_that_cannot_travel_is_refused(lake: Lake, expression: str, messa
         lake.throttle({}, size=None).apply(events, control_path=lake.path("control"))
 
 
+def test_text_as_a_size_is_refused_at_the_start(lake: Lake) -> None:
+    events = lake.spark.readStream.format("rate").load().selectExpr("'t/n' ns", "1 id", "'x' value")
+    throttle = lake.throttle({}, size="value")
+    said = r"size is string, .* give octet_length\(…\) of it"
+    with pytest.raises(ConfigurationError, match=said):
+        throttle.apply(events, control_path=lake.path("control"))
+    writer = throttle.write_stream(events).format("parquet").option("checkpointLocation", lake.checkpoint)
+    with pytest.raises(ConfigurationError, match=said):
+        writer.start(lake.path("admitted"))
+
+
 def test_order_by_something_without_order_is_refused(lake: Lake) -> None:
     events = lake.spark.readStream.format("rate").load().selectExpr("'t/n' ns", "map(1, 2) id")
     with pytest.raises(ConfigurationError, match=r"order_by\[0\] is map<int,int>, which has no order"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.errors import PacerClosedError, TurnTimeoutError
 from spark_throttle.pace import AsyncTokenBucket, Limit, ManualClock, Pacer, SystemClock, level_state
-from spark_throttle.pace.place import Request
+from spark_throttle.pace.level_state import Request
 from spark_throttle.pace.turn_queue import TurnQueue
 from tests.pace.simulated_loop import run
 

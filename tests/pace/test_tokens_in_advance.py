@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.errors import PacerClosedError
 from spark_throttle.pace import Level, Limit, ManualClock, Pacer, Producer
-from spark_throttle.pace.place import Request
+from spark_throttle.pace.level_state import Request
 
 MS = 1_000_000
 

@@ -13,8 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_throttle.pace import Limit, ManualClock
-from spark_throttle.pace.level_state import LevelState
-from spark_throttle.pace.place import Place, Request
+from spark_throttle.pace.level_state import LevelState, Place, Request
 from spark_throttle.pace.turn_queue import TurnQueue
 from tests.pace.slow_pacer import SlowLevel, SlowPacer, SlowProducer
 

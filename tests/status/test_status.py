@@ -134,7 +134,7 @@ def test_status_is_of_the_newest_batch(directory: Directory) -> None:
     assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
     assert status.of_level("namespace")["acme/a"] == ScopeStatus(
-        "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 7.0, None
+        "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 7.0, None, 1
     )
 
 
@@ -161,7 +161,7 @@ def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) 
         "acme/\\xE9": 3.0, "acme/\\\\xE9": 3.0, "\\xFF": 3.0
     }  # fmt: skip
     numbers = numbers_of(1, [odd_report()], POLICY, 1_000)
-    window = Window(POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting)
+    window = Window(POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.waiting[:, 0])
     page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
     assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from spark_throttle.policy.codec import parse_document
+from spark_throttle.store import checked_changes
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import changes_between, entries_of
 from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.protection import lost_protection
 from spark_throttle.store.protection.loss import Loss
 from spark_throttle.store.protection.lost_protection import ProtectionCheck
+from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change
 from tests.effort import IS_SEARCH
 
@@ -453,5 +454,7 @@ def test_many_changes_are_judged_as_few_are(monkeypatch: pytest.MonkeyPatch) -> 
         after = draw.changed(before, 4)
         few = losses_of(before, after, is_whole=True)
         with monkeypatch.context() as patched:
-            patched.setattr(lost_protection, "MOST_LOOKED_UP", 0)
-            assert losses_of(before, after, is_whole=True) == few
+            patched.setattr(checked_changes, "MOST_LOOKED_UP", 0)
+            service = PolicyService(MemoryStore(), clock_ms=lambda: 0)
+            service.apply(parse_document(before), Author("a"))
+            assert [*service.planned(parse_document(after)).losses] == few

@@ -38,6 +38,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
+    UnwantedError,
     did_you_mean,
 )
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
@@ -77,6 +78,7 @@ _STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
 )
 _OF_THE_REQUEST: Final = (
     PolicyError, ConfigurationError, NotFoundError, NotPermittedError, UnconfirmedError, DuplicateError, InUseError,
+    UnwantedError,
 )  # fmt: skip
 """Errors about what the caller said, or may read; others name files and the store."""
 

@@ -31,10 +31,11 @@ from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
-from spark_throttle.admin.api.server.admin_server import ServerBounds, check_address, check_tls_files, make_server
+from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
+from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
 from spark_throttle.admin.api.server.request_audit import RequestAudit
-from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.server.request_rate import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUESTS_PER_SECOND: Final = 100
-ANONYMOUS_REQUESTS_PER_SECOND: Final = 20
-"""The rate limit shared by all callers without a token."""
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _DESCRIPTION: Final = (
@@ -109,8 +108,9 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     monotonic_ms
         A clock that nobody sets, for request rates.
     requests_per_second
-        Rate limit of each token; all callers without a token share a fifth of it. What needs no token may be asked for
-        so often from each address.
+        Rate limit of each token; all callers without a token share a fifth of it, and the administrators of a tenant
+        may make changes at a hundredth of it, and 60 s of that at once. What needs no token may be asked for so often
+        from each address.
     audit
         Where changes and refusals are recorded; `None` records nothing.
     proxies
@@ -151,9 +151,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     app.add_middleware(
         Gate,
         tokens=tokens,
-        rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
-        anonymous_rates=RequestRates(max(1, requests_per_second // 5), clock_ms=monotonic_ms),
-        open_rates=RequestRates(requests_per_second, clock_ms=monotonic_ms),
+        rates=ServerRates.of(requests_per_second, monotonic_ms),
         audit=None if audit is None else RequestAudit(audit, clock_ms=monotonic_ms),
         sign_in=sign_in,
     )

@@ -15,7 +15,7 @@ from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, e
 from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
-from spark_throttle.errors import PolicyError, did_you_mean
+from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.tenant_words import life_in_words, problem_in_words
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.delegation.locked_entries import LockedEntries
@@ -115,6 +115,22 @@ def check_tenant(caller: Caller, namespace: str) -> None:
     tenant = readable_tenant(caller)
     if tenant is not None and namespace.partition("/")[0] != tenant:
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {tenant!r}")
+
+
+def view_of(watch: JobWatch, job: str) -> JobView:
+    """Return the view of a job.
+
+    Raises
+    ------
+    NotFoundError
+        If the server does not watch the job.
+    """
+    view = watch.view(job)
+    if view is None:
+        raise NotFoundError(
+            "job", job, did_you_mean(job[:64], watch.names) or "; GET status lists those that are watched"
+        )
+    return view
 
 
 # ------------------------------------------------------------------------------------------------------- changes

@@ -5,7 +5,8 @@ the API's description need no token: they hold nothing of anybody's policies. Th
 their own, and are counted by the address that they come from.
 
 A body is read before its request gets a turn (`turns`), and the turn ends when the answer begins: no client holds one
-by being slow.
+by being slow. What is worked on for a client that has left, or for longer than `WORK_SECONDS`, is given up
+(`store.wanted`); a commit that has begun is not.
 
 A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
 holds a slash would be taken for two segments (`addresses` decodes each segment by itself).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,11 +26,12 @@ from spark_throttle.admin.api.addresses import with_joined_conditions
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
-from spark_throttle.admin.api.server.request_rate import RequestRates
+from spark_throttle.admin.api.server.request_rate import ServerRates
 from spark_throttle.admin.api.server.turns import NoTurnError, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
 from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
+from spark_throttle.store.wanted import while_wanted
 
 if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn
@@ -46,6 +49,8 @@ OPEN_AT_ONCE: Final = 4
 
 MOST_WAITING: Final = 1024
 WAIT_SECONDS: Final = 10.0
+WORK_SECONDS: Final = 20.0
+"""Time for which a request is worked on; the page waits no longer."""
 
 HEALTH_PATH: Final = "/healthz"
 """Has no queue and no rate limit: a flood must not make a server look dead to whoever would then restart it."""
@@ -76,11 +81,7 @@ class Gate:
     Parameters
     ----------
     rates
-        The rate limit of each token.
-    anonymous_rates
-        The rate limit shared by all requests without a valid token, which may be guesses.
-    open_rates
-        The rate limit, of each address, on what needs no token.
+        The rate limits of callers.
     audit
         Records what is done and what is refused; `None` records nothing.
     sign_in
@@ -91,17 +92,13 @@ class Gate:
         self,
         app: ASGIApp,
         tokens: TokenFile,
-        rates: RequestRates,
-        anonymous_rates: RequestRates,
-        open_rates: RequestRates,
+        rates: ServerRates,
         audit: RequestAudit | None = None,
         sign_in: SignIn | None = None,
     ) -> None:
         self._app = app
         self._tokens = tokens
         self._rates = rates
-        self._anonymous_rates = anonymous_rates
-        self._open_rates = open_rates
         self._audit = audit
         self._sign_in = sign_in
         self._turns = Turns(AT_ONCE, most_waiting=MOST_WAITING, wait_seconds=WAIT_SECONDS)
@@ -176,17 +173,22 @@ class Gate:
             return
         if body is None:
             return
-        turns = self._open_turns if caller is None else self._turns
+        turns, taker = (self._open_turns, peer) if caller is None else (self._turns, caller.token_id)
         try:
-            await turns.take(peer if caller is None else caller.token_id)
+            await turns.take(taker)
         except NoTurnError as error:
             await problem(503, f"{error}; nothing was changed", headers=_SOON)(scope, receive, send)
             return
-        turn = _Turn(turns)
+        turn = _Turn(turns, taker)
+        protocol, end = scope["state"].get("protocol"), time.monotonic() + WORK_SECONDS
+
+        def is_wanted() -> bool:
+            return time.monotonic() < end and not (protocol is not None and protocol.is_gone)
+
         try:
-            protocol = scope["state"].get("protocol")
-            if protocol is None or not protocol.is_gone:
-                await self._app(scope, _again(body, receive), turn.until_answered(send))
+            if is_wanted():
+                with while_wanted(is_wanted):
+                    await self._app(scope, _again(body, receive), turn.until_answered(send))
         except asyncio.CancelledError:
             if not turn.is_over:
                 scope["state"]["is_unknown"] = True  # the change may be made after the answer
@@ -208,12 +210,17 @@ class Gate:
         return judged
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
-        wait_ms = self._open_rates.throttle_time_ms(peer)
+        wait_ms = self._rates.addresses.throttle_time_ms(peer)
         return _too_many(wait_ms) if wait_ms else None
 
     def _refusal(self, caller: Caller | None, method: str, headers: Headers) -> _Refusal | None:
-        rates = self._anonymous_rates if caller is None else self._rates
-        wait_ms = rates.throttle_time_ms(_ANYBODY if caller is None else caller.token_id)
+        rates = self._rates
+        if caller is None:
+            wait_ms = rates.guesses.throttle_time_ms(_ANYBODY)
+        else:
+            wait_ms = rates.tokens.throttle_time_ms(caller.token_id)
+        if wait_ms == 0 and caller is not None and caller.role == "tenant_admin" and method not in READING:
+            wait_ms = rates.tenant_changes.throttle_time_ms(caller.tenant or caller.token_id)
         if wait_ms:
             return _too_many(wait_ms)
         if caller is None:
@@ -283,14 +290,14 @@ def _again(body: bytes, receive: Receive) -> Receive:
 class _Turn:
     """A turn that was taken, and is given back once."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, turns: Turns, taker: str) -> None:
+        self._turns, self._taker = turns, taker
         self.is_over = False
 
     def end(self) -> None:
         if not self.is_over:
             self.is_over = True
-            self._turns.give_back()
+            self._turns.give_back(self._taker)
 
     def until_answered(self, send: Send) -> Send:
         async def sent(message: Message) -> None:

@@ -11,16 +11,16 @@ from pydantic import BaseModel
 
 from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant
+from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant, view_of
 from spark_throttle.admin.caller import ROLES, Role
 from spark_throttle.admin.watch.balances import balances_of
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
-from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView, JobWatch
+from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.admin.watch.time_numbers import TimeNumbers, time_numbers
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.errors import NotFoundError, ThrottleError, did_you_mean
+from spark_throttle.errors import ThrottleError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.liveness import JobState
@@ -31,14 +31,13 @@ router = APIRouter(prefix="/admin/v2", tags=["jobs"])
 metrics_router = APIRouter(tags=["metrics"])
 
 RECENT_BATCHES: Final = 40
-_GROUPS_SHOWN: Final = 200
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
 GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only its namespaces.")]
 
 
 class ScopeNumbers(BaseModel):
-    """Numbers of the job or a resource group in the newest batch; null where there is no quota."""
+    """Numbers of the job, a resource group or a tenant in the newest batch; null where there is no quota."""
 
     level: str
     scope: str
@@ -50,6 +49,9 @@ class ScopeNumbers(BaseModel):
     rejected_bytes: int
     waiting_messages: int
     waiting_bytes: int
+    backlog_ms: int
+    """For how long it has had a backlog without a break, as far as the server has seen; 0 without one."""
+
     messages_per_second: float | None
     bytes_per_second: float | None
     balance_messages: float | None
@@ -129,6 +131,9 @@ class JobStatus(BaseModel):
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
+    """The job, then at most 200 groups and 200 tenants that were active: those with the oldest backlogs first, then
+    those that rejected most, then those nearest to their quota. A tenant admin gets none."""
+
     time: TimeNumbers | None
     """Null if the policies have no quota on processing time."""
 
@@ -214,7 +219,7 @@ class NamespaceRow(BaseModel):
 
 
 class NamespaceRows(BaseModel):
-    """Namespaces with the most waiting and rejected messages, or with the most waiting and offered messages."""
+    """The first of some namespaces: the oldest backlogs, then those that rejected most, then those nearest a quota."""
 
     namespaces: list[NamespaceRow]
     active: int
@@ -258,12 +263,14 @@ def get_series(
     limit: Annotated[int, Query(ge=1, le=BATCHES_KEPT)] = 300,
 ) -> SeriesPage:
     """Return the rates and the backlog of the job and its groups over the newest batches."""
-    batches = [kept for kept in view_of(served.watch, job).batches if kept.batch > after_batch][-limit:]
-    keys = sorted({key for kept in batches for key in kept.shared}, key=lambda key: (key[0] != "job", key))
+    view = view_of(served.watch, job)
+    batches = [kept for kept in view.batches if kept.batch > after_batch][-limit:]
+    seen = {key for kept in batches for key in kept.shared}
+    keys = [key for key in view.totals.named if key in seen]
     return SeriesPage(
         batch=[kept.batch for kept in batches],
         time_ms=[kept.now_ms for kept in batches],
-        scopes=[_series(batches, key, dimension) for key in keys[: _GROUPS_SHOWN + 1]],
+        scopes=[_series(batches, key, dimension) for key in keys],
     )
 
 
@@ -272,7 +279,7 @@ def get_namespaces(
     served: ApiContext, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
     throttled: bool = False, limit: Count = 50,
 ) -> NamespaceRows:  # fmt: skip
-    """Return the namespaces that wait most, and what holds them back; a tenant admin sees those of its own tenant."""
+    """Return the worst namespaces first, and what holds them back; a tenant admin sees those of its own tenant."""
     view = view_of(served.watch, job)
     if view.window is None:
         return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
@@ -295,22 +302,6 @@ def get_namespaces(
 def get_metrics(served: ApiContext) -> Response:
     """Return the metrics for Prometheus, which sends its token if configured: `authorization: {credentials: …}`."""
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
-
-
-def view_of(watch: JobWatch, job: str) -> JobView:
-    """Return the view of a job.
-
-    Raises
-    ------
-    NotFoundError
-        If the server does not watch the job.
-    """
-    view = watch.view(job)
-    if view is None:
-        raise NotFoundError(
-            "job", job, did_you_mean(job[:64], watch.names) or "; GET status lists those that are watched"
-        )
-    return view
 
 
 def _status(view: JobView, tenant: str | None) -> JobStatus:
@@ -336,7 +327,7 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         store_revision=followed.store_revision if followed else None,
         problem=problem_in_words(problem, is_wide=is_wide),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
-        scopes=list(_scopes(view, newest)) if newest and is_wide else [],
+        scopes=list(_scopes(view)) if is_wide else [],
         destinations=[
             DestinationNumbers.model_validate(asdict(each))
             for each in (destinations_of(view.epoch, view.epoch_policy) if is_wide else ())
@@ -345,16 +336,23 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
     )
 
 
-def _scopes(view: JobView, newest: BatchNumbers) -> Iterable[ScopeNumbers]:
-    balances = balances_of(view)
-    keys = sorted(newest.shared, key=lambda key: (key[0] != "job", key))[: _GROUPS_SHOWN + 1]
-    for level, scope in keys:
-        numbers = zip(AT, newest.shared[level, scope].tolist(), strict=True)
-        counts: dict[str, Any] = {name: count for name, count in numbers if name in ScopeNumbers.model_fields}
-        messages, size_bytes = newest.quotas[level, scope]
-        held = balances.get((level, scope), ((None, None), (None, None)))[0]
+def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
+    newest, totals = view.newest, view.totals
+    if newest is None:
+        return
+    named = [scope for level, scope in totals.named if level == "tenant"]
+    balances = balances_of(view, named)
+    for key in totals.named:
+        if key not in newest.shared:
+            continue
+        measures, (messages, size_bytes) = newest.shared[key], newest.quotas[key]
+        counts: dict[str, Any] = {
+            name: count for name, count in zip(AT, measures.tolist(), strict=True) if name in ScopeNumbers.model_fields
+        }
+        held = balances.get(key, ((None, None), (None, None)))[0]
         yield ScopeNumbers(
-            level=level, scope=scope, messages_per_second=messages, bytes_per_second=size_bytes,
+            level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
+            backlog_ms=newest.now_ms - totals.since_ms.get(key, newest.now_ms),
             balance_messages=held[0], balance_bytes=held[1], **counts,
         )  # fmt: skip
 

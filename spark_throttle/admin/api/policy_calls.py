@@ -28,6 +28,7 @@ from spark_throttle.admin.api.calls import (
     is_known,
     not_modified,
     readable_tenant,
+    view_of,
 )
 from spark_throttle.admin.api.json_bodies import StrictRoute
 from spark_throttle.admin.caller import Caller
@@ -35,7 +36,7 @@ from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Kind
+from spark_throttle.store.store import Key, Kind
 
 router = APIRouter(prefix="/admin/v2", tags=["policies"], route_class=StrictRoute)
 
@@ -99,6 +100,15 @@ def list_policies(
         page = [stored for stored in page if resource_group in (None, stored.resource_group)]
     is_full = len(page) == limit
     return PolicyPage(policies=[_policy(stored) for stored in page], next=page[-1].name if is_full else None)
+
+
+@router.get("/status/{job}/groups", dependencies=READERS, responses=documented(404))
+def list_worst_groups(served: ApiContext, job: Segment, limit: Limit = 100) -> PolicyPage:
+    """Return the groups that are worst off in a job, the worst first."""
+    named = view_of(served.watch, job).totals.named
+    keys: list[Key] = [("resource_group", scope) for level, scope in named if level == "resource_group"][:limit]
+    found = served.service.store.find(keys)
+    return PolicyPage(policies=[_policy(StoredEntry.of(found[key])) for key in keys if key in found], next=None)
 
 
 @router.get("/policies/{section}/{name}", response_model=Policy,

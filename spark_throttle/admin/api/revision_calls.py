@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
-from spark_throttle.admin.heirs import heirs_of
+from spark_throttle.admin.heirs import heirs_of, namespace_names
 from spark_throttle.store import entries
 from spark_throttle.store.store import Door, Kind
 
@@ -55,13 +55,20 @@ class RollbackPlan(BaseModel):
     revision: int
     """The store's revision that it would change; `expected` makes sure of it."""
 
+    changes: int
+    """How many entries would change."""
+
     differences: list[Difference]
+    """The first of them."""
 
     losses: list[str]
-    """What it would cost; if there is any, the change must be confirmed (`yes`)."""
+    """The worst of what it would cost; if there is any, the change must be confirmed (`yes`)."""
+
+    all_losses: int
+    """How many losses there are."""
 
     heirs: dict[str, list[str]]
-    """Which rules take over the names of each namespace and glob whose entry would be removed."""
+    """Which rules take over the names of each namespace and glob among `differences` whose entry would be removed."""
 
 
 @router.get("/history", dependencies=READERS, responses=documented(404))
@@ -84,20 +91,24 @@ def get_diff(
     served: ApiContext,
     before: Annotated[int, Query(ge=0, le=_MOST)],
     after: Annotated[int, Query(ge=0, le=_MOST)],
+    offset: Annotated[int, Query(ge=0, le=_MOST, description="How many entries were on the pages before.")] = 0,
+    limit: Limit = 100,
 ) -> list[Difference]:
-    """Return the entries that differ between two revisions."""
-    return [_difference(each) for each in served.service.diff(before, after)]
+    """Return a page of the entries that differ between two revisions, by kind and name."""
+    return [_difference(each) for each in served.service.diff(before, after, offset=offset, limit=limit)]
 
 
 @router.get("/rollback/{revision}", dependencies=READERS, responses=documented(404))
-def plan_rollback(served: ApiContext, revision: RevisionNumber) -> RollbackPlan:
+def plan_rollback(served: ApiContext, revision: RevisionNumber, limit: Limit = 100) -> RollbackPlan:
     """Return what a rollback to a revision would change, and what that would cost; nothing is changed."""
-    planned = served.service.planned_rollback(revision)
+    planned = served.service.planned_rollback(revision, limit=limit)
     return RollbackPlan(
         revision=planned.revision,
+        changes=planned.changes,
         differences=[_difference(each) for each in planned.differences],
-        losses=[str(loss) for loss in planned.losses],
-        heirs=heirs_of(planned, lambda: served.service.document(at=revision)),
+        losses=[str(loss) for loss in planned.losses[:limit]],
+        all_losses=len(planned.losses),
+        heirs=heirs_of(planned, lambda: namespace_names(served.service.store, revision)),
     )
 
 

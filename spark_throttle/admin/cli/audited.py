@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from spark_throttle.admin.cli.options import STORE_VARIABLE, author_of, current_command, wall_clock_ms
 from spark_throttle.admin.cli.output import REMEDIES
 from spark_throttle.admin.cli.system_user import system_user
 from spark_throttle.errors import (
+    ConfigurationError,
     FileUnusableError,
     OutcomeUnknownError,
     StoredFormatError,
@@ -32,6 +34,7 @@ from spark_throttle.errors import (
 if TYPE_CHECKING:
     from spark_throttle.admin.audit import AuditLog, Outcome
     from spark_throttle.store.committer import CommitResult
+    from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author, Change
 
 AUDIT_VARIABLE: Final = "SPARK_THROTTLE_AUDIT"
@@ -103,13 +106,23 @@ def attempt(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **options)
         except ThrottleError as error:
             if _recorded.get() is not error and not (isinstance(error, FileUnusableError) and error.path == path):
-                from spark_throttle.admin.cli.options import author_of
-
                 author = author_of(options["who"], options["why"], is_confirmed=False)
                 _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=author)
             raise
 
     return recorded
+
+
+def service_of(location: str, *, is_created: bool = False) -> PolicyService:
+    """Return the service over the store at the location that an option gave."""
+    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.service import PolicyService
+
+    if not location:
+        raise ConfigurationError(f"no policy store is named; give --store, or set {STORE_VARIABLE}")
+    return PolicyService(
+        open_store(location, is_created=is_created), clock_ms=wall_clock_ms, recorder=recorder_of_changes()
+    )
 
 
 @contextmanager
@@ -141,7 +154,6 @@ def _append(
     about: Sequence[str] = (),
 ) -> None:
     from spark_throttle.admin.audit import NOTHING_CHANGED, Event
-    from spark_throttle.admin.cli.options import current_command
 
     name, uid = system_user()
     event = Event(
@@ -169,6 +181,5 @@ def _outcome(error: ThrottleError) -> Outcome:
 
 def _log(path: str, *, beside: Path | None = None) -> AuditLog:
     from spark_throttle.admin.audit import AuditLog
-    from spark_throttle.admin.cli.options import wall_clock_ms
 
     return AuditLog(path, clock_ms=wall_clock_ms, beside=beside)

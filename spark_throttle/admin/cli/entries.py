@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from spark_throttle.admin.cli.audited import attempt
+from spark_throttle.admin.cli.audited import attempt, service_of
 from spark_throttle.admin.cli.options import (
     At,
     Expected,
@@ -18,7 +20,6 @@ from spark_throttle.admin.cli.options import (
     Yes,
     author_of,
     merged,
-    service_of,
     values_of_settings,
 )
 from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
@@ -29,17 +30,32 @@ if TYPE_CHECKING:
     from spark_throttle.store.store import Kind
 
 Name = Annotated[str, typer.Argument(help="The name of the entry.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[PATH=VALUE]...",
-        help="Its settings, such as publish.messages_per_second=500 publish.bytes_per_second=8MiB. An empty value, as "
-        "in publish.bytes_per_second=, removes a setting: a limit is lifted, and anything else has its default.",
-    ),
-]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[PATH=VALUE]...")]
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.")]
 
-_PAGE = 1000
+_PAGE = 100
+
+
+def _with_keys_of(kind: Kind) -> type[TyperCommand]:
+    """Return a command whose help names the settings of a kind; the model of policies is loaded only then."""
+
+    class WithKeys(TyperCommand):
+        def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, of which typer has its own
+            from spark_throttle.store.entries import paths_of
+
+            paths = paths_of(kind)
+            quotas = ", ".join(path for path in paths if path.startswith("publish."))
+            others = ", ".join(path for path in paths if not path.startswith(("publish.", "dispatch.")))
+            said = "; ".join(part for part in (quotas and f"{quotas} (and dispatch. instead)", others) if part)
+            for parameter in self.params:
+                if parameter.name == "settings":
+                    parameter.help = (  # type: ignore[attr-defined] # typer's arguments have one
+                        f"Its settings: {said}. An empty value, as in {paths[0]}=, removes a setting: a limit is "
+                        f"lifted, and anything else has its default."
+                    )
+            super().format_help(ctx, formatter)
+
+    return WithKeys
 
 
 def show_made(made: CommitResult, form: Form, what: str) -> None:
@@ -83,26 +99,69 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
     app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help=f"{noun.capitalize()}: create, change, list.")
 
     one = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
-
-    @app.command("create", help=f"Create {one} that does not exist yet.")
-    @attempt
-    def create(
-        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "", yes: Yes = False,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        values = merged({}, values_of_settings(settings or []))
-        show_made(
-            service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes)),
-            output,
-            f"{noun} {name}",
-        )
+    if kind == "exempt":
+        _add_exemption(app, one)
+    else:
+        _add_writing(app, kind, noun, one)
 
     @app.command("get", help=f"Show one {noun}.")
     def get(name: Name, store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> None:
         stored = service_of(store).get(kind, name, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change settings of {one}; those that are not given stay as they are.")
+    @app.command("delete", help=f"Delete {one}.")
+    @attempt
+    def delete(
+        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        made = service_of(store).delete(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
+        show_made(made, output, f"{noun} {name} deleted")
+
+    @app.command("list", help="List them by name: a page as a table, and all as JSON or YAML.")
+    def list_all(
+        store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
+        limit: Annotated[int | None, typer.Option(min=1, help="The most to list; in a table by default 100.")] = None,
+        at: At = None,
+        group: Annotated[str | None, typer.Option(help="Only those that name this resource group.")] = None,
+        output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        service = service_of(store)
+        most = limit or (_PAGE if output is Form.TEXT else sys.maxsize)
+        found = service.page(kind, after=after, limit=most, at=at, resource_group=group)
+        show_stored(found, output)
+        if output is Form.TEXT and len(found) == most:
+            typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
+
+    if kind in ("tenant", "namespace"):
+        _add_attachments(app, kind, noun)
+    return app
+
+
+def _add_exemption(app: typer.Typer, one: str) -> None:
+    @app.command("create", help=f"Create {one} that does not exist yet.")
+    @attempt
+    def create(
+        name: Name, store: Store = "", who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT
+    ) -> None:
+        made = service_of(store).create("exempt", name, {}, author_of(who, why, is_confirmed=yes))
+        show_made(made, output, f"exemption {name}")
+
+
+def _add_writing(app: typer.Typer, kind: Kind, noun: str, one: str) -> None:
+    @app.command("create", cls=_with_keys_of(kind), help=f"Create {one} that does not exist yet.")
+    @attempt
+    def create(
+        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
+        yes: Yes = False, output: OutputForm = Form.TEXT,
+    ) -> None:  # fmt: skip
+        values = merged({}, values_of_settings(settings or []))
+        made = service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes))
+        show_made(made, output, f"{noun} {name}")
+
+    about = f"Change settings of {one}; those that are not given stay as they are."
+
+    @app.command("update", cls=_with_keys_of(kind), help=about)
     @attempt
     def update(
         name: Name, store: Store = "", settings: Settings = None,
@@ -116,31 +175,6 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         at = expected if expected is not None else None if is_whole else stored.version
         made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
         show_made(made, output, f"{noun} {name}")
-
-    @app.command("delete", help=f"Delete {one}.")
-    @attempt
-    def delete(
-        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        made = service_of(store).delete(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
-        show_made(made, output, f"{noun} {name} deleted")
-
-    @app.command("list", help="List them by name, page by page.")
-    def list_all(
-        store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
-        limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 100, at: At = None,
-        group: Annotated[str | None, typer.Option(help="Only those that name this resource group.")] = None,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        found = service_of(store).page(kind, after=after, limit=limit, at=at, resource_group=group)
-        show_stored(found, output)
-        if output is Form.TEXT and len(found) == limit:
-            typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
-
-    if kind in ("tenant", "namespace"):
-        _add_attachments(app, kind, noun)
-    return app
 
 
 def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
@@ -175,7 +209,9 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
         stored = service_of(store).get(kind, at=at)
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
-    @app.command("update", help=f"Change {noun}; settings that are not given stay as they are.")
+    about = f"Change {noun}; settings that are not given stay as they are."
+
+    @app.command("update", cls=_with_keys_of(kind), help=about)
     @attempt
     def update(
         settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",

@@ -16,7 +16,6 @@ from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answe
 from spark_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
-    from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author
 
 STORE_VARIABLE: Final = "SPARK_THROTTLE_STORE"
@@ -115,19 +114,6 @@ HangingAfter = Annotated[
         help="A job that Spark asks for no batch for so long hangs, by default 600 s; give more than a batch takes.",
     ),
 ]  # fmt: skip
-
-
-def service_of(location: str, *, is_created: bool = False) -> PolicyService:
-    """Return the service over the store at the location that an option gave."""
-    from spark_throttle.admin.cli.audited import recorder_of_changes
-    from spark_throttle.store.opening import open_store
-    from spark_throttle.store.service import PolicyService
-
-    if not location:
-        raise ConfigurationError(f"no policy store is named; give --store, or set {STORE_VARIABLE}")
-    return PolicyService(
-        open_store(location, is_created=is_created), clock_ms=wall_clock_ms, recorder=recorder_of_changes()
-    )
 
 
 def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.audited import attempt, recorder_of_changes
+from spark_throttle.admin.cli.audited import attempt, recorder_of_changes, service_of
 from spark_throttle.admin.cli.entries import show_made
 from spark_throttle.admin.cli.options import (
     At,
@@ -23,7 +23,6 @@ from spark_throttle.admin.cli.options import (
     Why,
     Yes,
     author_of,
-    service_of,
     wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
@@ -98,7 +97,7 @@ def apply(
     if is_dry:
         service, is_made = _opened_or_imagined(store, is_created=is_created)
         made_store = service.store.location if is_made else ""
-        _show_planned(service.planned(document), lambda: document, expected, output, made_store)
+        _show_planned(service.planned(document), lambda: document.namespaces, expected, output, made_store)
         return
     author = author_of(who, why, is_confirmed=yes)
     if is_created:
@@ -183,8 +182,10 @@ def rollback(
     """Restore the policies of a revision; the history keeps the changes since then."""
     service = service_of(store)
     if is_dry:
+        from spark_throttle.admin.heirs import namespace_names
+
         planned = service.planned_rollback(revision)
-        _show_planned(planned, lambda: service.document(at=revision), expected, output)
+        _show_planned(planned, lambda: namespace_names(service.store, revision), expected, output)
         return
     author = author_of(who, why or f"back to revision {revision}", is_confirmed=yes)
     made = service.rollback(revision, author, expected=expected)
@@ -243,7 +244,7 @@ def _show_differences(found: list[Difference], form: Form) -> None:
 
 def _show_planned(
     planned: PlannedChange,
-    document_after: Callable[[], PolicyDocument],
+    names_after: Callable[[], Iterable[str]],
     expected: int | None,
     form: Form,
     made_store: str | None = None,
@@ -259,11 +260,12 @@ def _show_planned(
 
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
-    heirs = heirs_of(planned, document_after)
+    heirs = heirs_of(planned, names_after)
     makes = {} if made_store is None else {"makes_store": bool(made_store)}
     values = {
-        "revision": planned.revision, "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses], "heirs": heirs, **makes,
+        "revision": planned.revision, "changes": planned.changes,
+        "differences": [_values_of(each) for each in planned.differences],
+        "losses": [str(loss) for loss in planned.losses], "all_losses": len(planned.losses), "heirs": heirs, **makes,
     }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints

@@ -6,7 +6,7 @@ not known, as after a job's first batch, the table counts by batch and says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -23,13 +23,32 @@ _COUNTS: Final = ("offered", "admitted", "rejected")
 _NS_PER_MS: Final = 1_000_000
 
 
-def busiest(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
-    """Return the scopes of each level with the most waiting messages, then the most offered messages."""
+def worst(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
+    """Return the first scopes of each level, the worst first (`status.ranking`)."""
     kept = []
     for level in levels:
         scopes = [scope for scope in found.scopes if scope.level == level]
-        kept += sorted(scopes, key=lambda s: (-s.waiting_messages, -s.offered_messages, s.scope))[:limit]
+        kept += [scopes[at] for at in _ranked(scopes, found.elapsed_ms or 0)[:limit]]
     return kept
+
+
+def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
+    import numpy as np
+
+    from spark_throttle.status.ranking import ratio_of_quota, worst_first
+
+    names = ("waiting_messages", "rejected_messages", "offered_messages", "backlog_ms")
+    columns = (*names, "admitted_messages", "admitted_bytes")
+    rows = np.array([[getattr(scope, name) for name in columns] for scope in scopes], np.int64)
+    rows = rows.reshape(-1, len(columns))
+    pairs = [(scope.messages_per_second, scope.bytes_per_second) for scope in scopes]
+    rates = np.array(pairs, np.float64).reshape(-1, 2)
+    used = ratio_of_quota(rows[:, len(names) :], rates, elapsed_ms).max(axis=1, initial=-1.0)
+    waiting, rejected, offered, backlog_ms = rows[:, : len(names)].T
+    order: list[int] = worst_first(
+        backlog_ms=backlog_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered
+    ).tolist()
+    return order
 
 
 def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:

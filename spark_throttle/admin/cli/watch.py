@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store, service_of
+from spark_throttle.admin.cli.audited import service_of
+from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
 from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
 from spark_throttle.admin.cli.status_view import (
     LEVELS,
     both,
-    busiest,
     status_lines,
     status_table,
     status_values,
     time_of,
+    worst,
 )
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
@@ -113,7 +114,7 @@ def status(
     control: Control = None,
     is_watched: Annotated[bool, typer.Option("--watch", "-w", help="Refresh it until interrupted.")] = False,
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often, with --watch.")] = 1.0,
-    limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, busiest first.")] = 20,
+    limit: Annotated[int, typer.Option(min=0, help="The most scopes to show per level, the worst first.")] = 20,
     level: Annotated[list[str] | None, typer.Option(help="Only this level; may be repeated.")] = None,
     silent_after: SilentAfter = None,
     hanging_after: HangingAfter = None,
@@ -141,7 +142,7 @@ def status(
 
     def look() -> tuple[Status, list[ScopeStatus]]:
         found = reader.read()
-        return found, busiest(found, tuple(level or LEVELS), limit)
+        return found, worst(found, tuple(level or LEVELS), limit)
 
     if is_watched:
         with contextlib.suppress(KeyboardInterrupt):  # the way to end it

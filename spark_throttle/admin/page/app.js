@@ -6,7 +6,7 @@ import { Entries } from "./entries.js";
 import { GroupCard } from "./group.js";
 import { History } from "./history.js";
 import { count, duration } from "./numbers.js";
-import { otherText, quotaText } from "./policy_fields.js";
+import { justBefore, otherText, quotaText } from "./policy_fields.js";
 import { ProcessingTime } from "./processing_time.js";
 import { ThrottledTable } from "./throttled.js";
 
@@ -27,6 +27,8 @@ const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { 
 $("entries").replaceChildren(...lists.map((list) => list.root));
 let isAdmin = false;
 let mostGroups = GROUPS;
+let groupStart = "";
+const gone = new Set();  // scopes of the newest batch of which no card is shown
 let turn = 0;
 let timer = null;
 let shownRevision = null;  // the store's, of which the page shows the entries; null if that is not known
@@ -125,10 +127,12 @@ async function update() {
   if (status.store_revision === null) {
     shownRevision = null;  // what is shown stays, and is read anew as soon as the store can be read
   } else if (status.store_revision !== shownRevision) {
-    await Promise.all([readGroups(), showLocks(), history.read(), ...lists.map((list) => list.read())]);
+    await Promise.all([readGroups(job), showLocks(), history.read(), ...lists.map((list) => list.read())]);
     shownRevision = status.store_revision;
-  } else if (turn % HISTORY_EVERY === 0) {
-    await history.read();
+  } else {
+    const worst = (job?.scopes ?? []).filter((s) => s.level === "resource_group").slice(0, mostGroups);
+    if (!groupStart && worst.some((s) => !cards.has(s.scope) && !gone.has(s.scope))) await readGroups(job);
+    if (turn % HISTORY_EVERY === 0) await history.read();
   }
   for (const list of lists) if (job) list.followed.show(job);
   processingTime.show(job);
@@ -186,10 +190,17 @@ function showProblem(problem) {
   setText(place, visible(problem));
 }
 
-async function readGroups() {
-  const { value: page } = await call(`/admin/v2/policies/resource_groups?limit=${mostGroups}`);
-  const names = page.policies.map((entry) => entry.name);
-  for (const entry of page.policies) {
+// Read the groups that the job ranks worst, then others by name; or, if a beginning was given, those of such names.
+async function readGroups(job) {
+  const read = async (path, query) => (await call(`/admin/v2/${path}?${new URLSearchParams(query)}`)).value;
+  const worst = job && !groupStart ? (await read(`status/${segment(job.job)}/groups`, { limit: mostGroups })).policies : [];
+  const page = await read("policies/resource_groups", { after: justBefore(groupStart), limit: mostGroups });
+  const others = page.policies.filter(({ name }) => name.startsWith(groupStart) && !worst.some((entry) => entry.name === name));
+  const found = [...worst, ...others].slice(0, mostGroups);
+  const names = found.map((entry) => entry.name);
+  gone.clear();
+  for (const { scope } of job?.scopes ?? []) if (!names.includes(scope)) gone.add(scope);
+  for (const entry of found) {
     if (!cards.has(entry.name)) cards.set(entry.name, new GroupCard(entry.name, { isAdmin, onChanged: refresh }));
     cards.get(entry.name).read(entry);
   }
@@ -200,7 +211,9 @@ async function readGroups() {
     place.replaceChildren(...roots);
     $("group-names").replaceChildren(...names.map((name) => element("option", { value: name })));
   }
-  $("no-groups").hidden = names.length > 0;
+  $("no-groups").hidden = names.length > 0 || groupStart !== "";
+  $("groups-about").textContent = groupStart ? (names.length ? "" : `No group begins with ${groupStart}.`)
+    : page.next === null ? "" : `${names.length} groups: those that are worst off in the job first, then others by name.`;
   $("more-groups").hidden = page.next === null || mostGroups >= 1000;
 }
 
@@ -234,6 +247,15 @@ $("sign-in").addEventListener("submit", (event) => {
 $("sign-out").addEventListener("click", () => end());
 $("job").addEventListener("change", refresh);
 $("dimension").addEventListener("change", refresh);
-$("more-groups").addEventListener("click", () => { mostGroups += GROUPS; shownRevision = null; refresh(); });
+function showGroups(start, most) {
+  [groupStart, mostGroups, shownRevision] = [start, Math.min(most, 1000), null];
+  refresh();
+}
+
+$("more-groups").addEventListener("click", () => showGroups(groupStart, mostGroups + GROUPS));
+$("find-groups").addEventListener("submit", (event) => {
+  event.preventDefault();
+  showGroups($("group-start").value, GROUPS);
+});
 if (session.token) begin();
 else $("token").focus();

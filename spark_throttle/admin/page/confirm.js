@@ -25,7 +25,8 @@ export async function rollBack(revision) {
   const { value: planned } = await call(path);
   const differences = planned.differences.flatMap((each) => differencesOfEntry(each, planned.heirs[each.name]));
   if (!differences.length) throw new RefusalError(0, { detail: `Nothing differs from revision ${revision}.` });
-  if (!await ask(`Roll back to revision ${revision}?`, planned.losses, differences)) return null;
+  const left = [planned.all_losses - planned.losses.length, planned.changes - planned.differences.length];
+  if (!await ask(`Roll back to revision ${revision}?`, planned.losses, differences, left)) return null;
   const query = new URLSearchParams({ yes: "true", expected: planned.revision, why: `back to revision ${revision}` });
   return (await call(`${path}?${query}`, { method: "POST" })).value;
 }
@@ -38,20 +39,24 @@ function differencesOfEntry({ kind, path, before, after }, heirs = []) {
   return [...entry, ...keys];
 }
 
-// Return whether the reader confirms; Escape and Cancel do not.
-function ask(title, losses, differences) {
+// Return whether the reader confirms; Escape and Cancel do not. `left` counts the losses and the entries not given here.
+function ask(title, losses, differences, [lossesLeft, entriesLeft] = [0, 0]) {
   const dialog = document.getElementById("confirmation");
   document.getElementById("confirmation-title").textContent = title;
-  const more = (items) => (items.length > MOST ? element("p", {}, `… and ${items.length - MOST} more.`) : "");
+  const more = (items, left, what = "") => {
+    const hidden = Math.max(0, items.length - MOST);
+    const texts = [hidden ? `${hidden} more` : "", left ? `${left} more${what}` : ""].filter(Boolean);
+    return texts.length ? element("p", {}, `… and ${texts.join(", and ")}.`) : "";
+  };
   const titles = ["What", "Before", "After"];
   document.getElementById("confirmation-text").replaceChildren(
     losses.length ? element("p", {}, "It costs protection:") : "",
     losses.length ? element("ul", { class: "losses" }, ...losses.slice(0, MOST).map((loss) => element("li", {}, loss))) : "",
-    more(losses),
+    more(losses, lossesLeft),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What changes" },
       element("table", { class: "stack" },
         element("thead", {}, element("tr", {}, ...titles.map((text) => element("th", { scope: "col" }, text)))),
-        element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences));
+        element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences, entriesLeft, " entries"));
   dialog.returnValue = "";
   dialog.showModal();
   dialog.scrollTop = 0;  // the focus is on the buttons, at the end

@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport, rejected_by_reason
+from spark_throttle.status.ranking import Key, ratio_of_quota
+from spark_throttle.status.shared_status import per_second
 from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
@@ -30,17 +32,11 @@ class BatchNumbers:
     """Time since the previous batch; 0 for the first batch that was seen."""
 
     revision: str
-    shared: dict[tuple[str, str], Int64s]
-    """The values that `usage_table.MEASURES` names, by level and scope, for the job and each group that was active."""
+    shared: dict[Key, Int64s]
+    """The values that `usage_table.MEASURES` names, of the job and of each group and tenant that was active."""
 
-    quotas: dict[tuple[str, str], Quotas]
+    quotas: dict[Key, Quotas]
     """Quotas in messages and bytes per second, with the keys of `shared`; `None` where there is no limit."""
-
-    tenants: pa.StringArray
-    """Names of the tenants that the policy names and that were active."""
-
-    tenant_counts: Int64s
-    """The values that `usage_table.MEASURES` names, by tenant."""
 
     rejected_by_reason: Int64s
     """The number of rejected messages by `Reason`; empty if an older release reported the batch."""
@@ -59,55 +55,42 @@ class BatchNumbers:
         """Shape (n, 2), by namespace: waiting messages and bytes."""
         return self.counts[:, by_dimension("waiting")]
 
-    def without_namespaces(self) -> BatchNumbers:
+    def used_ratios(self, keys: Sequence[Key]) -> np.ndarray:
+        """Return which part of its quota each of these scopes used; -1 for one without a quota, or that was idle."""
+        idle, none = np.zeros(len(MEASURES), np.int64), (None, None)
+        counts = np.array([self.shared.get(key, idle) for key in keys]).reshape(-1, len(MEASURES))
+        rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, 2)
+        return ratio_of_quota(counts[:, by_dimension("admitted")], rates, self.elapsed_ms).max(axis=1, initial=-1.0)
+
+    def without_details(self) -> BatchNumbers:
         """Return the numbers of only the job and its groups."""
-        return replace(
-            self, tenants=_NO_NAMES, tenant_counts=self.tenant_counts[:0], names=_NO_NAMES, counts=self.counts[:0]
-        )
+        kept = {key: counts.copy() for key, counts in self.shared.items() if key[0] != "tenant"}
+        return replace(self, shared=kept, quotas={key: self.quotas[key] for key in kept}, names=_NO_NAMES,
+                       counts=self.counts[:0])  # fmt: skip
 
 
 def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
     """Return the numbers of a batch."""
     rows = usage_rows(reports, policy, batch)
-    is_namespace, is_tenant = pc.equal(rows["level"], "namespace"), pc.equal(rows["level"], "tenant")
-    wide, own = rows.filter(pc.invert(pc.or_(is_namespace, is_tenant))), rows.filter(is_namespace)
-    of_tenants = rows.filter(is_tenant)
-    tenant_counts = _columns(of_tenants)
-    active = np.flatnonzero(tenant_counts.any(axis=1))
-    table = _columns(wide)
-    keys = zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True)
-    shared = {key: row for key, row in zip(keys, table, strict=True) if row.any() or key == JOB}
-    quotas = wide_quotas(policy)
+    is_namespace = pc.equal(rows["level"], "namespace")
+    wide = rows.filter(pc.invert(is_namespace))  # the job, the tenants and the groups, as in the policy
+    table, keys = _columns(wide), list(zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True))
+    active = np.union1d(0, np.flatnonzero(table.any(axis=1))).tolist()
     return BatchNumbers(
         batch=batch,
         epoch=reports[0].epoch,
         now_ms=reports[0].now_ms,
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
-        shared=shared,
-        quotas={key: quotas[key] for key in shared},
-        tenants=of_tenants["scope"].combine_chunks().take(pa.array(active)),
-        tenant_counts=tenant_counts[active],
+        shared={keys[at]: table[at] for at in active},
+        quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at]) for at in active},
         rejected_by_reason=rejected_by_reason(reports),
         oldest_waiting_ms=max(
             (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
         ),
         names=reported_names(reports),
-        counts=_columns(own),
+        counts=_columns(rows.filter(is_namespace)),
     )
-
-
-def wide_quotas(policy: CompiledPolicy) -> dict[tuple[str, str], Quotas]:
-    """Return the messages and bytes per second of the job and every resource group, `None` where there is no limit."""
-    groups = len(policy.group_names)
-    rates = policy.shared.rate_micro_per_ms
-    keys = [JOB, *(("resource_group", name) for name in policy.group_names.to_pylist())]
-    pairs = [rates[0].tolist(), *rates[len(rates) - groups :].tolist()]
-    return {key: (_per_second(pair[0]), _per_second(pair[1])) for key, pair in zip(keys, pairs, strict=True)}
-
-
-def _per_second(rate_micro_per_ms: int) -> float | None:
-    return None if rate_micro_per_ms == UNLIMITED else rate_micro_per_ms / 1000
 
 
 def _columns(rows: pa.Table) -> Int64s:

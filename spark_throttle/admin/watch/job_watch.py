@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
 from spark_throttle.admin.watch.time_totals import TimeTotals
-from spark_throttle.admin.watch.totals import Totals, with_batch
+from spark_throttle.admin.watch.totals import Totals
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import read_epoch, read_policy
@@ -73,6 +73,9 @@ class Window:
     waiting: Int64s
     """Shape (n, 2): waiting messages and bytes after the newest batch."""
 
+    backlog_ms: Int64s
+    """For how long each has had a backlog, within these batches."""
+
 
 @dataclass(slots=True)
 class JobView:
@@ -99,8 +102,8 @@ class JobView:
     """Why the job's directory cannot be read; `None` if it can."""
 
     batches: deque[BatchNumbers] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    totals: Totals = field(default_factory=dict)
-    """The sums by scope since the watch began."""
+    totals: Totals = field(default_factory=Totals)
+    """The sums by scope since the watch began, and the ranking of the scopes."""
 
     rejected_by_reason: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))
     """The number of rejected messages by `Reason` since the watch began; empty before a batch that reports it."""
@@ -244,7 +247,7 @@ class _Job:
             # The first look, or another query began in its place.
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
             self._balances = None
-            batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), {}, by_reason[:0]
+            batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), Totals(), by_reason[:0]
             changed = {
                 "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
                 "newest_seen": None, "newest": None, "balance_micro": None, "rejected_by_reason": np.zeros(0, np.int64),
@@ -298,7 +301,7 @@ class _Job:
         ]
         totals = changed.get("time_totals", self.view.time_totals)
         for time in times:
-            totals = totals.with_epoch(time, changed.get("totals", self.view.totals).keys())
+            totals = totals.with_epoch(time, changed.get("totals", self.view.totals).named)
         return {"time": times[-1] if times else None, "time_totals": totals}
 
     def _look_at_batches(
@@ -312,8 +315,8 @@ class _Job:
             before = batches[-1] if batches else None
             elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
             numbers, self._balances = numbers_of(batch, reports, policy, elapsed_ms), reports[-1]
-            batches.append(numbers.without_namespaces())
-            totals = with_batch(totals, numbers)
+            batches.append(numbers.without_details())
+            totals = totals.with_batch(numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision
             self._newest = [*self._newest[-(WINDOW_BATCHES - 1) :], numbers] if is_same else [numbers]
@@ -355,7 +358,15 @@ class _Job:
         waiting = np.zeros((len(names), 2), np.int64)
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
-        return Window(policy, len(measured), elapsed_ms, names, counts, waiting)
+        waits, end = waiting[:, 0] > 0, len(index)
+        backlog_ms = waits.astype(np.int64)
+        for kept in reversed(measured):
+            waited = np.zeros(len(names), np.bool_)
+            waited[index[end - len(kept.names) : end]] = kept.waiting[:, 0] > 0
+            waits &= waited
+            backlog_ms[waits] += kept.elapsed_ms
+            end -= len(kept.names)
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, backlog_ms)
 
 
 def _sum(some: Int64s, more: Int64s) -> Int64s:

@@ -21,7 +21,8 @@ from spark_throttle.admin.watch.job_watch import Window
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
@@ -70,7 +71,7 @@ class NamespaceNumbers:
 
 @dataclass(frozen=True, slots=True)
 class NamespacePage:
-    """Namespaces with the most waiting and rejected messages, or with the most waiting and offered messages."""
+    """The first of some namespaces, the worst first."""
 
     namespaces: tuple[NamespaceNumbers, ...]
     active: int
@@ -92,13 +93,12 @@ def namespaces_of(
     limit: int,
     time: TimeStatus | None = None,
 ) -> NamespacePage:
-    """Return the namespaces of a group and a tenant, or of all; those with the most messages come first.
+    """Return the namespaces of a group and a tenant, or of all; the worst come first (`status.ranking`).
 
     Parameters
     ----------
     is_throttled
-        Whether to leave out namespaces without waiting or rejected messages, and to count rejected messages instead of
-        offered ones in the order.
+        Whether to leave out namespaces without waiting or rejected messages.
     time
         The processing time of the newest epoch, if it has any.
     """
@@ -111,11 +111,6 @@ def namespaces_of(
         is_here &= np.array([name.partition("/")[0] == tenant for name in labels.to_pylist()], dtype=bool)
     is_held = (window.waiting[:, 0] > 0) | (window.counts[:, AT["rejected_messages"]] > 0)
     listed = np.flatnonzero(is_here & is_held if is_throttled else is_here)
-    by_load = (
-        window.waiting[listed, 0]
-        + window.counts[listed, AT["rejected_messages" if is_throttled else "offered_messages"]]
-    )
-    listed = listed[np.argsort(-by_load, kind="stable")][:limit]
     seconds = max(window.elapsed_ms, 1) / 1000
     group_rate = _group_rates(policy, found.group)
     weight = policy.namespace_limits.weight[found.rule]
@@ -124,6 +119,14 @@ def namespaces_of(
     service = part.max(axis=1, initial=-1.0) / weight
     used = used_ratios(window, found, time=time)
     ratios = np.concatenate([used.own[:, None, :], used.shared[found.shared_scope]], axis=1)
+    order = worst_first(
+        backlog_ms=window.backlog_ms[listed],
+        rejected=window.counts[listed, AT["rejected_messages"]],
+        used_ratio=ratios[listed].max(axis=(1, 2), initial=-1.0),
+        waiting=window.waiting[listed, 0],
+        offered=window.counts[listed, AT["offered_messages"]],
+    )
+    listed = listed[order[:limit]]
     groups = policy.group_names.to_pylist()
     rows = []
     for at in listed.tolist():
@@ -197,7 +200,7 @@ def used_ratios(
     time
         The processing time of the newest epoch; it is left out if that epoch has another policy.
     """
-    policy, seconds = window.policy, max(window.elapsed_ms, 1) / 1000
+    policy = window.policy
     found = match(window.names, policy) if found is None else found
     admitted = window.counts[:, _ADMITTED]
     used = np.zeros((len(policy.shared) + 1, 2), np.int64)
@@ -205,8 +208,9 @@ def used_ratios(
         used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
     rates = policy.shared.rate_micro_per_ms if rates is None else rates
     shared_rates = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
-    own = _ratio(admitted, policy.namespace_limits.rate_micro_per_ms[found.rule], seconds)
-    shared = _ratio(used, shared_rates, seconds)
+    own_rates = rates_per_second(policy.namespace_limits.rate_micro_per_ms[found.rule])
+    own = ratio_of_quota(admitted, own_rates, window.elapsed_ms)
+    shared = ratio_of_quota(used, rates_per_second(shared_rates), window.elapsed_ms)
     own_time, shared_time = _time_ratios(window, time)
     return UsedRatios(np.column_stack([own, own_time]), np.column_stack([shared, shared_time]))
 
@@ -228,14 +232,6 @@ def _time_ratio(rows: pa.Table) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(quota == 0, np.inf, np.maximum(used / quota, np.where(is_in_debt, 1.0, 0.0)))
     return np.where(quota >= 0, ratio, -1.0)
-
-
-def _ratio(used: Int64s, rate_micro_per_ms: Int64s, seconds: float) -> np.ndarray:
-    rate = np.maximum(rate_micro_per_ms, 0) / 1000
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(rate_micro_per_ms == 0, np.inf, used / (rate * seconds))
-    is_limited: Bools = rate_micro_per_ms != UNLIMITED
-    return np.where(is_limited, ratio, -1.0)
 
 
 def _held_by(

@@ -1,9 +1,9 @@
 """Metrics of a job's scopes: the job itself, its groups and tenants, and its busiest namespaces.
 
 The number of label values is bounded: a million namespaces would be a million series, which Prometheus does not
-survive. So a namespace has a series only while it is among the `TOP_NAMESPACES` of its job by the sum of its waiting
-and offered messages. At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own; the rest of a
-level are summed under ``_other``.
+survive. So a namespace has a series only while it is among the worst `TOP_NAMESPACES` of its job (`status.ranking`).
+At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own, the worst; the rest of a level are
+summed under ``_other``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ import numpy as np
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from spark_throttle.admin.watch.balances import Pair, balances_of, rates_of, shared_positions
-from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.namespace_numbers import namespaces_of, used_ratios
 from spark_throttle.admin.watch.time_totals import times_of
 from spark_throttle.admin.watch.totals import OTHER
-from spark_throttle.core.quota import Int64s
 from spark_throttle.status.destination_status import destinations_of
 from spark_throttle.status.time_status import ScopeTime
 from spark_throttle.status.usage_table import AT, MEASURES, by_dimension
@@ -46,7 +44,7 @@ def counters(views: list[JobView]) -> Iterator[Metric]:
 def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) -> Metric:
     family = CounterMetricFamily(f"spark_throttle_{name}", text, labels=_SCOPE_LABELS)
     for view in views:
-        for (level, scope), counts in view.totals.items():
+        for (level, scope), counts in view.totals.series():
             family.add_metric((view.name, level, scope), int(counts[at]) / divisor)
     return family
 
@@ -66,8 +64,10 @@ def _time_counters(views: list[JobView]) -> Iterator[Metric]:
         totals = view.time_totals
         if not totals.used_ns:
             continue
+        named = frozenset(view.totals.named)
         for (level, scope), used_ns in totals.used_ns.items():
-            used.add_metric((view.name, level, scope), used_ns / _NS_PER_SECOND)
+            if scope == OTHER or (level, scope) in named:
+                used.add_metric((view.name, level, scope), used_ns / _NS_PER_SECOND)
         others["exempt"].add_metric((view.name,), totals.exempt_ns / _NS_PER_SECOND)
         others["unattributed"].add_metric((view.name,), totals.unattributed_ns / _NS_PER_SECOND)
     yield from (used, *others.values())
@@ -109,16 +109,14 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
     for view in views:
         if view.newest is None:
             continue
-        waiting, balances = _waiting(view.newest), balances_of(view, _tenants(view))
-        times = times_of(view.time, view.totals.keys())
-        for level, scope in view.totals:
-            if scope == OTHER:
-                continue
+        balances, waiting = balances_of(view, _tenants(view)), by_dimension("waiting")
+        times = times_of(view.time, view.totals.named)
+        for level, scope in view.totals.named:
             labels = (view.name, level, scope)
             held, rate = balances.get((level, scope), ((None, None), (None, None)))
-            waits = waiting.get((level, scope))
+            counts = view.newest.shared.get((level, scope))
             for at, unit in enumerate(("messages", "bytes")):
-                families[f"backlog_{unit}"].add_metric(labels, 0 if waits is None else int(waits[at]))
+                families[f"backlog_{unit}"].add_metric(labels, 0 if counts is None else int(counts[waiting][at]))
                 _add(families[f"balance_{unit}"], labels, held[at])
                 _add(families[f"share_{unit}_per_second"], labels, rate[at])
             time = times.get((level, scope))
@@ -171,7 +169,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
         used = used_ratios(view.window, rates=rates_of(view) if is_of_epoch else None, time=view.time)
         number.add_metric((view.name,), int((used.own.max(axis=1, initial=-1) >= NEAR_LIMIT_RATIO).sum()))
         positions = shared_positions(view.window.policy, _tenants(view))
-        for level, scope in view.totals:
+        for level, scope in view.totals.named:
             at = positions.get((level, scope))
             ratio = -1.0 if at is None else float(used.shared[at].max())
             if ratio >= 0:
@@ -180,15 +178,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
 
 
 def _tenants(view: JobView) -> list[str]:
-    return [scope for level, scope in view.totals if level == "tenant" and scope != OTHER]
-
-
-def _waiting(newest: BatchNumbers) -> dict[tuple[str, str], Int64s]:
-    """Return the waiting messages and bytes of the scopes that were active in a batch."""
-    columns = by_dimension("waiting")
-    found = {key: counts[columns] for key, counts in newest.shared.items()}
-    of_tenants = zip(newest.tenants.to_pylist(), newest.tenant_counts[:, columns], strict=True)
-    return found | {("tenant", name): counts for name, counts in of_tenants}
+    return [scope for level, scope in view.totals.named if level == "tenant"]
 
 
 def throttle_time_seconds(held: Pair, rate: Pair) -> float | None:
@@ -207,7 +197,7 @@ def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None
 
 
 def namespaces(views: list[JobView]) -> Iterator[Metric]:
-    """Yield the gauges of the busiest namespaces of each job."""
+    """Yield the gauges of the worst namespaces of each job."""
     labels = ("job", "namespace", "resource_group")
     families = {
         field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)

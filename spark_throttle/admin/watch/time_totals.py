@@ -1,23 +1,19 @@
 """The processing time of a job's scopes since the watch began, from the epochs that settled it.
 
-A scope has a total of its own while it has one of messages (`totals`); the rest of a level is summed. A total never
-shrinks.
+A scope has a total of its own while it is named (`totals`); the rest of a level is summed. A total never shrinks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.admin.watch.totals import OTHER
+from spark_throttle.status.ranking import Key
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
-
-Key: TypeAlias = tuple[str, str]
-"""A level and the name of a scope."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,22 @@
-"""Totals by scope since the watch began: of the job, and of a bounded number of groups and tenants.
+"""Totals by scope since the watch began, and which groups and tenants have a series of their own: the worst.
 
-A scope keeps its name for as long as the watch runs. Were the names given to whichever are busiest, a scope would take
-its past in and out of the sum of the others, and Prometheus would take the drop for a restart. So the first
-`MOST_NAMED` scopes of a level that are seen have totals of their own, of one batch the busiest first; all later ones
-are summed.
+At most `MOST_NAMED` scopes of a level are named, ranked by `status.ranking` anew in every batch; what the others did in
+that batch is added to the total of ``_other``. So each message is counted in one total, and no total ever shrinks: one
+that leaves the named ones stays as it is until its scope comes back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.admin.watch.batch_numbers import JOB, BatchNumbers
 from spark_throttle.core.quota import Int64s
-from spark_throttle.status.usage_table import AT
+from spark_throttle.status.ranking import Key, backlogs_after, worst_first
+from spark_throttle.status.usage_table import AT, MEASURES
 
 MOST_NAMED: Final = 200
 """The most groups, and the most tenants, of a job that have totals of their own."""
@@ -25,33 +24,53 @@ MOST_NAMED: Final = 200
 OTHER: Final = "_other"
 """The name of the sum of all others of a level."""
 
-Totals: TypeAlias = Mapping[tuple[str, str], Int64s]
-"""The values that `usage_table.MEASURES` names, by level and scope."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """Sums over the batches that the watch saw, and the ranking after the newest of them."""
+
+    counts: Mapping[Key, Int64s] = field(default_factory=dict)
+    """The values that `usage_table.MEASURES` names, by level and scope."""
+
+    named: tuple[Key, ...] = ()
+    """The job, then the groups and the tenants that have a place, each level with the worst first."""
+
+    since_ms: Mapping[Key, int] = field(default_factory=dict)
+    """Since when each scope has a backlog, by the batches' time; the job, groups and tenants without one are left out.
+    """
+
+    def series(self) -> Iterator[tuple[Key, Int64s]]:
+        """Yield the totals that are shown: of the named scopes, and of the others of a level."""
+        others = ((level, OTHER) for level in ("resource_group", "tenant"))
+        yield from ((key, self.counts[key]) for key in (*self.named, *others) if key in self.counts)
+
+    def with_batch(self, numbers: BatchNumbers) -> Totals:
+        """Return totals with those of one more batch."""
+        counts, named = dict(self.counts), [JOB]
+        _add(counts, JOB, numbers.shared[JOB])
+        waiting = (key for key, each in numbers.shared.items() if each[AT["waiting_messages"]])
+        since_ms = backlogs_after(self.since_ms, waiting, numbers.now_ms)
+        for level in ("resource_group", "tenant"):
+            placed = frozenset(key for key in self.named if key[0] == level)
+            keys = [key for key in numbers.shared if key[0] == level]
+            keys += sorted(placed.difference(keys))
+            idle = np.zeros(len(MEASURES), np.int64)
+            rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, len(MEASURES))
+            order = worst_first(
+                backlog_ms=np.array([numbers.now_ms - since_ms.get(key, numbers.now_ms) for key in keys], np.int64),
+                rejected=rows[:, AT["rejected_messages"]],
+                used_ratio=numbers.used_ratios(keys),
+                waiting=rows[:, AT["waiting_messages"]],
+                offered=rows[:, AT["offered_messages"]],
+                has_place=np.array([key in placed for key in keys], np.bool_),
+            )
+            for at in order[:MOST_NAMED].tolist():
+                named.append(keys[at])
+                _add(counts, keys[at], rows[at])
+            if len(order) > MOST_NAMED:
+                _add(counts, (level, OTHER), rows[order[MOST_NAMED:]].sum(axis=0))
+        return Totals(counts, tuple(named), since_ms)
 
 
-def with_batch(totals: Totals, numbers: BatchNumbers) -> dict[tuple[str, str], Int64s]:
-    """Return totals with those of one more batch."""
-    groups = {scope: counts for (level, scope), counts in numbers.shared.items() if level == "resource_group"}
-    found = dict(totals)
-    _add(found, JOB, numbers.shared[JOB])
-    if groups:
-        _add_level(found, "resource_group", pa.array(list(groups)), np.stack(list(groups.values())))
-    _add_level(found, "tenant", numbers.tenants, numbers.tenant_counts)
-    return found
-
-
-def _add_level(totals: dict[tuple[str, str], Int64s], level: str, scopes: pa.StringArray, counts: Int64s) -> None:
-    known = [scope for of, scope in totals if of == level and scope != OTHER]
-    at = pc.index_in(scopes, pa.array(known, pa.string())).fill_null(-1).to_numpy(zero_copy_only=False)
-    new = np.flatnonzero(at < 0)
-    busiest = new[np.argsort(-counts[new, AT["offered_messages"]], kind="stable")]
-    named = np.concatenate([np.flatnonzero(at >= 0), busiest[: MOST_NAMED - len(known)]])
-    for position, scope in zip(named.tolist(), scopes.take(pa.array(named, pa.int64())).to_pylist(), strict=True):
-        _add(totals, (level, scope), counts[position])
-    rest = busiest[MOST_NAMED - len(known) :]
-    if len(rest):
-        _add(totals, (level, OTHER), counts[rest].sum(axis=0))
-
-
-def _add(totals: dict[tuple[str, str], Int64s], key: tuple[str, str], counts: Int64s) -> None:
-    totals[key] = totals.get(key, np.zeros_like(counts)) + counts
+def _add(counts: dict[Key, Int64s], key: Key, more: Int64s) -> None:
+    counts[key] = counts.get(key, np.zeros_like(more)) + more

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     LongType,
     MapType,
     NullType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -85,6 +86,21 @@ def check_columns(schema: StructType) -> None:
                 f"column {field.name!r} is {field.dataType.simpleString()}, and Spark cannot hash a shape inside "
                 f"another type: move the shape to a column of its own, or use its st_asbinary"
             )
+
+
+def check_size(size: StructField) -> None:
+    """Refuse a size that is no number: as text, such as a payload itself, it would reject every row.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not of a type of numbers.
+    """
+    kind = size.dataType
+    if not isinstance(kind, NumericType):
+        measured = isinstance(kind, StringType | BinaryType)
+        remedy = "octet_length(…) of it for its length in bytes" if measured else "an expression that is one"
+        raise ConfigurationError(f"size is {kind.simpleString()}, and no number of bytes: give {remedy}")
 
 
 def _check_order(orders: StructType) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.checkpoint.definition import Definition, digest
-from spark_throttle.spark.columns.payload_columns import ColumnLike, deciding_columns, row_columns
+from spark_throttle.spark.columns.payload_columns import ColumnLike, check_size, deciding_columns, row_columns
 from spark_throttle.spark.rows.row_digests import VERSION
 
 _SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
@@ -41,6 +41,7 @@ def stream_definition(
     schema, session = events.schema, events.sparkSession
     given = deciding_columns(schema, namespace, size, order_by)
     length, tie = row_columns(schema, size, volatile)
+    check_size(events.select(length).schema[0])
     *texts, length_text, tie_text = _printed(events, [*given.values(), length, tie])
     expressions = dict(zip(given, texts, strict=True))
     columns = tuple((field.name, field.dataType.simpleString()) for field in schema)

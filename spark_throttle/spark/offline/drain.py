@@ -57,7 +57,8 @@ class DrainedQuery:
 
     def __str__(self) -> str:
         done = f"{self.messages} rows that waited after batch {self.batch} are in {self.into}"
-        lines = [done if self.messages else f"no row waited after batch {self.batch}, so none was written"]
+        none = f"no row waited after batch {self.batch}, so none was written, and the checkpoint is as it was"
+        lines = [done if self.messages else none]
         return "\n".join([*lines, *(f"the source goes on from there with {each}" for each in self.positions)])
 
 
@@ -74,8 +75,8 @@ def drain(
 
     The rows have the user's columns and those that `read_queued` adds, then ``queue_position``: by it, the rows of a
     namespace are in the order in which they would have left. A drain that was killed is run again with the same
-    arguments; one that has finished does nothing when it is run again. The checkpoint and its control directory must be
-    where this process can write.
+    arguments; one that has finished does nothing when it is run again. Where no row waits, nothing is closed. The
+    checkpoint and its control directory must be where this process can write.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def drain(
     if found != messages:
         problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
         raise SourceChangedError(f"the queue of {checkpoint}", problem, "restore its control directory")
-    if before is None or not before.is_finished:
+    if rows is not None:
         with query.taken() as taken:
             _hand_out(rows, taken, before, Drained(query.batch, into, format, uuid.uuid4().hex))
     positions = positions_after(place, query.directory, query.batch)
@@ -146,8 +147,8 @@ def _waiting(spark: SparkSession, query: StoppedQuery) -> int:
     return waiting
 
 
-def _hand_out(rows: DataFrame | None, query: StoppedQuery, before: Drained | None, note: Drained) -> None:
-    """Write the note of the drain, then the rows, if any are left, then that they are there.
+def _hand_out(rows: DataFrame, query: StoppedQuery, before: Drained | None, note: Drained) -> None:
+    """Write the note of the drain, then the rows, then that they are there.
 
     Raises
     ------
@@ -164,8 +165,7 @@ def _hand_out(rows: DataFrame | None, query: StoppedQuery, before: Drained | Non
             if read_drained(query.directory) == note:
                 forget_drained(query.directory)
             raise
-    if rows is not None:
-        _write(rows, before or note, query, may_reopen=before is None)
+    _write(rows, before or note, query, may_reopen=before is None)
     query.check()
     write_drained(query.directory, replace(before or note, is_finished=True))
 

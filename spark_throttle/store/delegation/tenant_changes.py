@@ -71,7 +71,7 @@ class TenantChanges:
 
     def overtaken(self, changes: Sequence[Change], revision: int) -> list[Entry]:
         """Return the entries of tenants' administrators that are looser than what administrators give by `changes`."""
-        touched = _touched_by(changes)
+        touched = touched_by(changes)
         if touched is None:
             return []
         written = {change.key for change in changes}
@@ -191,7 +191,7 @@ def _is_limited(policy: ScopePolicy) -> bool:
     return any(getattr(quota, key) is not None for quota in quotas for key in RATES)
 
 
-def _touched_by(changes: Sequence[Change]) -> Callable[[str], bool] | None:
+def touched_by(changes: Sequence[Change]) -> Callable[[str], bool] | None:
     """Return which entries stand for names that changes by administrators may give less; `None` for no entry.
 
     The entry of a single namespace decides only about its own name. Without it, the name has a rule of administrators

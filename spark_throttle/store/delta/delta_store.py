@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -57,14 +57,13 @@ from spark_throttle.store.delta.rows import (
     change_rows,
     changes_in,
     check_no_gap,
-    columns_in,
     entries_in,
 )
 from spark_throttle.store.delta.snapshot import write_snapshot
 from spark_throttle.store.delta.table_checks import TableChecks
-from spark_throttle.store.delta.view import merged, scanned
+from spark_throttle.store.delta.view import found, merged, scanned
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_newest
+from spark_throttle.store.store import Author, Change, Entry, Key, Kind, Revision, check_newest
 
 logger = logging.getLogger(__name__)
 
@@ -153,16 +152,12 @@ class DeltaStore:
 
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
         """Return an entry, or `None` if it does not exist."""
+        return self.find([(kind, name)], at=at).get((kind, name))
+
+    def find(self, keys: Collection[Key], *, at: int | None = None) -> dict[Key, Entry]:
+        """Return those of some entries that exist; the snapshot is read once."""
         with self._open.guarded():
-            view = self._open.view_of(at)
-            if (kind, name) in view.tail:
-                entry = view.tail[kind, name]
-                return None if entry.body is None else entry
-            if view.snapshot is None:
-                return None
-            here = (ds.field("kind") == kind) & (ds.field("name") == name)
-            found = view.snapshot.to_table(columns=columns_in(view.snapshot, ENTRY_COLUMNS), filter=here)
-            return next(entries_in(found.to_batches()), None)
+            return found(self._open.view_of(at), keys)
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None
@@ -218,8 +213,8 @@ class DeltaStore:
                 newest, after = self._open.newest, max(0, until - limit)
                 rows = changes_in(self._open.table, after, until, _FACTS)
             check_no_gap(rows["revision"], after, min(until, newest), newest)
-            found = rows.group_by(rows.column_names).aggregate([([], "count_all")])
-        revisions = [_revision(row) for row in found.to_pylist()]
+            commits = rows.group_by(rows.column_names).aggregate([([], "count_all")])
+        revisions = [_revision(row) for row in commits.to_pylist()]
         return sorted(revisions, key=lambda revision: -revision.revision)
 
     def check_whole(self) -> None:

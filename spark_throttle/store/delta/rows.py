@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import Author, Change, Entry
+from spark_throttle.store.wanted import check_wanted
 
 SCHEMA: Final = pa.schema([
     pa.field("form", pa.string(), nullable=False), pa.field("revision", pa.int64(), nullable=False),
@@ -86,6 +87,7 @@ def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms:
 def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
     """Yield the entries that rows hold."""
     for batch in batches:
+        check_wanted()
         names = batch.schema.names
         columns = (
             batch.column(name).to_pylist() if name in names else repeat(None, len(batch)) for name in ENTRY_COLUMNS

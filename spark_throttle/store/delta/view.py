@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, check_no_gap, columns_in, entries_in
-from spark_throttle.store.store import KINDS, Entry, Kind
+from spark_throttle.store.store import KINDS, Entry, Key
 
 BATCH_ROWS = 8192
 """Number of rows that are read at once, and of rows in a row group of a snapshot."""
@@ -25,7 +25,7 @@ class View:
     snapshot: ds.Dataset | None
     snapshot_revision: int
     snapshot_rows: int
-    tail: Mapping[tuple[Kind, str], Entry]
+    tail: Mapping[Key, Entry]
 
 
 def view_at(table: DeltaTable, revision: int) -> View:
@@ -56,6 +56,20 @@ def with_changes(view: View, entries: Iterable[Entry]) -> View:
     tail = {(entry.kind, entry.name): entry for entry in entries}
     newest = max((entry.revision for entry in tail.values()), default=view.revision)
     return replace(view, revision=newest, tail={**view.tail, **tail} if view.tail else tail)
+
+
+def found(view: View, keys: Collection[Key]) -> dict[Key, Entry]:
+    """Return those of some entries that exist; a few names are looked for by the statistics of the snapshot."""
+    entries = {key: view.tail[key] for key in keys if key in view.tail}
+    here = ds.scalar(value=False)
+    for kind in {kind for kind, name in keys}:
+        names = [name for of, name in keys if of == kind and (kind, name) not in entries]
+        named = ds.field("name") == names[0] if len(names) == 1 else ds.field("name").isin(names)
+        here = here | ((ds.field("kind") == kind) & named)
+    if view.snapshot is not None and len(entries) < len(keys):
+        rows = view.snapshot.to_table(columns=columns_in(view.snapshot, ENTRY_COLUMNS), filter=here)
+        entries |= {entry.key: entry for entry in entries_in(rows.to_batches())}
+    return {key: entry for key, entry in entries.items() if entry.body is not None}
 
 
 def scanned(view: View) -> Iterator[Entry]:

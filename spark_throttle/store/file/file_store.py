@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -52,7 +52,7 @@ from spark_throttle.store.file.document_files import (
 )
 from spark_throttle.store.file.document_turns import DocumentTurns
 from spark_throttle.store.memory_store import Commit, MemoryStore
-from spark_throttle.store.store import Author, Change, Entry, Kind, Revision, check_newest
+from spark_throttle.store.store import Author, Change, Entry, Key, Kind, Revision, check_newest
 
 logger = logging.getLogger(__name__)
 
@@ -149,6 +149,10 @@ class FileStore:
     def get(self, kind: Kind, name: str, *, at: int | None = None) -> Entry | None:
         """Return an entry, or `None` if it does not exist."""
         return self._fresh().get(kind, name, at=at)
+
+    def find(self, keys: Collection[Key], *, at: int | None = None) -> dict[Key, Entry]:
+        """Return those of some entries that exist."""
+        return self._fresh().find(keys, at=at)
 
     def page(
         self, kind: Kind, *, after: str = "", limit: int = 100, at: int | None = None, resource_group: str | None = None

@@ -28,7 +28,6 @@ from spark_throttle.core.quota import Level
 from spark_throttle.store.delegation.given_rules import PolicyView, namespace_policy
 from spark_throttle.store.delegation.namespace_index import NamespaceIndex
 from spark_throttle.store.entries import path_of, policy_of, resource_group_of
-from spark_throttle.store.memory_store import Commit, MemoryStore
 from spark_throttle.store.protection.exemption_changes import ExemptionChanges
 from spark_throttle.store.protection.exemptions import names_of
 from spark_throttle.store.protection.groups import Groups
@@ -48,10 +47,8 @@ from spark_throttle.store.protection.loss import (
     losses_between,
     terms_of,
 )
-from spark_throttle.store.store import Change, Entry, PolicyStore, Revision
-
-MOST_LOOKED_UP: Final = 64
-"""Number of changes up to which entries are looked up one by one; for more, the whole store is read once."""
+from spark_throttle.store.store import Change, Entry, PolicyStore
+from spark_throttle.store.wanted import check_wanted
 
 _PAGE: Final = 1000
 
@@ -92,20 +89,8 @@ class ProtectionCheck:
         """
         if not revision:
             return []
-        if len(changes) <= MOST_LOOKED_UP:
-            found = _Judgement(self._store, self._index, changes, revision).losses()
-        else:
-            memory = _in_memory(self._store, revision)
-            found = _Judgement(memory, NamespaceIndex(memory), changes, 1).losses()
+        found = _Judgement(self._store, self._index, changes, revision).losses()
         return [loss for loss in found if is_whole or not loss.is_end_of_own_emergency]
-
-
-def _in_memory(store: PolicyStore, revision: int) -> MemoryStore:
-    """Return a copy of a revision, as revision 1."""
-    entries = tuple(Change(each.kind, each.name, each.body, each.given) for each in store.scan(at=revision))
-    memory = MemoryStore(store.location)
-    memory.replay([Commit(Revision(1, 0, "", "", len(entries)), entries)])
-    return memory
 
 
 class _Judgement:
@@ -135,6 +120,7 @@ class _Judgement:
         return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
 
     def _losses_of(self, change: Change) -> Iterator[Loss]:
+        check_wanted()
         path = path_of(*change.key)
         match change.kind:
             case "resource_group":

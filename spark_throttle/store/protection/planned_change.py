@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from spark_throttle.store.entries import Difference
 from spark_throttle.store.protection.loss import Loss
-from spark_throttle.store.store import Change, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,21 +15,11 @@ class PlannedChange:
     revision: int
     """The store's revision that it would change; `expected` makes sure of it."""
 
+    changes: int
+    """How many entries would change."""
+
     differences: tuple[Difference, ...]
+    """The first of them, as many as were asked for."""
 
     losses: tuple[Loss, ...]
     """What it costs; if there is any, it must be confirmed."""
-
-    @classmethod
-    def of(
-        cls,
-        changes: Iterable[Change],
-        before: Mapping[tuple[Kind, str], str],
-        revision: int,
-        losses: Iterable[Loss],
-    ) -> PlannedChange:
-        """Return what changes would do, with the bodies of the entries before them."""
-        differences = (
-            Difference.of(change.kind, change.name, before.get(change.key), change.body) for change in changes
-        )
-        return cls(revision, tuple(differences), tuple(losses))

@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     CalendarIntervalType,
     DataType,
     DayTimeIntervalType,
@@ -20,7 +21,13 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS, carried_schema, check_columns, derived_columns
+from spark_throttle.spark.columns.payload_columns import (
+    SOURCE_ORDERS,
+    carried_schema,
+    check_columns,
+    check_size,
+    derived_columns,
+)
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 
@@ -114,3 +121,12 @@ def test_rows_of_a_known_source_have_its_order_unless_the_user_gives_one(marks: 
 
 def test_two_sources_are_never_told_by_the_same_stream() -> None:
     assert not [(some, other) for some in SOURCE_ORDERS for other in SOURCE_ORDERS if some < other]
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [(StringType(), "octet_length"), (BinaryType(), "octet_length"), (BooleanType(), "an expression that is one")],
+)
+def test_size_that_is_no_number_is_refused_with_what_to_give(kind: DataType, remedy: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"size is {kind.simpleString()}, and no number of bytes: .*{remedy}"):
+        check_size(StructField("value", kind))

@@ -31,7 +31,9 @@ class RefusedRows:
 
 def test_drain_names_the_place_of_the_rows_only_if_there_are_any() -> None:
     assert str(DrainedQuery(12, 200, "/lake/waiting", ())) == "200 rows that waited after batch 12 are in /lake/waiting"
-    assert str(DrainedQuery(12, 0, "/lake/waiting", ())) == "no row waited after batch 12, so none was written"
+    assert str(DrainedQuery(12, 0, "/lake/waiting", ())) == (
+        "no row waited after batch 12, so none was written, and the checkpoint is as it was"
+    )
 
 
 @pytest.mark.parametrize(("kind", "remedy"), [("delta", "a table of their own"), ("parquet", "a Delta table")])

@@ -14,7 +14,6 @@ import resource
 import socket
 import ssl
 import threading
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +24,7 @@ from starlette.types import ASGIApp
 
 from spark_throttle.admin.api.answers import last_answer
 from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
-from spark_throttle.admin.api.server.connections import Connections, Listener
+from spark_throttle.admin.api.server.connections import Connections, Listener, ServerBounds
 from spark_throttle.admin.redaction import AccessLogFilter
 from spark_throttle.errors import AddressInUseError, ConfigurationError
 
@@ -36,38 +35,6 @@ _KEPT_FILES: Final = 200
 
 _BACKLOG: Final = 2048
 _ACCESS_LOG: Final = AccessLogFilter()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerBounds:
-    """How long a client may keep the server waiting, and how many may."""
-
-    first_byte_seconds: float = 10
-    """From the connection to its first byte; with TLS, the handshake is included."""
-
-    headers_seconds: float = 10
-    """From the first byte of a request to the end of its headers."""
-
-    body_seconds: float = 20
-    """From the end of the headers to the end of the body."""
-
-    answer_seconds: float = 30
-    """From an answer to the moment in which the client has taken it."""
-
-    idle_seconds: float = 30
-    """From an answer to the next request on the same connection."""
-
-    connections: int = 8192
-    """Connections at once, of 8 KB each; fewer if the process may not open as many files."""
-
-    connections_per_peer: int = 2048
-    """Connections at once of an IPv4 address, or of the first 64 bits of an IPv6 address."""
-
-    ending_seconds: float = 3
-    """From SIGTERM or SIGINT to the moment in which requests that are worked on are cut off."""
-
-    exit_seconds: float = 4.5
-    """From SIGTERM or SIGINT to the end of the process, even if a store does not answer."""
 
 
 class AdminServer(uvicorn.Server):

@@ -18,13 +18,12 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from spark_throttle.admin.api.answers import last_answer
-from spark_throttle.admin.api.server.connections import Connection, Connections
+from spark_throttle.admin.api.server.connections import Connection, Connections, ServerBounds
 
 if TYPE_CHECKING:
     from uvicorn import Config
     from uvicorn.server import ServerState
 
-    from spark_throttle.admin.api.server.admin_server import ServerBounds
 
 LINGER_SECONDS: Final = 1.0
 """How long a connection stays open, unheard, for its client to read the last answer."""

@@ -31,6 +31,38 @@ _LOOKED_AT: Final = 64
 """How many of those who wait are looked at, whether they have asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class ServerBounds:
+    """How long a client may keep the server waiting, and how many may."""
+
+    first_byte_seconds: float = 10
+    """From the connection to its first byte; with TLS, the handshake is included."""
+
+    headers_seconds: float = 10
+    """From the first byte of a request to the end of its headers."""
+
+    body_seconds: float = 20
+    """From the end of the headers to the end of the body."""
+
+    answer_seconds: float = 30
+    """From an answer to the moment in which the client has taken it."""
+
+    idle_seconds: float = 30
+    """From an answer to the next request on the same connection."""
+
+    connections: int = 8192
+    """Connections at once, of 8 KB each; fewer if the process may not open as many files."""
+
+    connections_per_peer: int = 2048
+    """Connections at once of an IPv4 address, or of the first 64 bits of an IPv6 address."""
+
+    ending_seconds: float = 3
+    """From SIGTERM or SIGINT to the moment in which requests that are worked on are cut off."""
+
+    exit_seconds: float = 4.5
+    """From SIGTERM or SIGINT to the end of the process, even if a store does not answer."""
+
+
 @dataclass(eq=False, slots=True)
 class Connection:
     """One client's connection."""

@@ -1,10 +1,11 @@
-"""How many requests a caller may make: one token bucket each, by the kernel's rule (`core.limits.token_bucket`)."""
+"""How many requests and changes a caller may make: a token bucket each, by the rule of `core.limits.token_bucket`."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -57,3 +58,33 @@ class RequestRates:
             if len(self._buckets) > MOST_CALLERS:
                 self._buckets.popitem(last=False)
             return wait_ms
+
+
+TENANT_CHANGE_BURST_SECONDS: Final = 60
+"""Each change is a revision, which every history keeps and all jobs read: a tenant may make as many as people make."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRates:
+    """The rate limits of a server."""
+
+    tokens: RequestRates
+    """On the requests with each token."""
+
+    tenant_changes: RequestRates
+    """On the changes by the administrators of each tenant."""
+
+    guesses: RequestRates
+    """On all requests without a valid token, which may be guesses, together."""
+
+    addresses: RequestRates
+    """On what needs no token, of each address."""
+
+    @classmethod
+    def of(cls, requests_per_second: int, clock_ms: Callable[[], int]) -> ServerRates:
+        """Return the limits of a server where a token may make so many requests per second."""
+        tokens, addresses = (RequestRates(requests_per_second, clock_ms=clock_ms) for _ in range(2))
+        guesses = RequestRates(max(1, requests_per_second // 5), clock_ms=clock_ms)
+        changes = max(1, requests_per_second // 100)
+        tenant_changes = RequestRates(changes, burst_seconds=TENANT_CHANGE_BURST_SECONDS, clock_ms=clock_ms)
+        return cls(tokens, tenant_changes, guesses, addresses)

@@ -1,17 +1,21 @@
 """Who is worked for next: a bound on the requests that are worked on at once, and a fair queue in front of it.
 
-The callers in the queue take turns, whichever of them asked most often. A request is refused only if the queue is full
-or it has waited too long. In a full queue the newest request of the caller with the most of them gives way, as rows do
-in the queue of a job.
+The callers in the queue take turns, whichever of them asked most often, and none has more than a quarter of the turns:
+whatever a caller's requests cost, three quarters are for others. A request is refused only if the queue is full or it
+has waited too long. In a full queue the newest request of the caller with the most of them gives way, as rows do in the
+queue of a job.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from typing import TypeAlias
+from collections import Counter, OrderedDict, deque
+from typing import Final, TypeAlias
 
 _Ticket: TypeAlias = "asyncio.Future[None]"
+
+CALLERS_SHARE: Final = 4
+"""One caller has at most a fourth of the turns, and at least one."""
 
 
 class NoTurnError(Exception):
@@ -38,12 +42,12 @@ class Turns:
     ...     async def ask(caller):
     ...         await turns.take(caller)
     ...         done.append(caller)
-    ...         turns.give_back()
+    ...         turns.give_back(caller)
     ...
     ...     await turns.take("ann")
     ...     waiting = [asyncio.create_task(ask(caller)) for caller in ("ann", "ann", "ann", "bob")]
     ...     await asyncio.sleep(0)
-    ...     turns.give_back()
+    ...     turns.give_back("ann")
     ...     await asyncio.gather(*waiting)
     ...     return done
     >>> asyncio.run(order())
@@ -52,6 +56,8 @@ class Turns:
 
     def __init__(self, at_once: int, *, most_waiting: int, wait_seconds: float) -> None:
         self._free = at_once
+        self._most_of_one = max(1, at_once // CALLERS_SHARE)
+        self._held = Counter[str]()
         self._most_waiting = most_waiting
         self._wait_seconds = wait_seconds
         self._waiting = 0
@@ -65,8 +71,8 @@ class Turns:
         NoTurnError
             If there is none.
         """
-        if self._free:
-            self._free -= 1
+        if self._free and self._held[caller] < self._most_of_one:
+            self._begin(caller)
             return
         if self._waiting >= self._most_waiting:
             self._make_room(caller)
@@ -78,25 +84,33 @@ class Turns:
                 await ticket
         except BaseException as error:
             if ticket.done() and not ticket.cancelled() and ticket.exception() is None:
-                self.give_back()  # the turn came at the moment in which the request gave up
+                self.give_back(caller)  # the turn came at the moment in which the request gave up
             else:
                 self._remove(caller, ticket)
             if isinstance(error, TimeoutError):
                 raise NoTurnError(f"the request waited {self._wait_seconds} s for a turn") from None
             raise
 
-    def give_back(self) -> None:
-        """End a turn; it goes to the caller whose last one is longest ago."""
-        while self._queues:
-            caller, queue = self._queues.popitem(last=False)
-            ticket = queue.popleft()
-            self._waiting -= 1
-            if queue:
-                self._queues[caller] = queue
-            if not ticket.done():
-                ticket.set_result(None)
-                return
+    def give_back(self, caller: str) -> None:
+        """End a caller's turn; it goes to the one whose last turn is longest ago, of those that may have another."""
         self._free += 1
+        self._held[caller] -= 1
+        self._held += Counter()  # keeps those above 0
+        while self._free:
+            following = next((each for each in self._queues if self._held[each] < self._most_of_one), None)
+            if following is None:
+                return
+            ticket = self._queues[following][0]
+            self._remove(following, ticket)
+            if following in self._queues:
+                self._queues.move_to_end(following)
+            if not ticket.done():
+                self._begin(following)
+                ticket.set_result(None)
+
+    def _begin(self, caller: str) -> None:
+        self._free -= 1
+        self._held[caller] += 1
 
     def _make_room(self, caller: str) -> None:
         longest = max(self._queues, key=lambda other: len(self._queues[other]), default=caller)

@@ -1,0 +1,73 @@
+"""The commands on entries: their help has the settings of their kind, and a program is given all of a list."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from spark_throttle.admin.cli.output import Exit
+from spark_throttle.command_line.app import app
+from spark_throttle.errors import PolicyError
+from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.entries import parse_policy, paths_of
+from spark_throttle.store.store import KINDS, SINGLE_KINDS, Kind
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_THROTTLE_STORE", f"delta:{tmp_path / 'store'}")
+    monkeypatch.setenv("COLUMNS", "200")
+    DeltaStore.create(str(tmp_path / "store"))
+
+
+def run(*arguments: str, code: Exit = Exit.DONE) -> Result:
+    result = RUNNER.invoke(app, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.mark.slow
+def test_list_for_a_program_has_all_entries_unless_it_is_told_how_many(tmp_path: Path) -> None:
+    document = tmp_path / "many.yaml"
+    document.write_text("tenants:\n" + "".join(f"  t{at:03}: {{}}\n" for at in range(299)))
+    run("policy", "apply", str(document), "--yes")
+    for form in ("json", "yaml"):
+        assert run("tenant", "list", "--output", form).stdout.count("revision") == 299
+    assert len(json.loads(run("tenant", "list", "--limit", "7", "--output", "json").stdout)) == 7
+    page = run("tenant", "list")
+    assert "t099" in page.stdout
+    assert "t100" not in page.stdout
+    assert "--after 't099'" in page.stderr
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])
+def test_help_has_the_settings_of_its_kind_and_no_others(kind: Kind) -> None:
+    command = "group" if kind == "resource_group" else kind
+    text = " ".join(run(command, "update", "--help").stdout.replace("│", "").split())
+    known = {path for path in paths_of(kind) if not path.startswith("dispatch.")}
+    listed = (
+        text.partition("Its settings: ")[2].partition(". An empty value")[0].replace(" (and dispatch. instead)", "")
+    )
+    assert set(re.split("[,;] ", listed.replace(" (and dispatch. instead)", ""))) == known
+    for path in known:
+        with pytest.raises(PolicyError) as caught:
+            parse_policy(kind, "" if kind in SINGLE_KINDS else "acme", nested(path))
+        assert "unknown key" not in str(caught.value)
+
+
+def nested(path: str) -> dict[str, Any]:
+    """Return values that have a wrong one at a path."""
+    head, _, tail = path.partition(".")
+    return {head: nested(tail) if tail else ["wrong"]}
+
+
+def test_exemption_has_no_settings() -> None:
+    assert "PATH=VALUE" not in run("exempt", "create", "--help").stdout
+    run("exempt", "update", "x", code=Exit.USAGE)
