@@ -106,6 +106,13 @@ class UsageReport:
     oldest_waiting_ms: int | None = None
     """How long the oldest waiting row has waited; `None` where no row waits."""
 
+    returned: Int64s | None = None
+    """The messages and bytes that were admitted before and not delivered: they wait again (`left_rows`). `None` if
+    there are none."""
+
+    again_messages: int = 0
+    """The messages that were admitted before and are sent again, for nobody knows whether they were taken."""
+
     @property
     def is_active(self) -> Bools:
         """Whether a row of the flow arrived, waited or left, or still waits."""
@@ -127,7 +134,7 @@ class UsageReport:
         rejected += self.invalid_messages
         return ReportHead(
             self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
-            self.due_with_quotas_ms, admitted, rejected, offered + admitted + rejected > 0, waiting > 0,
+            self.due_with_quotas_ms, admitted, rejected, offered + admitted + rejected + self.again_messages > 0, waiting > 0,
         )  # fmt: skip
 
     def shared_scopes(self, tenants: int) -> Int64s:
