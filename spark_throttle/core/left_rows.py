@@ -54,9 +54,7 @@ class Settlement:
     """Shape (namespaces of the state, 2): the messages and bytes that came back."""
 
 
-def settle(
-    state: DeciderState, left_at: Int64s, undelivered: Undelivered | None, policy: CompiledPolicy
-) -> Settlement:
+def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None, policy: CompiledPolicy) -> Settlement:
     """Return what became of the rows that left in the batch which the state is of.
 
     Parameters
@@ -81,7 +79,7 @@ def settle(
     if undelivered is None:
         problem = f"it does not say what became of the {len(left)} rows that left in the batch before"
         raise DamagedError(_WHAT, problem, RESTORE_CHECKPOINT)
-    fate = _fates(state, undelivered)
+    fate = fates(state, undelivered)
     back = left.take(np.flatnonzero(fate == RETURNED))
     counts = np.bincount(back.flow, minlength=flows)
     returned = np.stack([counts, sums(back.flow, back.size_bytes, flows)], axis=1)
@@ -108,8 +106,8 @@ def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: Compiled
     return np.flatnonzero(is_admitted & goes_there[flow]) if len(group) else np.zeros(0, dtype=np.int64)
 
 
-def _fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
-    """Return the fate of each row that left."""
+def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
+    """Return the fate of each row that left in the batch which the state is of."""
     fate = np.full(len(state.left), TAKEN, dtype=np.int64)
     flow = positions_in(state.flows.names, undelivered.names)
     layout = Segments.by_key(state.left.flow, len(state.flows))

@@ -21,8 +21,8 @@ class StoredState:
     """The policy in force, packed; stored so that a batch without an epoch can be decided."""
 
     frames: list[bytes]
-    """The payloads of the waiting rows, and of those that may come back (`spark.rows.frames`), or their places in files;
-    of a namespace, what left stands before what waits."""
+    """The payloads of the rows that wait or may come back (`spark.rows.frames`), or their places in files; of a
+    namespace, what left stands before what waits."""
 
     frame_of_row: Int64s
     """For every row, the position in `frames` of the frame that holds it."""

@@ -27,6 +27,10 @@ class UndeliveredCall(NamedTuple):
     key_identity: str = ""
     key_place: int = 0
 
+    def ends_at(self, namespace: str, place: int) -> bool:
+        """Return whether the next row is that of a namespace at a place."""
+        return self.namespace == namespace and self.place + self.rows == place
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Undelivered:

@@ -62,7 +62,6 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     StoredPolicyError,
     TableOutOfReachError,
-    UnsentCallsError,
 )
 from spark_throttle.errors.near_names import did_you_mean
 from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
@@ -121,7 +120,6 @@ __all__ = [
     "TurnTimeoutError",
     "UnconfirmedError",
     "UnknownVersionError",
-    "UnsentCallsError",
     "did_you_mean",
 ]
 

@@ -110,7 +110,7 @@ def report(
     plan: FlowPlan,
     batch: MicroBatch,
     returned: Int64s | None,
-    again_messages: int,
+    left_messages: int,
 ) -> UsageReport:
     """Return the usage report of a batch.
 
@@ -118,8 +118,8 @@ def report(
     ----------
     returned
         Shape (namespaces of the state, 2): what came back to the queue, if anything did.
-    again_messages
-        The rows that are sent again.
+    left_messages
+        The rows that may come back after the batch.
     """
     entered, policy, now_ms, rows, candidates = batch.entered, batch.policy, batch.now_ms, moved.rows, moved.candidates
     flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
@@ -159,7 +159,7 @@ def report(
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
         returned=came_back,
-        again_messages=again_messages,
+        left_messages=left_messages,
     )  # fmt: skip
 
 

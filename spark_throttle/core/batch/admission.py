@@ -13,9 +13,8 @@ by row:
    tenant, its group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its
    flow stops for this batch. So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
-   reject only arrivals; a row that is already queued waits on (`rows_behind`). Rows for a destination that is
-   unavailable are rejected too, queued ones included, if the policy gives them up. If the rows that should wait overfill
-   the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
+   reject only arrivals; a row that is already queued waits on (`rows_behind`), unless its destination is unavailable
+   and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
    (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
@@ -149,9 +148,7 @@ def plan_admission(
         may_come_back = may_return(rows.flow, decisions.verdict == Verdict.ADMIT, entered.matches.group, policy)
     concerned = waits.copy()
     concerned[rows.flow[may_come_back]] = True
-    kept, matches, place = account.remembered(
-        entered, plan, leads, entrance.window_units, concerned, state.left.flow
-    )
+    kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, state.left.flow)
     position = place[entered.at]
     memory.keep(kept.names, matches, quotas)
     queue = Queue(
@@ -160,7 +157,7 @@ def plan_admission(
     )  # fmt: skip
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
-    usage = account.report(moved, decided, plan, batch, returned, len(state.left))
+    usage = account.report(moved, decided, plan, batch, returned, len(state.left) + len(may_come_back))
     again = replace(state.left, flow=place[state.left.flow])
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
     if len(still) > still.queued:

@@ -253,9 +253,7 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
     return replace(policy, queue=wider)
 
 
-def _begun(
-    state: bytes | None, control: bytes | None, batch_ms: int
-) -> tuple[StoredState, int, Settlement | None]:
+def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int, Settlement | None]:
     """Return the state with what the batch's epoch pins, if it brings one, the batch's paying time, and what came back.
 
     What came back is given back first, under the policy under which it was charged.
@@ -276,9 +274,11 @@ def _begun(
         policy, queue = _policy(row.policy), QueueFrames.empty()
         first = DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms)
         state_now = under_epoch(first, row, policy, policy, now_ms=now_ms)
-        return StoredState(
-            state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying
-        ), now_ms, None
+        return (
+            StoredState(state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying),
+            now_ms,
+            None,
+        )
     block = stored.policy if row.policy is None else row.policy
     before, after = _policy(stored.policy), _policy(block)
     if before.revision == after.revision:

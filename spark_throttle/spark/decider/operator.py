@@ -20,6 +20,7 @@ from spark_throttle.errors import UnknownVersionError
 from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
+from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -46,6 +47,9 @@ class Decider:
     queue: QueueStorage | None = None
     """Where waiting rows lie that are too large for the state; `None` to keep all of them there."""
 
+    keeps_left: bool = False
+    """Whether rows that leave for a destination may come back, because the sink says what it did not deliver."""
+
     def __call__(
         self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -68,6 +72,7 @@ class Decider:
             room=self.room,
             partition_columns=self.partition_columns,
             folder=folder,
+            keeps_left=self.keeps_left,
         )
         folder.delete(outcome.deletable_files)
         state.update((FORMAT, outcome.state))
@@ -77,6 +82,9 @@ class Decider:
                     yield _row(kind, frame)
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
+        for table in outcome.freed or ():
+            for frame in encode(table.select([PLACE])):
+                yield _row(FrameKind.FREED, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
 
 

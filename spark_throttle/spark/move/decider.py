@@ -142,7 +142,8 @@ class DigestDecider:
         """Return the files of which rows wait after the batch, and the answer."""
         admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
         goes, refused = rows_by_file(admitted), rows_by_file(rejected)
-        freed = rows_by_file(_places([*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed))
+        gone = [*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed
+        freed = rows_by_file(_places(gone))
         left = arrived.without(freed)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
         is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
