@@ -90,7 +90,7 @@ def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None
     return Settlement(after, fate, returned)
 
 
-def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: CompiledPolicy) -> Int64s:
+def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: CompiledPolicy | None) -> Int64s:
     """Return the positions of the admitted rows that go to a destination.
 
     Parameters
@@ -99,8 +99,10 @@ def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: Compiled
         The flow of each row.
     group
         The resource group of each flow.
+    policy
+        `None` if no row may come back.
     """
-    if policy.destinations is None:
+    if policy is None or policy.destinations is None:
         return np.zeros(0, dtype=np.int64)
     goes_there = np.isin(group, policy.destinations.scope - 1 - len(policy.tenant_names))
     return np.flatnonzero(is_admitted & goes_there[flow]) if len(group) else np.zeros(0, dtype=np.int64)

@@ -48,9 +48,8 @@ def read_queued(
     They have the user's columns, then ``namespace``, ``arrival_ms`` (the batch time at which the row arrived) and
     ``release_ms`` (the batch time until which a Pegasus rule holds the row; 0 if only quotas hold it). If the user has
     a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows come from the
-    files in which they wait, and have no order. What a destination did not take in the last batch is among them once the
-    next one is committed. If the query decides on references, they have the columns of the
-    source.
+    files in which they wait, and have no order. If the query decides on references, they have the columns of the
+    source. What a destination did not take in the last batch is among them once the next one is committed.
 
     Parameters
     ----------

@@ -42,6 +42,10 @@ class ScopeStatus:
     observed_messages: int
     messages_per_second: float | None
     bytes_per_second: float | None
+    returned_messages: int = 0
+    """Messages that were admitted in the batch before and not delivered: they wait again."""
+
+    returned_bytes: int = 0
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
 

@@ -14,8 +14,8 @@ by row:
    flow stops for this batch. So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
    reject only arrivals; a row that is already queued waits on (`rows_behind`), unless its destination is unavailable
-   and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
-   (`queue_bounds`).
+   and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the
+   longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
@@ -143,11 +143,9 @@ def plan_admission(
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
     leads = plan.leads(waiting, policy)
     waits = still.has_rows(len(entered.flows))
-    may_come_back = np.zeros(0, dtype=np.int64)
-    if keeps:
-        may_come_back = may_return(rows.flow, decisions.verdict == Verdict.ADMIT, entered.matches.group, policy)
-    concerned = waits.copy()
-    concerned[rows.flow[may_come_back]] = True
+    is_admitted = decisions.verdict == Verdict.ADMIT
+    may_come_back = may_return(rows.flow, is_admitted, entered.matches.group, policy if keeps else None)
+    concerned = waits | rows.take(may_come_back).has_rows(len(waits))
     kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, state.left.flow)
     position = place[entered.at]
     memory.keep(kept.names, matches, quotas)

@@ -17,8 +17,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
 from spark_throttle.checkpoint.delivery import read_delivery
+from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
 from spark_throttle.core.undelivered import Undelivered
@@ -96,8 +96,8 @@ def drain(
     Raises
     ------
     ConfigurationError
-        If the query runs, has never committed a batch, or has a batch that is not committed; if the folder is not empty, or the table is of other columns; or if the rows were
-        drained to another place.
+        If the query runs, has never committed a batch, or has a batch that is not committed; if the folder is not
+        empty, or the table is of other columns; or if the rows were drained to another place.
     NotInstalledError
         If the rows are to go into a Delta table, and Spark has no Delta.
     DamagedError
