@@ -205,7 +205,7 @@ class ControlPlane:
             time = None if time is None else time.carried(before, policy)
         destinations = rates_after(
             epoch.destinations, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms,
-            wall_ms=moment.reading.wall_ms, is_to_end=self._ends_when_drained and self._epochs_made > 0,
+            wall_ms=moment.reading.wall_ms, is_to_end=self._is_to_end,
         )  # fmt: skip
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
         return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered)
@@ -310,7 +310,15 @@ class ControlPlane:
         if epoch.destinations is None:
             return due_ms
         policy, wall_ms = self.epochs.policy(epoch), epoch.reading.wall_ms
-        return min(due_ms, epoch.destinations.due_ms(policy, paid_ms=epoch.paid_ms, wall_ms=wall_ms))
+        there_ms = epoch.destinations.due_ms(
+            policy, paid_ms=epoch.paid_ms, wall_ms=wall_ms, is_to_end=self._is_to_end
+        )  # fmt: skip
+        return min(due_ms, there_ms)
+
+    @property
+    def _is_to_end(self) -> bool:
+        """Whether destinations that are unavailable are not waited for: they were asked in this run."""
+        return self._ends_when_drained and self._epochs_made > 0
 
     def _warn_if_late(self, report: ReportHead, policy: CompiledPolicy) -> None:
         """Warn, once per revision, that rows waited longer for a batch than a bucket takes to fill.

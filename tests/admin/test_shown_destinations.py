@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from spark_throttle.checkpoint.told import write_told
 
 from spark_throttle.admin.cli.status_view import busiest, status_lines, status_values
-from spark_throttle.checkpoint.told import write_told
 from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.status.destination_status import DestinationStatus
 from spark_throttle.status.explain import explain_job

@@ -15,14 +15,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pytest
+from spark_throttle.checkpoint.offered import OfferedRows
+from spark_throttle.checkpoint.told import ToldInBatch
+from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.drained import Drained
 from spark_throttle.checkpoint.manifest import Manifest
-from spark_throttle.checkpoint.offered import OfferedRows
 from spark_throttle.checkpoint.open_batch import OpenBatch
-from spark_throttle.checkpoint.told import ToldInBatch
-from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.epoch import Epoch, EpochTime

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.unsent import UnsentCalls, write_unsent
+
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import paced_sink

@@ -118,18 +118,21 @@ class DestinationRates:
         found: Int64s = self.scope[(self.is_open > 0) & (policy.destinations.gives_up > 0)]
         return found if len(found) else None
 
-    def due_ms(self, policy: CompiledPolicy, *, paid_ms: int, wall_ms: int) -> int:
-        """Return the paying time at which a destination that asked to wait may be called again, or is unavailable.
+    def due_ms(self, policy: CompiledPolicy, *, paid_ms: int, wall_ms: int, is_to_end: bool = False) -> int:
+        """Return the paying time at which a destination to which nothing goes may be called again, or is unavailable.
 
         Parameters
         ----------
         paid_ms, wall_ms
             The time of the epoch.
+        is_to_end
+            As in `rates_after`.
         """
         is_closed = self.closed_until_ms > wall_ms
-        if policy.destinations is None or not is_closed.any():
+        if policy.destinations is None or self.in_force_micro_per_ms.all():
             return NEVER_MS
-        waits_ms = np.where(is_closed, self.closed_until_ms - wall_ms, NEVER_MS)
+        is_left = (self.in_force_micro_per_ms == 0) & (not is_to_end)  # by a run that was to end
+        waits_ms = np.where(is_closed, self.closed_until_ms - wall_ms, np.where(is_left, 0, NEVER_MS))
         opens_ms = np.maximum(policy.destinations.open_after_ms - self.refused_for_ms, 1)
         opens_ms = np.where(is_closed & (self.is_open == 0), opens_ms, NEVER_MS)
         return min(NEVER_MS, paid_ms + int(np.minimum(waits_ms, opens_ms).min()))
@@ -168,7 +171,7 @@ def rates_after(
     for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
         state = _State(Aimd(ceiling)) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
         heard, sent = [each[name] for each in told if name in each], state.aimd.rate(floor=floor, ceiling=ceiling)
-        is_closed = state.closed_until_ms > wall_ms - elapsed_ms
+        is_closed = state.closed_until_ms > max(0, wall_ms - elapsed_ms)
         if not heard and is_closed:
             state = replace(state, refused_for_ms=state.refused_for_ms + elapsed_ms)
         for number, each in enumerate(heard, 1):

@@ -52,6 +52,8 @@ class BatchDestination:
     """What its rate follows."""
 
     is_unavailable: bool
+    closed_until_ms: int = 0
+    """The wall-clock time before which it asked not to be called."""
 
     def terms(self, rows: int, seconds: float, *, is_timed: bool) -> Terms:
         """Return how a task sends that has so many of the rows: at its part of the rate.
@@ -68,6 +70,7 @@ class BatchDestination:
             asks_once=not is_timed,
             ceiling_part=self.ceiling_micro_per_ms * hasty * WHOLE // (sent * usual),
             began=Aimd(max(1, self.aimd.base * WHOLE // sent), self.aimd.quiet_ms),
+            closed_until_ms=self.closed_until_ms,
         )
 
 
@@ -172,7 +175,8 @@ def _destination(epoch: Epoch, policy: CompiledPolicy, at: int, rows: int) -> Ba
     floor = int(known.floor_micro_per_ms[at])
     ceiling = int(policy.shared.rate_micro_per_ms[known.scope[at], Dimension.MESSAGES])
     sent = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
-    return BatchDestination(rows, sent, floor, ceiling, rates.aimd(at), bool(rates.is_open[at]))
+    closed_until_ms = int(rates.closed_until_ms[at])
+    return BatchDestination(rows, sent, floor, ceiling, rates.aimd(at), bool(rates.is_open[at]), closed_until_ms)
 
 
 def _again(undelivered: Undelivered | None) -> dict[str, list[UndeliveredCall]]:

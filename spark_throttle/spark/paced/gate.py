@@ -12,7 +12,7 @@ only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
-A time that is asked for is told by the wall clock. Whoever was refused last lets others ask first, so a call that is
+A time that is asked for is told by the wall clock, and a gate may begin shut. Whoever was refused last lets others ask first, so a call that is
 never taken keeps nobody from asking.
 
 Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a time. A
@@ -79,6 +79,9 @@ class Terms:
     began: Aimd = field(default_factory=lambda: Aimd(WHOLE))
     """What the rate follows at the beginning, of `WHOLE`."""
 
+    closed_until_ms: int = 0
+    """The wall-clock time before which the destination asked not to be called."""
+
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
@@ -131,6 +134,8 @@ class Gate:
         self._part = self._rate()
         self._level = None if terms is None else pacer.level(f"destination {name}", self._limit(), initial_tokens=1)
         self._pacer = pacer
+        if terms is not None:
+            self.close(terms.closed_until_ms)
 
     def producer(self) -> AsyncProducer | None:
         """Return what waits for the destination's bucket; one for each flow."""
