@@ -14,9 +14,9 @@ from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.control.epochs import EpochName, Epochs
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.spark import read_queued
 from spark_throttle.spark.paced import HttpSender, paced_sink
 from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver

@@ -37,8 +37,9 @@ def policy_of(rate: int, own: int | None, *, gives_up: bool = False) -> Compiled
     """Return a policy in which ``api`` goes to a destination, and ``free`` does not."""
     destination = {"on_unavailable": "dead_letters"} if gives_up else {}
     limits = {} if own is None else {"api/a": {"publish": {"messages_per_second": own, "burst_seconds": 1}}}
+    group = {"messages_per_second": rate, "burst_seconds": 1}
     return compile_policy(PolicyDocument.model_validate({
-        "resource_groups": {"api": {"publish": {"messages_per_second": rate, "burst_seconds": 1}, "destination": destination}},
+        "resource_groups": {"api": {"publish": group, "destination": destination}},
         "tenants": {"api": {"resource_group": "api", "publish": {"bytes_per_second": 40 * rate, "burst_seconds": 1}}},
         "namespaces": limits,
     }), "publish")  # fmt: skip
