@@ -30,8 +30,7 @@ def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
 
 def say(world: World, told: Told, batches: int) -> None:
     for _ in range(batches):
-        at_ms = world.job.now_ms + 1_000
-        write_delivery(world.job.directory, world.job.number, at_ms, Delivery({"gold": told}))
+        write_delivery(world.job.directory, world.job.number, world.job.now_ms, Delivery({"gold": told}))
         world.run()
 
 
