@@ -198,9 +198,6 @@ class ControlRow:
     time: MessageLimits | None = None
     """As in `SharedBuckets`."""
 
-    most_micro: Int64s | None = None
-    """Shape (scopes, 2): the most that each shared bucket may hold; `None` for their bursts."""
-
     undelivered: Undelivered | None = None
     """What was not delivered of the rows that left in the batch before (`left_rows`); `None` if it is not said."""
 

@@ -144,7 +144,7 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, 2 * PAIRS, UNDELIVERED, TWO),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, UNDELIVERED, TWO),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, PAIRS, TWO,
         EpochTime(LEDGER, LIMITS, ONE), DestinationRates(*np.arange(14).reshape(7, 2)),

@@ -12,8 +12,8 @@ only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
-A time that is asked for is told by the wall clock, and a gate may begin shut. Whoever was refused last lets others ask first, so a call that is
-never taken keeps nobody from asking.
+A time that is asked for is told by the wall clock, and a gate may begin shut. Whoever was refused last lets others ask
+first, so a call that is never taken keeps nobody from asking.
 
 Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a time. A
 time below the first pause is none: nobody is called again at once. One above a day is a day.

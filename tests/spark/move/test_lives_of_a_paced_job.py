@@ -6,6 +6,7 @@ import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,16 +59,9 @@ class PacedJob(StagedJob):
 
     def restart(self) -> None:
         super().restart()
+        unused: Any = None
         self._payload = StagedPayload(
-            str(self.control),
-            SCHEMA,
-            SCHEMA,
-            None,
-            self.waiting,
-            self.kept_turns,
-            2,
-            None,
-            True,  # type: ignore[arg-type]
+            str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2, keeps_order=True
         )
 
     @property
