@@ -20,7 +20,6 @@ from spark_throttle.errors import UnknownVersionError
 from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.rows.frames import FrameKind, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -83,7 +82,7 @@ class Decider:
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
         for table in outcome.freed or ():
-            for frame in encode(table.select([PLACE])):
+            for frame in encode(table):
                 yield _row(FrameKind.FREED, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
 
