@@ -150,7 +150,7 @@ class ControlPlane:
         last, epoch = self._planned, self.epochs.load(start)
         self._planned, self._planned_file = epoch, start.file
         # What a batch did not deliver is said with the next one: its report is looked for before that is planned.
-        looks = self._look.comes() or epoch is not last or ends_when_drained or epoch.destinations is not None
+        looks = self._look.comes() or epoch is not last or ends_when_drained or epoch.may_return
         policy = self._policy_in_force() if looks else self._policy_seen()
         moment = self._moment_after(epoch)
         now_ms = moment.paid_ms
@@ -203,8 +203,9 @@ class ControlPlane:
         if policy.revision != before.revision:
             balance_micro = carried_shared(balance_micro, before, policy)
             time = None if time is None else time.carried(before, policy)
+        rates = None if self._reports.is_silent else epoch.destinations
         destinations = rates_after(
-            epoch.destinations, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms,
+            rates, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms,
             wall_ms=moment.reading.wall_ms, is_to_end=self._is_to_end,
         )  # fmt: skip
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
@@ -300,7 +301,7 @@ class ControlPlane:
         # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
         if reports.last is None or reports.last.epoch != epoch.number:
             return True
-        is_to_settle = (epoch.time is not None or epoch.destinations is not None) and reports.has_moved
+        is_to_settle = (epoch.time is not None or epoch.may_return) and reports.has_moved
         return is_to_settle or self._next_due_ms(epoch) <= now_ms
 
     def _next_due_ms(self, epoch: Epoch) -> int:

@@ -50,7 +50,7 @@ class Reports:
         self._charges: dict[int, TimeCharges] = {}
         """The processing time of unsettled batches that reported any."""
 
-        self._deliveries: dict[int, Delivery] = {}
+        self._deliveries: dict[int, Delivery | None] = {}
         self.has_begun = False
         """Whether `take_in` was called."""
 
@@ -69,7 +69,7 @@ class Reports:
         came = []
         if not self.has_begun:
             self._check_fence()
-            settles = epoch.time is not None or epoch.destinations is not None
+            settles = epoch.time is not None or epoch.may_return
             newest = newest_batch(self._directory)
             begins_at = epoch.settled_batch if settles else newest
             bring_back_charges(self._directory, from_batch=begins_at)
@@ -92,7 +92,7 @@ class Reports:
                 self._unsettled[batch], self._last = reports, reports[-1]
                 if batch in charges:
                     self._charges[batch] = charges[batch]
-                if epoch.destinations is not None:
+                if epoch.may_return:
                     self._deliveries[batch] = self._delivery(batch, reports[-1].head)
                 came.append(reports)
             self.newest_batch = newest
@@ -117,15 +117,21 @@ class Reports:
 
     def told(self) -> list[dict[str, Told]]:
         """Return what destinations said in the batches that are not yet settled, in the order of the batches."""
-        return [each.told for _, each in sorted(self._deliveries.items())]
+        return [each.told for _, each in sorted(self._deliveries.items()) if each is not None]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the sink of the last batch that is not yet settled says nothing of what it delivered."""
+        return bool(self._deliveries) and self._deliveries[max(self._deliveries)] is None
 
     @property
     def undelivered(self) -> Undelivered | None:
         """What was not delivered of the last batch that is not yet settled; `None` if nothing of it can come back."""
-        return self._deliveries[max(self._deliveries)].undelivered if self._deliveries else None
+        last = self._deliveries[max(self._deliveries)] if self._deliveries else None
+        return None if last is None else last.undelivered
 
-    def _delivery(self, batch: int, head: ReportHead) -> Delivery:
-        """Return what became of a batch.
+    def _delivery(self, batch: int, head: ReportHead) -> Delivery | None:
+        """Return what became of a batch; `None` if its sink does not say it.
 
         Raises
         ------
@@ -136,7 +142,7 @@ class Reports:
         if found is None and head.left_messages:
             what = f"the record of what batch {batch} delivered, {delivery_file(self._directory, batch, head.now_ms)},"
             raise DamagedError(what, "it is gone", RESTORE_CHECKPOINT)
-        return Delivery() if found is None else found
+        return found
 
     def last_under(self, policy: CompiledPolicy) -> UsageReport | None:
         """Return the last report, with indices into `policy`."""

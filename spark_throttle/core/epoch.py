@@ -58,6 +58,11 @@ class Epoch:
     undelivered: Undelivered | None = None
     """What was not delivered of the batch before (`left_rows`); `None` if nothing of it could come back."""
 
+    @property
+    def may_return(self) -> bool:
+        """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
+        return self.destinations is not None or self.undelivered is not None
+
     def share_in_force(self, scopes: int) -> Int64s | None:
         """Return the shares of the shared scopes' rates, none higher than its destination's rate."""
         if self.destinations is None:

@@ -82,9 +82,32 @@ def test_epochs_pin_what_was_not_delivered_once_and_a_new_process_finds_it(query
     assert (found.names.to_pylist(), found.rows.tolist()) == (["acme/a"], [7])
     query.batch(query.report({"acme/a": (3, 0)}))  # whose sink gives nothing back
     query.trigger(1)
+    assert query.epoch.undelivered is None
+
+
+def test_sink_that_says_nothing_gets_the_quota_whatever_another_one_said(query: Query) -> None:
+    for _ in range(4):
+        batch(query, REFUSED)
+        query.trigger()
+    assert rate(query) == (5_000, True)
+    query.batch(query.report({"acme/a": (3, 0)}))
+    query.trigger(1)
+    assert rate(query) == (CEILING, False)
+
+
+def test_what_is_sent_again_is_asked_for_after_its_destination_has_gone_from_the_policy(query: Query) -> None:
+    in_doubt = Undelivered.of([UndeliveredCall("acme/a", 0, 7, 0, "x", 0)])
+    batch(query, TAKEN, undelivered=in_doubt)
+    query.policies.set({})
+    query.trigger(1)
+    assert query.epoch.destinations is None
+    report = query.report({})
+    write_delivery(query.directory, query.next_batch, report.now_ms, Delivery({}, in_doubt))
+    query.batch(replace(report, left_messages=7))
+    query.trigger(1)
     found = query.epoch.undelivered
     assert found is not None
-    assert not len(found.names)
+    assert found.rows.tolist() == [7]
 
 
 def test_batch_whose_record_is_gone_stops_the_query_if_rows_of_it_may_come_back(query: Query) -> None:
@@ -124,7 +147,9 @@ def test_query_that_ends_when_drained_tries_once_and_does_not_wait_for_an_unavai
         batch(query, REFUSED)
         assert not drained(query, 1_000)
     assert rate(query) == (0, True)
-    query.batch(query.report({}))
+    report = query.report({})
+    write_delivery(query.directory, query.next_batch, report.now_ms, Delivery())
+    query.batch(report)
     assert drained(query)
     query.restart()
     assert not drained(query, 1_000)  # the next run tries once, too

@@ -155,16 +155,17 @@ def plan_admission(
     )  # fmt: skip
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
-    usage = account.report(moved, decided, plan, batch, returned, len(state.left) + len(may_come_back))
-    again = replace(state.left, flow=place[state.left.flow])
+    left = Queue.empty()
+    if keeps:
+        left = replace(state.left, flow=place[state.left.flow]).with_more(
+            position[rows.flow[may_come_back]], rows.size_bytes[may_come_back], rows.arrival_ms[may_come_back],
+            rows.release_ms[may_come_back],
+        )  # fmt: skip
+    usage = account.report(moved, decided, plan, batch, returned, len(left))
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
     if len(still) > still.queued:
         joined = still.has_rows(len(waits), still.queued)
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
-    left = again.with_more(
-        position[rows.flow[may_come_back]], rows.size_bytes[may_come_back], rows.arrival_ms[may_come_back],
-        rows.release_ms[may_come_back],
-    )  # fmt: skip
     after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes, left, state.unavailable)
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan, may_come_back)
 

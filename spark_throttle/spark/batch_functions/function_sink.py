@@ -104,6 +104,8 @@ class FunctionSink:
         given, policy = rows(), decided_policy(directory, reports)
         if policy is None or policy.destinations is None:
             self._take(given, set(), mark, directory, reports)
+            if any(report.left_messages for report in reports):
+                write_delivery(directory, mark.batch, reports[0].now_ms, Delivery())
             return
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
         left, batch_ms = Departure.of(reports, epoch, policy), reports[0].now_ms

@@ -136,7 +136,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         returned=None if settlement is None else settlement.returned, keeps=keeps_left,
     )  # fmt: skip
     rows = payload(arrived) if arrived is not None else None
-    kept = _KeptRows.of(stored, settlement, plan)
+    kept = _KeptRows.of(stored, settlement, plan, keeps_left=keeps_left)
     decided = _DecidedBatch(plan, stored, kept, folder, arrivals, rows, policy, now_ms)
     admitted = decided.again() + decided.leaving(Verdict.ADMIT, is_explained=is_explained)
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
@@ -164,6 +164,9 @@ class _KeptRows:
     again_at: Int64s
     """Of these, those that leave once more, in the order in which they do."""
 
+    may_return: bool
+    """Whether they may come back after that, too."""
+
     waits_at: Int64s | None
     """Of all stored rows, those that waited when the batch was decided; `None` if these are all of them."""
 
@@ -177,20 +180,23 @@ class _KeptRows:
     """Which arrivals have left and may come back."""
 
     @classmethod
-    def of(cls, stored: StoredState, settlement: Settlement | None, plan: AdmissionPlan) -> _KeptRows:
+    def of(
+        cls, stored: StoredState, settlement: Settlement | None, plan: AdmissionPlan, *, keeps_left: bool
+    ) -> _KeptRows:
         left_at, rows, queued = stored.left_positions, len(stored.frame_of_row), len(stored.state.queue)
         verdict = plan.decisions.verdict
         waits, leaves = verdict == Verdict.DELAY, np.zeros(len(verdict), dtype=np.bool_)
         leaves[plan.kept] = True
         if settlement is None or not len(left_at):
-            return cls(left_at, left_at, None, (waits | leaves)[:queued], waits[queued:], leaves[queued:])
+            stays = (waits | leaves)[:queued]
+            return cls(left_at, left_at, keeps_left, None, stays, waits[queued:], leaves[queued:])
         is_waiting = np.ones(rows, dtype=np.bool_)
         is_waiting[left_at] = settlement.fate == RETURNED
         again_at, waits_at = left_at[settlement.fate == AGAIN], np.flatnonzero(is_waiting)
         stays = np.zeros(rows, dtype=np.bool_)
-        stays[again_at] = True
+        stays[again_at] = keeps_left
         stays[waits_at] = (waits | leaves)[:queued]
-        return cls(left_at, again_at, waits_at, stays, waits[queued:], leaves[queued:])
+        return cls(left_at, again_at, keeps_left, waits_at, stays, waits[queued:], leaves[queued:])
 
     def in_store(self, of_queue: Bools) -> Bools:
         """Return which stored rows are those of the queue that a mask names."""
@@ -209,7 +215,8 @@ class _KeptRows:
             Those that leave in the batch, by their positions in the queue.
         """
         at = queued_left if self.waits_at is None else self.waits_at[queued_left]
-        return (np.cumsum(self.stays) - 1)[np.concatenate([self.again_at, at])]
+        again_at = self.again_at if self.may_return else self.again_at[:0]
+        return (np.cumsum(self.stays) - 1)[np.concatenate([again_at, at])]
 
 
 def _joining(

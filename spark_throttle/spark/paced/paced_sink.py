@@ -81,15 +81,19 @@ class PacedSink:
         SourceChangedError
             If other rows were sent than leave in the batch.
         """
-        if rows is None:
+        if not reports:
             return
         batch_ms = reports[0].now_ms
         if read_delivery(directory, mark.batch, batch_ms) is not None:  # of an earlier attempt, which has sent all
             return
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
-        batch = BatchSending.of(
-            epoch, self.epochs.policy(epoch), mark, reports, has_destinations=self.has_destinations
-        )  # fmt: skip
+        says = self.has_destinations and epoch.may_return
+        if rows is None:
+            if says:
+                write_delivery(directory, mark.batch, batch_ms, Delivery())
+            return
+        policy = self.epochs.policy(epoch)
+        batch = BatchSending.of(epoch, policy, mark, reports, has_destinations=self.has_destinations)
         task = PacedTask(
             self.send, batch.name, batch.costs, self._window_ns(), batch.others_ns, self.options, batch.destinations,
             batch.destination_of, batch.again, dict(self.held), is_again,
@@ -103,13 +107,13 @@ class PacedSink:
                 "start again: the batch is sent again, with the same keys",
             )
         calls = [UndeliveredCall(*call) for answer in answers for call in json.loads(answer["undelivered"])]
-        if batch.destinations:
+        if is_metered(directory, reports):
+            charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
+        if says:
             delivery = Delivery(told_in(answers), batch.undelivered(calls))
             write_delivery(directory, mark.batch, batch_ms, delivery)
         self.held.clear()
         self.held.update(held_in(answers))
-        if is_metered(directory, reports):
-            charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
 
     def _send(self, rows: Callable[[], DataFrame], task: PacedTask) -> list[Row]:
         """Send, and return what the tasks say."""

@@ -216,10 +216,10 @@ class BatchSink:
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
             is_again = begin_batch(directory, manifest.query, batch, self.definition, reports)
-            has_admitted = any(report.admitted.any() for report in reports)
+            has_admitted = rows.has_admitted
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
             if self.outlet is not None:
-                is_given = rows.has_admitted or not isinstance(self.admitted, Target)
+                is_given = has_admitted or not isinstance(self.admitted, Target)
                 given = partial(rows.admitted, self.admitted) if is_given else None
                 self.outlet.write(given, directory, mark, reports, is_again=is_again)
             elif not isinstance(self.admitted, Target):
