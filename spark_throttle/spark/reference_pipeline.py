@@ -158,7 +158,6 @@ class ReferencePipeline:
             waiting_after if is_readable(checkpoint) else None,
             batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
-            keeps_left=callable(admitted),
             fewest_tasks=task_slots(stream.spark) if keeps_order else None,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())

@@ -374,7 +374,7 @@ class ThrottledStreamWriter:
         send, how = http_sender(options) if self._paced is None else self._paced
         check_travels(send)
         return PacedSink(
-            send, words_of(send), how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
+            send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
             has_destinations=isinstance(pipeline, Pipeline),
         )  # fmt: skip
 

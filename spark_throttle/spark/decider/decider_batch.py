@@ -140,7 +140,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     decided = _DecidedBatch(plan, stored, kept, folder, arrivals, rows, policy, now_ms)
     admitted = decided.again() + decided.leaving(Verdict.ADMIT, is_explained=is_explained)
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
-    freed = decided.freed() if keeps_left or len(kept.left_at) else None
+    freed = decided.freed() if len(kept.left_at) or len(plan.kept) else None
     joining, left, left_at = _joining(rows, kept, plan)
     after, files = decided.queue.after(kept.stays, joining, folder).moved(stored.files, left.epoch, folder)
     after_batch = StoredState(

@@ -20,7 +20,7 @@ from spark_throttle.errors import UnknownVersionError
 from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.rows.frames import FrameKind, encode
+from spark_throttle.spark.rows.frames import FrameKind, encode, encode_whole
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 STATE_SCHEMA = "version int, block binary"
@@ -81,9 +81,11 @@ class Decider:
                     yield _row(kind, frame)
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
-        for table in outcome.freed or ():
-            for frame in encode(table):
-                yield _row(FrameKind.FREED, frame)
+        if outcome.freed is not None:
+            yield _row(FrameKind.FREED, encode_whole(pa.table({})))  # also where none was freed, it is told
+            for table in outcome.freed:
+                for frame in encode(table):
+                    yield _row(FrameKind.FREED, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
 
 

@@ -43,9 +43,6 @@ class PacedSink:
     """What sends the admitted rows of each batch."""
 
     send: Send | OpenedPerTask
-    target: str
-    """What sends, as text."""
-
     options: SendOptions
     namespace: Column
     size: Column

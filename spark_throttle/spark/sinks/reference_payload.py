@@ -91,9 +91,6 @@ class ReferencePayload:
     drops_rows: bool = False
     """Whether the stream drops rows by a condition."""
 
-    keeps_left: bool = False
-    """Whether the decider says which rows its state holds no more, for those that leave may come back."""
-
     fewest_tasks: int | None = None
     """In how many tasks, at least, the sink is given the rows of a namespace in order, for which each row must have its
     place; `None` if they come in any order."""
@@ -118,7 +115,8 @@ class ReferencePayload:
                 arrived.append(ReadingSums.unpack(bytes(row["frame"])))
             else:
                 tables[kind].append(decode(bytes(row["frame"])))
-        admitted, rejected, joined, freed = (pa.concat_tables(found) if found else None for found in tables.values())
+        freed = tables.pop(FrameKind.FREED)
+        admitted, rejected, joined = (pa.concat_tables(found) if found else None for found in tables.values())
         waiting = WaitingRows(Directory(self.source.control_path), self.batches_retained)
         before = waiting.before(batch)
         reader = PayloadReader(frames.sparkSession, batch, self.source, before)
@@ -133,7 +131,7 @@ class ReferencePayload:
 
         whole, others = split_by_file(places, is_whole)
         kept_messages = self._kept_messages(reader, left, _places(joined))
-        gone = _places(freed) if self.keeps_left else left
+        gone = np.concatenate([_places(each) for each in freed if each.num_rows] or [left[:0]]) if freed else left
         account = before.after(batch, file_numbers(gone), file_numbers(_places(joined)), kept_messages=kept_messages)
         if joined is not None:
             self._copy(reader, account.folders[-1], [_places(table) for table in tables[FrameKind.WAITING]])
