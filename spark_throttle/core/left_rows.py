@@ -9,9 +9,9 @@ control row says which of them were not delivered (`Undelivered`), and each row 
 - *sent again*: nobody knows whether it was taken. It leaves again in the next batch, charged once and decided once,
   under the key that it had. A receiver that honours keys so has it once.
 
-Laws: every row has one fate. A bucket whose rows all came back holds what it would hold had they never left. Rows of a
-namespace keep their order: all that left stood before all that waits. The fates follow from the state and the control
-row alone, so a batch that is run again finds the same.
+Laws: every row has one fate. A bucket whose rows all came back holds what it would hold had they never left, so limits
+hold of what was delivered. Rows of a namespace keep their order: all that left stood before all that waits. The fates
+follow from the state and the control row alone, so a batch that is run again finds the same.
 
 Surprises: a lead in the fair tree is not taken back; it is at most two of the largest messages. Processing time is
 charged by what was measured, and a row that was not sent took none.

@@ -81,11 +81,7 @@ class Decider:
                     yield _row(kind, frame)
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
-        if outcome.freed is not None:
-            yield _row(FrameKind.FREED, encode_whole(pa.table({})))  # also where none was freed, it is told
-            for table in outcome.freed:
-                for frame in encode(table):
-                    yield _row(FrameKind.FREED, frame)
+        yield from _freed_frames(outcome)
         yield _row(FrameKind.USAGE, outcome.usage)
 
 
@@ -104,6 +100,15 @@ def _queue_frames(outcome: BatchOutcome, sums_of: Callable[[pa.Table], bytes]) -
             yield _row(FrameKind.WAITING, frame)
     if outcome.arrived is not None:
         yield _row(FrameKind.ARRIVED, sums_of(outcome.arrived))
+
+
+def _freed_frames(outcome: BatchOutcome) -> Iterator[pd.DataFrame]:
+    if outcome.freed is None:
+        return
+    yield _row(FrameKind.FREED, encode_whole(pa.table({})))  # also where none was freed, it is told
+    for table in outcome.freed:
+        for frame in encode(table):
+            yield _row(FrameKind.FREED, frame)
 
 
 def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:
