@@ -81,8 +81,10 @@ def begin(
     definition: Definition,
     is_held: Callable[[str, str], bool],
     decided: str = "",
-) -> None:
+) -> bool:
     """Note that a batch is about to reach its sinks; refuse one that they already hold, decided otherwise.
+
+    Returns whether an earlier attempt has noted a batch of this number.
 
     Parameters
     ----------
@@ -97,10 +99,12 @@ def begin(
     before = read_open_batch(directory)
     now = OpenBatch(batch, decided, definition)
     if before == now:
-        return
-    if before is not None and before.batch == batch:
+        return True
+    is_again = before is not None and before.batch == batch
+    if before is not None and is_again:
         _refuse_other(directory, before, now, is_held)
     write_open_batch(directory, now)
+    return is_again
 
 
 def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_held: Callable[[str, str], bool]) -> None:

@@ -35,6 +35,7 @@ from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_
 from spark_throttle.core.shares.destinations import DestinationRates, rates_after
 from spark_throttle.core.time_quota.time_in_force import limits_in_force
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
@@ -53,9 +54,6 @@ _DESTINATIONS_ARE_NOT_SHARED = (
     "the policy has a resource group with a destination, whose rate follows what this job alone is told, and this job "
     "shares its quotas with others: leave out `destination`, or the exchange"
 )
-_UNSENT_WAIT_MS = 1_000
-"""How long to wait before a batch for nothing but rows that a destination did not take."""
-
 _LEASE_WAIT_MS = 1_000
 """How long to wait before checking again whether a job that shares its quotas has a lease."""
 
@@ -74,6 +72,7 @@ class _Left:
     earns_until_ms: Int64s | None = None
     time: TimeLedger | None = None
     destinations: DestinationRates | None = None
+    undelivered: Undelivered | None = None
 
 
 class ControlPlane:
@@ -150,7 +149,8 @@ class ControlPlane:
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
         last, epoch = self._planned, self.epochs.load(start)
         self._planned, self._planned_file = epoch, start.file
-        looks = self._look.comes() or epoch is not last or ends_when_drained
+        # What a batch did not deliver is said with the next one: its report is looked for before that is planned.
+        looks = self._look.comes() or epoch is not last or ends_when_drained or epoch.may_return
         policy = self._policy_in_force() if looks else self._policy_seen()
         moment = self._moment_after(epoch)
         now_ms = moment.paid_ms
@@ -158,7 +158,7 @@ class ControlPlane:
         has_come = looks and self._take_in(epoch, before, now_ms)
         name = start
         if moment.is_off or self._is_due(epoch, start, policy, now_ms):
-            left = self._left(epoch, start, before, policy, now_ms)
+            left = self._left(epoch, start, before, policy, moment)
             name = self._make(epoch.number + 1, policy, left, moment)
             if epoch.time is not None:
                 put_away_charges(self._directory, before_batch=epoch.settled_batch)
@@ -190,9 +190,10 @@ class ControlPlane:
             self._shared.keep_until_repaid(policy, balance, share, now_ms=now_ms)
 
     def _left(
-        self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, now_ms: int
+        self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, moment: Moment
     ) -> _Left:
         """Return what the epoch leaves, under the policy that is in force now."""
+        now_ms = moment.paid_ms
         leased_until_ms = self._leased_until_ms(epoch, start, now_ms=now_ms)
         earns_until_ms = None
         if leased_until_ms is not None:
@@ -202,10 +203,13 @@ class ControlPlane:
         if policy.revision != before.revision:
             balance_micro = carried_shared(balance_micro, before, policy)
             time = None if time is None else time.carried(before, policy)
+        rates = None if self._reports.is_silent else epoch.destinations
         destinations = rates_after(
-            epoch.destinations, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms
-        )
-        return _Left(balance_micro, self._reports.newest_settled(epoch), earns_until_ms, time, destinations)
+            rates, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms,
+            wall_ms=moment.reading.wall_ms, is_to_end=self._is_to_end,
+        )  # fmt: skip
+        settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
+        return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered)
 
     def _balances(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int, earns_until_ms: Int64s | None) -> Int64s:
         """Return the balances of the shared buckets now, as the decider will find them."""
@@ -297,27 +301,25 @@ class ControlPlane:
         # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
         if reports.last is None or reports.last.epoch != epoch.number:
             return True
-        is_to_settle = (epoch.time is not None or epoch.destinations is not None) and reports.has_moved
+        is_to_settle = (epoch.time is not None or epoch.may_return) and reports.has_moved
         return is_to_settle or self._next_due_ms(epoch) <= now_ms
 
     def _next_due_ms(self, epoch: Epoch) -> int:
         """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
         last = self._reports.last
         due_ms = NEVER_MS if last is None or last.epoch != epoch.number else last.due_ms
-        return min(due_ms, self._destinations_due_ms(epoch))
+        if epoch.destinations is None:
+            return due_ms
+        policy, wall_ms = self.epochs.policy(epoch), epoch.reading.wall_ms
+        there_ms = epoch.destinations.due_ms(
+            policy, paid_ms=epoch.paid_ms, wall_ms=wall_ms, is_to_end=self._is_to_end
+        )  # fmt: skip
+        return min(due_ms, there_ms)
 
-    def _destinations_due_ms(self, epoch: Epoch) -> int:
-        """Return when rows that a destination did not take are to be sent, or an epoch may say that they were."""
-        rates, told = epoch.destinations, self._reports.told()[-1:]
-        if rates is None or not told:
-            return NEVER_MS
-        given_up = set[str]()
-        if self._ends_when_drained and self._epochs_made:
-            given_up = rates.unavailable(self.epochs.policy(epoch))
-        if any(each.unsent_messages and (each.accepted or name not in given_up) for name, each in told[0].items()):
-            return epoch.paid_ms + _UNSENT_WAIT_MS
-        were_sent = any(not each.unsent_messages for each in told[0].values())
-        return epoch.paid_ms if were_sent and bool(rates.unsent_messages.any()) else NEVER_MS
+    @property
+    def _is_to_end(self) -> bool:
+        """Whether destinations that are unavailable are not waited for: they were asked in this run."""
+        return self._ends_when_drained and self._epochs_made > 0
 
     def _warn_if_late(self, report: ReportHead, policy: CompiledPolicy) -> None:
         """Warn, once per revision, that rows waited longer for a batch than a bucket takes to fill.
@@ -360,7 +362,9 @@ class ControlPlane:
             shares = self._shared.begin_epoch(policy, prices, now_ms=now_ms)
             share, time_share = shares[:, :2].copy(), None if policy.shared.time is None else shares[:, 2].copy()
             in_force = under_share(policy, share, time_share)
-        destinations = rates_after(None, None, [], policy, elapsed_ms=0) if left is None else left.destinations
+        destinations, wall_ms = None if left is None else left.destinations, moment.reading.wall_ms
+        if left is None:
+            destinations = rates_after(None, None, [], policy, elapsed_ms=0, wall_ms=wall_ms)
         if destinations is not None:
             in_force = under_share(policy, destinations.share(None, len(policy.shared)))
         if left is None:
@@ -381,7 +385,7 @@ class ControlPlane:
             epoch_time = EpochTime(time, limits, time_share)
         epoch = Epoch(
             number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, epoch_time,
-            destinations,
+            destinations, left.undelivered,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:

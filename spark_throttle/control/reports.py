@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.checkpoint.told import read_told
+from spark_throttle.checkpoint.delivery import Delivery, delivery_file, read_delivery
 from spark_throttle.control.charges import bring_back_charges, read_charges
 from spark_throttle.control.feedback import KeptReport, forget_reports, kept_reports, newest_batch, report_files
 from spark_throttle.control.shared_scopes import is_time_shared
@@ -26,7 +26,9 @@ from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger
+from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead, UsageReport
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 
 
@@ -48,7 +50,7 @@ class Reports:
         self._charges: dict[int, TimeCharges] = {}
         """The processing time of unsettled batches that reported any."""
 
-        self._told: dict[int, dict[str, Told]] = {}
+        self._deliveries: dict[int, Delivery | None] = {}
         self.has_begun = False
         """Whether `take_in` was called."""
 
@@ -67,7 +69,7 @@ class Reports:
         came = []
         if not self.has_begun:
             self._check_fence()
-            settles = epoch.time is not None or epoch.destinations is not None
+            settles = epoch.time is not None or epoch.may_return
             newest = newest_batch(self._directory)
             begins_at = epoch.settled_batch if settles else newest
             bring_back_charges(self._directory, from_batch=begins_at)
@@ -90,11 +92,11 @@ class Reports:
                 self._unsettled[batch], self._last = reports, reports[-1]
                 if batch in charges:
                     self._charges[batch] = charges[batch]
-                if epoch.destinations is not None:
-                    self._told[batch] = read_told(self._directory, batch)
+                if epoch.may_return:
+                    self._deliveries[batch] = self._delivery(batch, reports[-1].head)
                 came.append(reports)
             self.newest_batch = newest
-        for settled in (self._unsettled, self._charges, self._told):
+        for settled in (self._unsettled, self._charges, self._deliveries):
             for batch in [batch for batch in settled if batch <= epoch.settled_batch]:
                 del settled[batch]
         return came
@@ -115,7 +117,32 @@ class Reports:
 
     def told(self) -> list[dict[str, Told]]:
         """Return what destinations said in the batches that are not yet settled, in the order of the batches."""
-        return [told for _, told in sorted(self._told.items())]
+        return [each.told for _, each in sorted(self._deliveries.items()) if each is not None]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the sink of the last batch that is not yet settled says nothing of what it delivered."""
+        return bool(self._deliveries) and self._deliveries[max(self._deliveries)] is None
+
+    @property
+    def undelivered(self) -> Undelivered | None:
+        """What was not delivered of the last batch that is not yet settled; `None` if nothing of it can come back."""
+        last = self._deliveries[max(self._deliveries)] if self._deliveries else None
+        return None if last is None else last.undelivered
+
+    def _delivery(self, batch: int, head: ReportHead) -> Delivery | None:
+        """Return what became of a batch; `None` if its sink does not say it.
+
+        Raises
+        ------
+        DamagedError
+            If its record is gone, and rows of it may come back.
+        """
+        found = read_delivery(self._directory, batch, head.now_ms)
+        if found is None and head.left_messages:
+            what = f"the record of what batch {batch} delivered, {delivery_file(self._directory, batch, head.now_ms)},"
+            raise DamagedError(what, "it is gone", RESTORE_CHECKPOINT)
+        return found
 
     def last_under(self, policy: CompiledPolicy) -> UsageReport | None:
         """Return the last report, with indices into `policy`."""

@@ -8,10 +8,11 @@ import numpy as np
 
 from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.quota import UNLIMITED, Int64s
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.core.undelivered import Undelivered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +55,14 @@ class Epoch:
     destinations: DestinationRates | None = None
     """The rates of destinations that push back; `None` if the policy has none."""
 
+    undelivered: Undelivered | None = None
+    """What was not delivered of the batch before (`left_rows`); `None` if nothing of it could come back."""
+
+    @property
+    def may_return(self) -> bool:
+        """Whether rows that leave in its batches may come back: what became of them is said with the next epoch."""
+        return self.destinations is not None or self.undelivered is not None
+
     def share_in_force(self, scopes: int) -> Int64s | None:
         """Return the shares of the shared scopes' rates, none higher than its destination's rate."""
         if self.destinations is None:
@@ -69,20 +78,17 @@ class Epoch:
         time = None if self.time is None else self.time.share_ns_per_ms
         return np.column_stack([share, np.full(len(share), UNLIMITED, dtype=np.int64) if time is None else time])
 
-    def control_row(self, policy: bytes | None, burst_micro: Int64s) -> ControlRow:
+    def control_row(self, packed: bytes | None, policy: CompiledPolicy) -> ControlRow:
         """Return the row that the epoch gives the decider.
 
         Parameters
         ----------
-        policy
+        packed
             The policy, packed; `None` if the decider already has it.
-        burst_micro
-            Shape (scopes, 2): the bursts of the policy's shared scopes.
         """
-        most_micro = None
-        if self.destinations is not None:
-            most_micro = self.destinations.most_micro(burst_micro)
         return ControlRow(
-            self.number, policy, PayingTime(self.paid_ms, self.reading.wall_ms), self.share_in_force(len(burst_micro)),
-            self.earns_until_ms, None if self.time is None else self.time.limits.needed(), most_micro,
+            self.number, packed, PayingTime(self.paid_ms, self.reading.wall_ms),
+            self.share_in_force(len(policy.shared)), self.earns_until_ms,
+            None if self.time is None else self.time.limits.needed(), undelivered=self.undelivered,
+            unavailable=None if self.destinations is None else self.destinations.given_up(policy),
         )  # fmt: skip

@@ -53,8 +53,9 @@ def under_epoch(
         state = replace(state, shared=shared)
     else:
         state = carried(state, before, after, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
-    shared = state.shared.under(after, row.share_micro_per_ms, row.time, row.most_micro)
-    return replace(state, shared=shared, epoch=row.epoch)
+    shared = state.shared.under(after, row.share_micro_per_ms, row.time)
+    unavailable = np.zeros(0, dtype=np.int64) if row.unavailable is None else row.unavailable
+    return replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
 
 
 def carried(

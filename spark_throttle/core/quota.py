@@ -265,7 +265,7 @@ class CompiledPolicy:
     """Shape (G,): whether namespaces, and not tenants, divide the tokens of each group; `None` if tenants do in all."""
 
     destinations: Destinations | None = None
-    """`None` if no resource group stands for a destination; the decider has none, for the rates in force reach it."""
+    """`None` if no resource group stands for a destination."""
 
     @property
     def has_time(self) -> bool:

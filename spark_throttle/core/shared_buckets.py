@@ -136,21 +136,10 @@ class SharedBuckets:
         return replace(self, balance_micro=filled, as_of_ms=now_ms, time=time)
 
     def under(
-        self,
-        policy: CompiledPolicy,
-        share_micro_per_ms: Int64s | None,
-        time: MessageLimits | None,
-        most_micro: Int64s | None = None,
+        self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, time: MessageLimits | None
     ) -> SharedBuckets:
-        """Return these buckets with what a new epoch pins; a balance is cut to its new burst.
-
-        Parameters
-        ----------
-        most_micro
-            Shape (scopes, 2): the most that each bucket may hold beside its burst; `None` for no such bound.
-        """
-        balance = self.balance_micro if most_micro is None else np.minimum(self.balance_micro, most_micro)
-        held = replace(self, balance_micro=balance, share_micro_per_ms=share_micro_per_ms, time=None)
+        """Return these buckets with what a new epoch pins; a balance is cut to its new burst."""
+        held = replace(self, share_micro_per_ms=share_micro_per_ms, time=None)
         return replace(held.refilled(policy, now_ms=self.as_of_ms), time=time)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:

@@ -1,6 +1,6 @@
 """The state of the decider: what it remembers between two batches.
 
-All arrays of `Flows` run over the same namespaces, and all arrays of `Queue` over the same waiting rows. A
+All arrays of `Flows` run over the same namespaces, and all arrays of a `Queue` over the same rows. A
 namespace with nothing to remember (full buckets, no lead in its fair queue, nothing waiting) is not in the
 table at all, and returns exactly as it left. So an idle namespace costs nothing.
 """
@@ -17,6 +17,7 @@ from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.undelivered import Undelivered
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,6 +114,37 @@ class Queue:
     def __len__(self) -> int:
         return len(self.flow)
 
+    def take(self, at: Int64s) -> Queue:
+        """Return the rows at `at`, in that order."""
+        return Queue(self.flow[at], self.size_bytes[at], self.arrival_ms[at], self.release_ms[at])
+
+    def with_more(self, flow: Int64s, size_bytes: Int64s, arrival_ms: Int64s, release_ms: Int64s) -> Queue:
+        """Return the queue with other rows behind it."""
+        more = (flow, size_bytes, arrival_ms, release_ms)
+        own = (self.flow, self.size_bytes, self.arrival_ms, self.release_ms)
+        return Queue(*(np.concatenate(pair) for pair in zip(own, more, strict=True)))
+
+    def with_rows(self, at: Int64s, rows: Queue) -> Queue:
+        """Return the queue with other rows between its own.
+
+        Parameters
+        ----------
+        at
+            Where each of the other rows stands afterwards.
+        """
+        is_own = np.ones(len(self) + len(rows), dtype=np.bool_)
+        is_own[at] = False
+
+        def merged(own: np.ndarray, others: np.ndarray) -> np.ndarray:
+            found = np.empty(len(is_own), dtype=np.int64)
+            found[at], found[is_own] = others, own
+            return found
+
+        return Queue(
+            merged(self.flow, rows.flow), merged(self.size_bytes, rows.size_bytes),
+            merged(self.arrival_ms, rows.arrival_ms), merged(self.release_ms, rows.release_ms),
+        )  # fmt: skip
+
     def with_end_in(self, order: Int64s) -> Queue:
         """Return the queue with its last rows in another order, which keeps the order within every namespace.
 
@@ -166,8 +198,11 @@ class ControlRow:
     time: MessageLimits | None = None
     """As in `SharedBuckets`."""
 
-    most_micro: Int64s | None = None
-    """Shape (scopes, 2): the most that each shared bucket may hold; `None` for their bursts."""
+    undelivered: Undelivered | None = None
+    """What was not delivered of the rows that left in the batch before (`left_rows`); `None` if it is not said."""
+
+    unavailable: Int64s | None = None
+    """The shared scopes whose rows are given up, because their destination is unavailable; `None` for none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +219,11 @@ class DeciderState:
     """The number of the epoch in force; 0 before the first."""
 
     nodes: NodeLeads = field(default_factory=NodeLeads.none)
+    left: Queue = field(default_factory=Queue.empty)
+    """The rows that left in the last batch and may come back (`left_rows`), those of a namespace as they left."""
+
+    unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """As in `ControlRow`."""
 
     @classmethod
     def initial(

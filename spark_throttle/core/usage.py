@@ -35,10 +35,12 @@ class ReportHead:
     """The messages that were rejected, `UsageReport.invalid_messages` included."""
 
     has_moved: bool
-    """Whether the batch brought or moved a row."""
+    """Whether the batch brought or moved a row, or sent one again."""
 
     is_waiting: bool
     """Whether a row waits after the batch."""
+
+    left_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,6 +108,18 @@ class UsageReport:
     oldest_waiting_ms: int | None = None
     """How long the oldest waiting row has waited; `None` where no row waits."""
 
+    returned: Int64s | None = None
+    """The messages and bytes that were admitted before and not delivered: they wait again (`left_rows`). `None` if
+    there are none."""
+
+    left_messages: int = 0
+    """The messages that may come back after the batch, those that were sent again included."""
+
+    @property
+    def returned_counts(self) -> Int64s:
+        """`returned` as an array."""
+        return np.zeros_like(self.offered) if self.returned is None else self.returned
+
     @property
     def is_active(self) -> Bools:
         """Whether a row of the flow arrived, waited or left, or still waits."""
@@ -125,9 +139,10 @@ class UsageReport:
             for each in (self.offered, self.admitted, self.rejected, self.waiting)
         )
         rejected += self.invalid_messages
+        has_moved = offered + admitted + rejected + self.left_messages > 0
         return ReportHead(
             self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
-            self.due_with_quotas_ms, admitted, rejected, offered + admitted + rejected > 0, waiting > 0,
+            self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
         )  # fmt: skip
 
     def shared_scopes(self, tenants: int) -> Int64s:

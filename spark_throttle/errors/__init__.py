@@ -9,7 +9,6 @@
     │   ├── CheckpointMismatchError put the checkpoint and its sinks back to the same batch
     │   ├── DrainedError            start a new checkpoint from the sources' positions
     │   ├── DefinitionChangedError  start once with the old definition
-    │   ├── UnsentCallsError        send what is kept to where it was to go, or say that it may go elsewhere
     │   ├── ForeignFilesError       use Spark's writer for the table
     │   │   └── TableOutOfReachError  start again when its store answers
     │   └── NotInstalledError       install what it names where it names, then start again
@@ -63,7 +62,6 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     StoredPolicyError,
     TableOutOfReachError,
-    UnsentCallsError,
 )
 from spark_throttle.errors.near_names import did_you_mean
 from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
@@ -123,7 +121,6 @@ __all__ = [
     "TurnTimeoutError",
     "UnconfirmedError",
     "UnknownVersionError",
-    "UnsentCallsError",
     "UnwantedError",
     "did_you_mean",
 ]

@@ -116,34 +116,6 @@ class DefinitionChangedError(ConfigurationError):
         return (type(self), (self.batch, self.differences, self.note))
 
 
-class UnsentCallsError(ConfigurationError):
-    """Calls that a destination did not take are kept, and the query would not send them, or would send them elsewhere.
-
-    Nothing was sent, and the calls stay where they are.
-
-    Examples
-    --------
-    >>> print(UnsentCallsError(40, 7, "http://api", None, "/checkpoint/throttle/unsent/7").args[0].partition(": ")[0])
-    40 messages that http://api did not take until batch 7 are still to be sent, and this query does not send
-    """
-
-    def __init__(self, messages: int, batch: int, before: str, now: str | None, file: str) -> None:
-        self.messages = messages
-        self.batch = batch
-        self.before = before
-        self.now = now
-        self.file = file
-        does = "does not send" if now is None else f"sends by {now}"
-        super().__init__(
-            f"{messages} messages that {before} did not take until batch {batch} are still to be sent, and this query "
-            f"{does}: start it with the paced(…) or foreachBatch(…) that it had, until nothing is unsent; or send them "
-            f"to where this query sends, with option('throttle.unsent', 'redirect'). They are in {file}"
-        )
-
-    def __reduce__(self) -> tuple[type[UnsentCallsError], tuple[int, int, str, str | None, str]]:
-        return (type(self), (self.messages, self.batch, self.before, self.now, self.file))
-
-
 class ForeignFilesError(ConfigurationError):
     """A Delta table takes no files that Spark did not write; through Spark's writer it takes rows.
 

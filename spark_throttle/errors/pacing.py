@@ -6,6 +6,8 @@ A limiter inside the process let a caller wait in vain, or is closed; or a desti
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 from spark_throttle.errors.configuration import ConfigurationError
 from spark_throttle.errors.throttle_error import ThrottleError
@@ -89,6 +91,9 @@ class Backpressure(ThrottleError):  # noqa: N818 - the destination's word, which
         The destination that says it; the one of the call's rows unless given.
     problem
         What was seen, for the error that ends the batch if the destination never takes the rows.
+    may_be_taken
+        Whether the rows may have been taken all the same, as where no answer came. `paced` then keeps the call's key
+        until it is accepted; rows that nobody took go back to their queue, and get another key.
 
     Raises
     ------
@@ -103,7 +108,12 @@ same key
     """
 
     def __init__(
-        self, retry_after_seconds: float | None = None, scope: str | None = None, problem: str = "it is busy"
+        self,
+        retry_after_seconds: float | None = None,
+        scope: str | None = None,
+        problem: str = "it is busy",
+        *,
+        may_be_taken: bool = False,
     ) -> None:
         if retry_after_seconds is not None and not 0 <= retry_after_seconds < math.inf:
             raise ConfigurationError(
@@ -112,11 +122,13 @@ same key
         self.retry_after_seconds = retry_after_seconds
         self.scope = scope
         self.problem = problem
+        self.may_be_taken = may_be_taken
         asks = "" if retry_after_seconds is None else f"; it asks to wait {retry_after_seconds} s"
         super().__init__(
             f"the destination{'' if scope is None else f' {scope}'} does not take rows now: {problem}{asks}; call it "
             f"again later, with the same key"
         )
 
-    def __reduce__(self) -> tuple[type[Backpressure], tuple[float | None, str | None, str]]:
-        return (type(self), (self.retry_after_seconds, self.scope, self.problem))
+    def __reduce__(self) -> tuple[Any, ...]:
+        build = partial(type(self), may_be_taken=self.may_be_taken)
+        return (build, (self.retry_after_seconds, self.scope, self.problem))

@@ -132,12 +132,14 @@ class Pipeline:
         is_explained: bool = False,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
+        keeps_left: bool = False,
     ) -> DataFrame:
         """Return what is decided as frames: the answer, the places of rejected rows, and usage.
 
         If the sink depends on the order of rows, the places of admitted rows too: explained, with the ``throttle``
         column. If the sink is partitioned by `partition_columns`, rows that have no partition folder are rejected. If
-        `sinks` are given, the control source checks them when the query starts (`start_check`).
+        `sinks` are given, the control source checks them when the query starts (`start_check`). With `keeps_left` rows
+        that leave for a destination may come back, because the sink says which it did not deliver.
         """
         events, given = self.events, self.settings
         spark = events.sparkSession
@@ -159,6 +161,7 @@ class Pipeline:
             queue_room(given.policies, spark),
             partition_columns,
             is_explained,
+            keeps_left,
         )
         return together.groupBy("key").applyInPandasWithState(
             decide, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"

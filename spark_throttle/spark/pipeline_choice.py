@@ -1,7 +1,8 @@
 """A query decides on references where its rows can be read again, and else on files that it stages them in.
 
 References are for a stream of `Throttle.read_stream` whose expressions Spark can be asked again, and for every sink but
-a Delta table, which takes staged files as they lie. A checkpoint keeps the way with which it began: its offsets and its
+a Delta table, which takes staged files as they lie, and the paced sink, whose rows go back in the order in which they
+left. A checkpoint keeps the way with which it began: its offsets and its
 waiting rows have the form of that way.
 """
 
@@ -32,14 +33,14 @@ class PipelineChoice:
 
 
 def choose_pipeline(
-    pipeline: AnyPipeline, control_path: str, partition_columns: Sequence[str], *, is_delta: bool
+    pipeline: AnyPipeline, control_path: str, partition_columns: Sequence[str], against: str | None
 ) -> PipelineChoice:
     """Return the pipeline of a query.
 
     Parameters
     ----------
-    is_delta
-        Whether the sink is a Delta table.
+    against
+        Why a new query is not to decide on references, if anything of its sink says so.
 
     Raises
     ------
@@ -61,8 +62,8 @@ def choose_pipeline(
         raise ConfigurationError(
             f"the checkpoint began with references, and {problem}; change that, or start with a new checkpoint"
         )
-    if begun is None and is_delta:
-        problem = problem or "the sink is a Delta table, which takes staged files as they lie"
+    if begun is None:
+        problem = problem or against
     if problem is not None:
         return PipelineChoice(pipeline.staged(), problem)
     return PipelineChoice(pipeline, "its rows can be read again")

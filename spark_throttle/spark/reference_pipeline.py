@@ -97,8 +97,9 @@ class ReferencePipeline:
         control_path: str,
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
+        keeps_left: bool = False,
     ) -> DataFrame:
-        """Return the decided stream as frames of places, each with its kind."""
+        """Return the decided stream as frames of places, each with its kind; `Pipeline.frames` says more."""
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
@@ -117,6 +118,7 @@ class ReferencePipeline:
             partition_columns=tuple(found.partition_columns),
             sums_of=packed_sums,
             queue=queue_storage(spark, control_path),
+            keeps_left=keeps_left,
         )
         return (
             rows.load()

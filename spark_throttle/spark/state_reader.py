@@ -17,8 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
+from spark_throttle.core.left_rows import TAKEN, fates
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
@@ -47,7 +49,7 @@ def read_queued(
     ``release_ms`` (the batch time until which a Pegasus rule holds the row; 0 if only quotas hold it). If the user has
     a column with one of these names, the added column is called ``throttle_namespace`` and so on. Rows come from the
     files in which they wait, and have no order. If the query decides on references, they have the columns of the
-    source.
+    source. What a destination did not take in the last batch is among them once the next one is committed.
 
     Parameters
     ----------
@@ -69,27 +71,46 @@ def read_queued(
 
 
 def queued_after(
-    spark: SparkSession, checkpoint: str, control_path: str, batch: int, *, schema: StructType | None = None
+    spark: SparkSession,
+    checkpoint: str,
+    control_path: str,
+    batch: int,
+    undelivered: Undelivered | None = None,
+    *,
+    schema: StructType | None = None,
 ) -> DataFrame:
     """Return the rows that wait after a batch as `read_queued` does, with their position in the queue.
 
     By the column ``queue_position``, the rows of a namespace are in the order in which they would leave. This process
     must see the checkpoint.
+
+    Parameters
+    ----------
+    undelivered
+        What the batch did not deliver: it waits too.
     """
-    return _queued(spark, checkpoint, control_path, schema, batch)
+    return _queued(spark, checkpoint, control_path, schema, batch, undelivered)
 
 
-def waiting_messages(spark: SparkSession, checkpoint: str, batch: int | None = None) -> int | None:
+def waiting_messages(
+    spark: SparkSession, checkpoint: str, batch: int | None = None, undelivered: Undelivered | None = None
+) -> int | None:
     """Return how many rows wait after a batch, by default the last committed one; no payload is read.
 
     Returns `None` if the state is gone.
     """
-    counts = state_blocks(spark, checkpoint, batch).mapInArrow(_counts, "waiting long").collect()
+
+    def counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in batches:
+            counts = [len(_positions(_opened(block.as_py()), undelivered)) for block in each.column("block")]
+            yield pa.RecordBatch.from_pydict({"waiting": pa.array(counts, pa.int64())})
+
+    counts = state_blocks(spark, checkpoint, batch).mapInArrow(counted, "waiting long").collect()
     return sum(row["waiting"] for row in counts) if counts else None
 
 
 def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
-    """Return the places of the rows that wait after a batch, of a query that decides on references."""
+    """Return the places of the rows that the state has after a batch, of a query that decides on references."""
     blocks = state_blocks(spark, checkpoint, batch)
     unpack = QueueUnpacker((), QueueStorage(control_path))
     found: Int64s = blocks.mapInArrow(unpack, f"{PLACE} long").toArrow().column(PLACE).to_numpy()
@@ -128,14 +149,13 @@ class _Fit:
                 yield pa.RecordBatch.from_pydict({"problem": pa.array([str(error)], pa.string())})
 
 
-def _counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        counts = [len(_opened(block.as_py()).state.queue) for block in batch.column("block")]
-        yield pa.RecordBatch.from_pydict({"waiting": pa.array(counts, pa.int64())})
-
-
 def _queued(
-    spark: SparkSession, checkpoint: str, control_path: str, schema: StructType | None, batch: int | None
+    spark: SparkSession,
+    checkpoint: str,
+    control_path: str,
+    schema: StructType | None,
+    batch: int | None,
+    undelivered: Undelivered | None = None,
 ) -> DataFrame:
     """Return the waiting rows; with their positions if `batch` says after which batch they wait."""
     added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
@@ -144,19 +164,23 @@ def _queued(
     state = _state(spark, checkpoint, batch)
     if "files" in state.columns:
         copies = staged_copies(spark, control_path, _held_in(state), state.select("inline"), schema)
-    elif waiting_messages(spark, checkpoint, batch):
+    elif waiting_messages(spark, checkpoint, batch, undelivered):
         copies = copies_of(spark, control_path, account_after(spark, control_path, batch), schema)
     else:
         copies = spark.createDataFrame([], with_places(schema or StructType()))
-    return _copied(state.select("block"), QueueStorage(control_path), added, copies)
+    return _copied(state.select("block"), QueueStorage(control_path), added, copies, undelivered)
 
 
 def _copied(
-    blocks: DataFrame, storage: QueueStorage, added: Sequence[tuple[str, DataType]], copies: DataFrame
+    blocks: DataFrame,
+    storage: QueueStorage,
+    added: Sequence[tuple[str, DataType]],
+    copies: DataFrame,
+    undelivered: Undelivered | None,
 ) -> DataFrame:
     """Return the waiting rows, from their copies."""
     places = StructType([StructField(PLACE, LongType()), *(StructField(name, kind) for name, kind in added)])
-    unpack = QueueUnpacker(tuple(places.names[1:]), storage)
+    unpack = QueueUnpacker(tuple(places.names[1:]), storage, undelivered)
     waiting = blocks.mapInArrow(unpack, places)
     waiting = waiting.withColumn(FILE, F.shiftright(PLACE, ROW_BITS)).withColumn(
         ROW, F.col(PLACE).bitwiseAND(F.lit((1 << ROW_BITS) - 1))
@@ -230,9 +254,11 @@ class QueueUnpacker:
     """A function from blocks of state to the places of rows that wait; `mapInArrow` runs it once per task."""
 
     names_beside: tuple[str, ...]
-    """Names of the added columns, which follow the place."""
+    """Names of the added columns, which follow the place; without any, rows that left and may come back count too."""
 
     storage: QueueStorage
+    undelivered: Undelivered | None = None
+    """What was not delivered of the rows that left in the batch: it waits too."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the places, one record batch per frame."""
@@ -241,18 +267,32 @@ class QueueUnpacker:
                 yield from self._rows(_opened(block.as_py()))
 
     def _rows(self, stored: StoredState) -> Iterator[pa.RecordBatch]:
-        queue, start = stored.state.queue, 0
+        state, left_at, start = stored.state, stored.left_positions, 0
+        rows, waits = state.queue.with_rows(left_at, state.left), np.ones(len(stored.frame_of_row), dtype=np.bool_)
+        if self.names_beside:
+            waits[left_at] = False
+            waits[_positions(stored, self.undelivered)] = True
         rows_of_frame = np.bincount(stored.frame_of_row, minlength=len(stored.frames)).tolist()
         for frame, count in zip(stored.frames, rows_of_frame, strict=True):
-            end = start + count
+            at = start + np.flatnonzero(waits[start : start + count])
+            start += count
+            if not len(at):
+                continue
             (opened,) = self.storage.folder().open([frame])
-            places = decode(opened).column(PLACE).combine_chunks().take(pa.array(stored.row_in_frame[start:end]))
-            names = stored.state.flows.names.take(pa.array(queue.flow[start:end]))
-            position = pa.array(np.arange(start, end))
-            beside = [names, pa.array(queue.arrival_ms[start:end]), pa.array(queue.release_ms[start:end]), position]
+            places = decode(opened).column(PLACE).combine_chunks().take(pa.array(stored.row_in_frame[at]))
+            names = state.flows.names.take(pa.array(rows.flow[at]))
+            beside = [names, pa.array(rows.arrival_ms[at]), pa.array(rows.release_ms[at]), pa.array(at)]
             columns = [places, *beside[: len(self.names_beside)]]
             yield pa.RecordBatch.from_arrays(columns, names=[PLACE, *self.names_beside])
-            start = end
+
+
+def _positions(stored: StoredState, undelivered: Undelivered | None) -> Int64s:
+    """Return the positions, among all rows of a state, of those that wait, with what was not delivered."""
+    waits = np.ones(len(stored.frame_of_row), dtype=np.bool_)
+    waits[stored.left_positions] = False
+    if undelivered is not None:
+        waits[stored.left_positions] = fates(stored.state, undelivered) != TAKEN
+    return np.flatnonzero(waits)
 
 
 def _opened(block: bytes) -> StoredState:

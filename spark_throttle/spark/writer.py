@@ -6,7 +6,7 @@ import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
@@ -41,7 +41,6 @@ from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, ref
 from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 from spark_throttle.spark.sinks.tables import (
     Targets,
-    parse_option,
     refuse_lacking_letters,
     sink_options,
     sink_partition_columns,
@@ -58,9 +57,9 @@ from spark_throttle.spark.start.task_slots import task_slots
 logger = logging.getLogger(__name__)
 
 _CHECKPOINT = "checkpointLocation"
-_UNSENT_OPTION = "throttle.unsent"
 _PATIENCE_OPTION = "throttle.patience_seconds"
-_REFUSE, _REDIRECT = _UNSENT = ("refuse", "redirect")
+_TAKES_FILES: Final = "the sink is a Delta table, which takes staged files as they lie"
+_GIVES_BACK: Final = "the sink is paced, and gives back what it does not deliver"
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
@@ -269,7 +268,7 @@ class ThrottledStreamWriter:
         return self._start(None, tableName)
 
     def _sink_options(self) -> dict[str, str]:
-        return sink_options(self._options, _CHECKPOINT, (_UNSENT_OPTION, _PATIENCE_OPTION))
+        return sink_options(self._options, _CHECKPOINT, (_PATIENCE_OPTION,))
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._paced is not None:
@@ -314,10 +313,10 @@ class ThrottledStreamWriter:
         usage_sink = usage_table(spark, targets)
         sinks = sinks_of(spark, checkpoint, targets, usage_sink)
         outlet = self._outlet(pipeline, target, options, control_path)
-        if outlet is not None:
-            may_redirect = parse_option(_UNSENT_OPTION, self._asked(_UNSENT_OPTION), _UNSENT) == _REDIRECT
-            sinks = replace(sinks, sender=outlet.target, may_redirect=may_redirect)
-        frames = pipeline.frames(control_path=control_path, partition_columns=partition_columns, sinks=sinks)
+        keeps_left = isinstance(outlet, FunctionSink) or (isinstance(outlet, PacedSink) and outlet.has_destinations)
+        frames = pipeline.frames(
+            control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
+        )
         sink = pipeline.batch_sink(control_path, admitted, rejected, usage_sink, definition)
         writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
         writer = writer.option(_CHECKPOINT, checkpoint)
@@ -332,8 +331,6 @@ class ThrottledStreamWriter:
                 query = writer.start()
         except AnalysisException as error:
             raise (missing_in(str(error)) or refused_by_spark(error)) from None
-        if isinstance(outlet, PacedSink):
-            outlet.kept.follow(lambda: query.isActive)
         self._started(query, ControlLook.of(spark, control_path))
         return query
 
@@ -373,14 +370,12 @@ class ThrottledStreamWriter:
         epochs = Epochs(Directory(control_path), batches_retained=batches_retained(spark))
         if self._function is not None:
             patience_seconds = patience(self._asked(_PATIENCE_OPTION))
-            return FunctionSink(
-                self._function, words_of(self._function), self._events.schema, namespace, epochs, patience_seconds
-            )
+            return FunctionSink(self._function, words_of(self._function), namespace, epochs, patience_seconds)
         send, how = http_sender(options) if self._paced is None else self._paced
         check_travels(send)
         return PacedSink(
-            send, words_of(send), how, self._events.schema, namespace, size, interval_ms(spark, self._trigger),
-            task_slots(spark), epochs,
+            send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
+            has_destinations=isinstance(pipeline, Pipeline),
         )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:
@@ -390,8 +385,12 @@ class ThrottledStreamWriter:
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
-        is_delta = isinstance(targets.admitted, Target) and targets.admitted.is_delta
-        return choose_pipeline(self._pipeline, control_path, columns, is_delta=is_delta)
+        admitted, against = targets.admitted, None
+        if isinstance(admitted, Target) and admitted.is_delta:
+            against = _TAKES_FILES
+        elif isinstance(admitted, Target) and admitted.format == PACED:
+            against = _GIVES_BACK
+        return choose_pipeline(self._pipeline, control_path, columns, against)
 
     def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
         """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""

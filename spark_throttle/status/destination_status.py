@@ -25,9 +25,6 @@ class DestinationStatus:
     refused_for_ms: int
     """For how long it has refused every call; 0 if it took one of the last batch."""
 
-    unsent_messages: int
-    """Admitted rows that it has not taken, and that a later batch sends."""
-
 
 def destinations_of(epoch: Epoch | None, policy: CompiledPolicy | None) -> tuple[DestinationStatus, ...]:
     """Return the destinations of an epoch of `policy`; none if the policy has none."""
@@ -42,7 +39,6 @@ def destinations_of(epoch: Epoch | None, policy: CompiledPolicy | None) -> tuple
             int(policy.shared.rate_micro_per_ms[known.scope[at], Dimension.MESSAGES]) / 1000,
             bool(rates.is_open[at]),
             int(rates.refused_for_ms[at]),
-            int(rates.unsent_messages[at]),
         )
         for at, name in enumerate(group_names(policy))
     )

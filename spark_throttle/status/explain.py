@@ -116,7 +116,7 @@ def explain_job(
     first = newest if epoch.time is None else min(epoch.settled_batch, newest)
     reports = read_reports(directory, after_batch=first - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
-    notes += _unsent(explained, destinations_of(epoch, policy)) if is_wide else []
+    notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     batch, last = max(reports.items())
@@ -280,19 +280,18 @@ def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_w
     return notes
 
 
-def _unsent(explained: Explanation, destinations: Iterable[DestinationStatus]) -> list[str]:
-    """Return what holds the rows of a namespace after they were admitted."""
+def _destinations(explained: Explanation, destinations: Iterable[DestinationStatus]) -> list[str]:
+    """Return what a destination does to the rows of a namespace."""
     notes = []
     for each in destinations:
         if not explained.levels or each.resource_group != explained.resource_group:
             continue
-        unsent = f"{each.unsent_messages} admitted rows for it are not sent yet"
         if each.is_unavailable:
             notes.append(f"the destination {each.resource_group} has refused every call for "
-                         f"{each.refused_for_ms / 1000:g} s; {unsent}")  # fmt: skip
-        elif each.unsent_messages:
+                         f"{each.refused_for_ms / 1000:g} s")  # fmt: skip
+        elif each.messages_per_second < each.ceiling_messages_per_second:
             notes.append(f"{each.messages_per_second:g} messages/s are admitted now for the destination "
-                         f"{each.resource_group}; {unsent}")  # fmt: skip
+                         f"{each.resource_group}")  # fmt: skip
     return notes
 
 

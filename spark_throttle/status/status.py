@@ -51,6 +51,10 @@ class ScopeStatus:
     backlog_ms: int = 0
     """For how long it has had a backlog without a break, as far as the reports that were read say; 0 without one."""
 
+    returned_messages: int = 0
+    """Messages that were admitted in the batch before and not delivered: they wait again."""
+
+    returned_bytes: int = 0
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
 

@@ -56,6 +56,7 @@ MEASURES: Final = (
     *_by_dimension("waiting", lambda report: report.waiting),
     Measure("observed_messages", lambda report: report.observed_messages),
     Measure("delayed_ms", lambda report: report.delayed_ms),
+    *_by_dimension("returned", lambda report: report.returned_counts, "were admitted, not delivered, and wait again"),
 )
 """All numbers of a scope for a batch. New ones go at the end, after the columns that existing tables have."""
 

@@ -85,7 +85,7 @@ class MadeUpJob:
         end = self.plane.next_epoch(self.epoch)
         before, after = self.policy, self.plane.epochs.policy_for(self.epoch, end) or self.policy
         assert after is not None
-        row = self.plane.epochs.load(end).control_row(None, after.shared.burst_micro)
+        row = self.plane.epochs.load(end).control_row(None, after)
         if self.state is None or before is None:
             self.state, before = DeciderState.initial(after, row.share_micro_per_ms, now_ms=self.now_ms), after
         if end != self.epoch:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.admin.cli.status_view import status_lines, status_values, worst
-from spark_throttle.checkpoint.told import write_told
+from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.status.destination_status import DestinationStatus
 from spark_throttle.status.explain import explain_job
@@ -30,31 +30,28 @@ def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
 
 def say(world: World, told: Told, batches: int) -> None:
     for _ in range(batches):
-        write_told(world.job.directory, world.job.number, {"gold": told})
+        write_delivery(world.job.directory, world.job.number, world.job.now_ms, Delivery({"gold": told}))
         world.run()
 
 
 def test_rate_of_a_destination_that_refuses_some_calls_is_shown(world: World) -> None:
-    say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)
+    say(world, Told(5, 1, WHOLE // 2, 0, 0), 1)
     (found,) = StatusReader(str(world.job.control_path), clock=world.job.clock).read().destinations
-    assert found == DestinationStatus(
-        "gold", 11.25, 0.2, 20.0, is_unavailable=False, refused_for_ms=0, unsent_messages=4
-    )
+    assert found == DestinationStatus("gold", 11.25, 0.2, 20.0, is_unavailable=False, refused_for_ms=0)
     text = world.client.get("/metrics").text
     assert f"spark_throttle_share_messages_per_second{{{LABELS}}} 11.25" in text
     assert f"spark_throttle_destination_unavailable{{{LABELS}}} 0.0" in text
-    assert f"spark_throttle_destination_unsent_messages{{{LABELS}}} 4.0" in text
 
 
 @pytest.mark.slow
 def test_destination_that_is_unavailable_is_shown(world: World) -> None:
-    say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
+    say(world, Told(0, 1, WHOLE, 0, 900), 3)
     status = StatusReader(str(world.job.control_path), clock=world.job.clock).read()
     lines = list(status_lines(status, worst(status, ("job",), 1), at_ms=0))
-    assert "1970-01-01 00:00:00 destination gold: unavailable for 3.0 s, 4 unsent" in lines
+    assert "1970-01-01 00:00:00 destination gold: unavailable for 3.0 s" in lines
     shown = {
-        "resource_group": "gold", "messages_per_second": 0.0, "floor_messages_per_second": 0.2,
-        "ceiling_messages_per_second": 20.0, "is_unavailable": True, "refused_for_ms": 3_000, "unsent_messages": 4,
+        "resource_group": "gold", "messages_per_second": 0.2, "floor_messages_per_second": 0.2,
+        "ceiling_messages_per_second": 20.0, "is_unavailable": True, "refused_for_ms": 3_000,
     }  # fmt: skip
     assert status_values(status, [])["destinations"] == [shown]
     assert world.status()["destinations"] == [shown]
@@ -62,13 +59,13 @@ def test_destination_that_is_unavailable_is_shown(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_explain_says_that_admitted_rows_are_not_sent_yet(world: World) -> None:
+def test_explain_says_what_a_destination_takes(world: World) -> None:
     path = str(world.job.control_path)
-    say(world, Told(5, 1, WHOLE // 2, 0, 0, 4), 1)
-    said = "11.25 messages/s are admitted now for the destination gold; 4 admitted rows for it are not sent yet"
+    say(world, Told(5, 1, WHOLE // 2, 0, 0), 1)
+    said = "11.25 messages/s are admitted now for the destination gold"
     assert said in explain_job(path, "acme/a").notes
-    say(world, Told(0, 1, WHOLE, 0, 900, 4), 3)
-    said = "the destination gold has refused every call for 3 s; 4 admitted rows for it are not sent yet"
+    say(world, Told(0, 1, WHOLE, 0, 900), 3)
+    said = "the destination gold has refused every call for 3 s"
     assert said in explain_job(path, "acme/a").notes
     for notes in (explain_job(path, "acme/a", is_wide=False).notes, explain_job(path, "other/a").notes):
-        assert "destination" not in " ".join(notes)  # of others, too, are the rows that are not sent
+        assert "destination" not in " ".join(notes)  # it is others' too

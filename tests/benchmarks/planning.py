@@ -95,7 +95,7 @@ class Job:
         rows = int(rows_each * len(self._names))
         key = self._random.integers(0, len(self._names), rows)
         size = self._random.integers(1, 2 * _MEAN_BYTES, rows)
-        row = self._plane.epochs.load(self._name).control_row(None, self._policy.shared.burst_micro)
+        row = self._plane.epochs.load(self._name).control_row(None, self._policy)
         state = under_epoch(self._state, row, self._policy, self._policy, now_ms=self._now_ms)
         arrivals = Arrivals(self._names.take(pa.array(key)), pa.array(size))
         plan = plan_admission(state, arrivals, self._policy, now_ms=self._now_ms, memory=self._memory)

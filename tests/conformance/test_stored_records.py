@@ -17,12 +17,10 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.drained import Drained
 from spark_throttle.checkpoint.manifest import Manifest
-from spark_throttle.checkpoint.offered import OfferedRows
 from spark_throttle.checkpoint.open_batch import OpenBatch
-from spark_throttle.checkpoint.told import ToldInBatch
-from spark_throttle.checkpoint.unsent import GivenUpCalls, Held, UnsentCalls
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.epoch import Epoch, EpochTime
@@ -39,6 +37,7 @@ from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
 from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
+from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.records import read_block, read_note
@@ -121,17 +120,21 @@ LEDGER: Final = TimeLedger(
     NamespacePrices(TimeAccounts(PAIRS, 2 * PAIRS, 3 * PAIRS), TimeAccounts(TWO, 2 * TWO, 3 * TWO)), 7 * TWO,
     UsedTime(9 * ONE, 9 * TWO, 1, 2, 3),
 )  # fmt: skip
+UNDELIVERED: Final = Undelivered.of([
+    UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
+])  # fmt: skip
 STATE: Final = DeciderState(
     5_000, Flows(NAMES, PAIRS, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
     SharedBuckets(PAIRS, 4_000, 2 * PAIRS, LIMITS), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
+    Queue(*np.arange(8).reshape(4, 2)), ONE,
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
     StoredState(
-        STATE, b"a policy", [b"a frame", b"\x00\xff"], np.array([0, 0, 1]), np.array([0, 2, 1]),
-        PayingTime(5_000, 2**41), QueueFiles(3, ("0/2-b",), (("0/1-a", 6),), ("0/0-f",)),
+        STATE, b"a policy", [b"a frame", b"\x00\xff"], np.array([0, 0, 1, 1, 1]), np.array([0, 2, 1, 3, 4]),
+        PayingTime(5_000, 2**41), QueueFiles(3, ("0/2-b",), (("0/1-a", 6),), ("0/0-f",)), np.array([4, 0]),
     ),
     HeldFiles(
         7, 12, TWO, ("a.parquet", "b.parquet"), 2 * TWO, np.array([1, 0]), np.array([0, 1]), 3 * TWO,
@@ -141,16 +144,16 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, 2 * PAIRS),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, UNDELIVERED, TWO),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, PAIRS, TWO,
-        EpochTime(LEDGER, LIMITS, ONE), DestinationRates(*np.arange(16).reshape(8, 2)),
+        EpochTime(LEDGER, LIMITS, ONE), DestinationRates(*np.arange(14).reshape(7, 2)),
+        UNDELIVERED,
     ),
     replace(CHARGES, common_ns=np.array([0, 2**40])),
-    ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),
-    UnsentCalls("https://api.example/zoë", 1, [b"a table", b"\x00\xff"], {"acme/a": Held("api", 2**41)}),
-    GivenUpCalls(("6f1c/12/9a3e/acme%2Forders/40", "6f1c/12/9a3e/b/0")),
-    OfferedRows({"gold": 2**40, "zoë": -1}),
+    Delivery(
+        {"gold": Told(2**40, 3, 2**20, 0, 1_500, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, slows=1)}, UNDELIVERED, ("zoë",)
+    ),
     ROWS,
     StoredHead(
         "5eed", "a job", 10**12, 7, pa.array(["reader"]), np.array([[1 << 20, 2**62, 7], [5, 0, 6]]), np.array([9]),
@@ -247,7 +250,7 @@ def test_every_field_of_a_stored_record_has_a_value(name: str) -> None:
 def test_damaged_file_is_named_by_its_path(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
     assert read_note(directory, "drained.json", Drained, "the note") is None
-    assert read_block(directory, "told", Drained) is None
+    assert read_block(directory, "delivery", Drained) is None
     directory.write("drained.json", b"{")
     with pytest.raises(DamagedError, match=rf"the note {tmp_path}/drained\.json is damaged: .*; restore it"):
         read_note(directory, "drained.json", Drained, "the note")

@@ -128,7 +128,7 @@ class Query:
         """Return the decider's state in a batch that is run now, before it admits anything."""
         epoch, batch_ms = self.epoch, self.now_ms + self.shift_ms
         policy = self.plane.epochs.policy(epoch)
-        row = epoch.control_row(None, policy.shared.burst_micro)
+        row = epoch.control_row(None, policy)
         if self.next_batch == 0:
             now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=0)
             return replace(

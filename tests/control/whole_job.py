@@ -96,7 +96,7 @@ class WholeJob:
         epochs = self.plane.epochs
         policy, epoch = epochs.policy_for(self.name, end), epochs.load(end)
         packed = None if policy is None else pack(policy)
-        return pack(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
+        return pack(epoch.control_row(packed, epochs.policy(epoch)))
 
     @property
     def stored(self) -> StoredState:

@@ -15,5 +15,5 @@ def usage_of_two() -> UsageReport:
         9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
         np.array([0, 12_345]), np.array([[-1, 0], [5_000_000, 2**60]]), 1_760_000_000_500, 1_760_000_000_400, 4,
-        1_760_000_000_001, (0, 2, 0), 86_400_000,
+        1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([[3, 300], [0, 0]]), 5,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Final
 
 import pandas as pd
 
-from tests.crash.destination import ADDRESS
+from tests.crash.destination import ADDRESS, PUSHES_BACK
 from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
 from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
 from tests.crash.tables import MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
@@ -134,7 +134,7 @@ class Evidence:
             contracts_of(policies),
             is_partitioned(root),
             has_order=_has_order(root),
-            is_pushed_back=(root / ADDRESS).exists(),
+            is_pushed_back=(root / ADDRESS).exists() or (root / PUSHES_BACK).exists(),
         )
 
 

@@ -25,6 +25,9 @@ PACED: Final = "paced"
 ADDRESS: Final = "receiver"
 """The file of a run's directory that names the server."""
 
+PUSHES_BACK: Final = "pushes-back"
+"""The file that says that the function of a job says "not now" to some batches."""
+
 DRAINING: Final = "draining"
 """The file that says that the job is to end once all is drained."""
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
-from tests.crash.destination import ADDRESS, DRAINING, PACED
+from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
 from tests.crash.peer import exchange_of
 from tests.crash.topic import KAFKA, read_topic
 from tests.sessions import (
@@ -59,6 +60,10 @@ MESSAGES, TIME = "messages", "time"
 """What quotas limit."""
 
 _ROW_NS: Final = 100_000
+_NS_PER_SECOND: Final = 1_000_000_000
+_BUSY_SECONDS: Final = 2
+"""Of every five."""
+
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
 OF_QUERIES: Final = {
     "spark.sql.shuffle.partitions": "3",
@@ -96,9 +101,16 @@ def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root:
 
 
 def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
-    """Admitted rows by a function that writes each batch into a folder of its own, over what was there."""
+    """Admitted rows by a function that writes each batch into a folder of its own, over what was there.
+
+    At times it takes no batch that it does not have, if it is to push back.
+    """
 
     def write(rows: DataFrame, batch: int) -> None:
+        is_new = not (root / "admitted" / f"batch={batch}" / "_SUCCESS").exists()
+        may_push_back = (root / PUSHES_BACK).exists() and not (root / DRAINING).exists()
+        if is_new and may_push_back and time.monotonic_ns() // _NS_PER_SECOND % 5 < _BUSY_SECONDS:
+            raise Backpressure(0.5, problem="it is busy")
         rows.write.mode("overwrite").parquet(str(root / "admitted" / f"batch={batch}"))
 
     return started(throttle.write_stream(events).foreachBatch(write), root)

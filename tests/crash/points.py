@@ -71,8 +71,8 @@ REJECTED_WRITTEN: Final = "rejected-written"
 """Admitted and rejected rows are committed; usage is not."""
 
 FEEDBACK_HALF_WRITTEN: Final = "feedback-half-written"
-UNSENT_HALF_WRITTEN: Final = "unsent-half-written"
-"""The calls that a destination did not take are half written; only a job that sends at a pace keeps any."""
+DELIVERY_HALF_WRITTEN: Final = "delivery-half-written"
+"""The record of what a batch delivered is half written; only a job that sends at a pace has any."""
 
 REPORTED: Final = "reported"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
@@ -91,16 +91,16 @@ OF_EVERY_SINK: Final = (
     EPOCH_HALF_WRITTEN, EPOCH_WRITTEN, ROWS_PACKED, QUEUE_HALF_WRITTEN, DECIDED, FEEDBACK_HALF_WRITTEN,
 )  # fmt: skip
 OF_A_DECIDED_STREAM: Final = (*OF_EVERY_SINK, ROWS_LEFT, REPORTED)
-OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, UNSENT_HALF_WRITTEN, REPORTED)
+OF_A_PACED_SINK: Final = (*OF_EVERY_SINK, DELIVERY_HALF_WRITTEN, REPORTED)
 OF_A_BATCH_SINK: Final = (*OF_EVERY_SINK, STATE_COMMITTED, ADMITTED_WRITTEN, REPORTED)
-NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, UNSENT_HALF_WRITTEN, FILES_CUT)
+NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, DELIVERY_HALF_WRITTEN, FILES_CUT)
 
 _HALF_WRITTEN: Final = {
     "/epochs/": EPOCH_HALF_WRITTEN,
     "/extents/": EXTENT_HALF_WRITTEN,
     "/feedback/": FEEDBACK_HALF_WRITTEN,
     "/queue/": QUEUE_HALF_WRITTEN,
-    "/unsent/": UNSENT_HALF_WRITTEN,
+    "/delivery/": DELIVERY_HALF_WRITTEN,
 }
 _INLINE_BYTES: Final = 500
 """Bytes of waiting rows that the decider keeps in its state: few, so that most batches write them to a file."""

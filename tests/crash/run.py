@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.crash.account import Account, Evidence, RunFacts, take_account
-from tests.crash.destination import DRAINING, PACED, Destination, with_destination
+from tests.crash.destination import DRAINING, PACED, PUSHES_BACK, Destination, with_destination
 from tests.crash.job import (
     BY_REFERENCES,
     DELTA,
@@ -88,6 +88,8 @@ class Lives:
         self._topic = Topic(root) if source == KAFKA else None
         # A job whose quotas follow what a destination says does not share them.
         self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
+        if sink == FUNCTION and seed % 2:
+            (root / PUSHES_BACK).touch()
         self._dice = random.Random(seed)
         self._job: Job | None = None
         self._copy: Copy | None = None
@@ -155,7 +157,8 @@ class Lives:
         known = self.root / "policies" / f"{self._policies:04}.yaml"
         self._policies += 1
         policies = with_time(policies) if self.quotas == TIME else policies
-        policies = policies if self._destination is None else with_destination(policies)
+        pushes_back = self._destination is not None or (self.root / PUSHES_BACK).exists()
+        policies = with_destination(policies) if pushes_back else policies
         known.write_text(policies)
         shutil.copy(known, self.root / "policies.tmp")
         (self.root / "policies.tmp").rename(self.root / "policies.yaml")

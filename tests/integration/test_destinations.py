@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import Row
 
-from spark_throttle.checkpoint.told import ToldInBatch
-from spark_throttle.checkpoint.unsent import GivenUpCalls
+from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.control.epochs import EpochName, Epochs
-from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.spark.paced import HttpSender
-from spark_throttle.spark.paced.kept_sender import KeptSender, SentMeanwhile
+from spark_throttle.spark.paced import HttpSender, paced_sink
 from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 from tests.receiver import Arrival, Record, receiver
@@ -61,118 +56,120 @@ class Refuses:
         self.taken.append(arrival)
         return 200
 
+    def taken_once(self) -> list[Arrival]:
+        """Return what was taken, each key once."""
+        return list({arrival.key: arrival for arrival in reversed(self.taken)}.values())[::-1]
+
 
 def check_taken(answer: Refuses) -> None:
     """Each event was taken once, in its namespace's order."""
     found: dict[str, list[int]] = {}
-    for arrival in answer.taken:
+    for arrival in answer.taken_once():
         found.setdefault(arrival.namespace, []).extend(row["id"] for row in arrival.rows)
     assert found == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
 
 
+def run_until_taken(lake: Lake, record: Record, answer: Refuses, rows: int = len(EVENTS), policies: Any = API) -> None:
+    """Run the query again and again until its destination has so many rows."""
+    for _ in range(30):
+        finish(lake.writer(lake.throttle(policies)).paced(HttpSender(record.url)).start())
+        if sum(len(arrival.rows) for arrival in answer.taken_once()) >= rows:
+            return
+
+
 @pytest.mark.parametrize("status", thorough_after(1, [429, 503]))
-def test_calls_that_are_refused_for_longer_than_a_batch_are_sent_by_later_ones(
+def test_rows_that_are_refused_for_longer_than_a_batch_go_back_and_are_sent_by_later_ones(
     lake: Lake, record: Record, status: int
 ) -> None:
     record.answer = answer = Refuses(20, 12, status)
     lake.offer(EVENTS)
-    throttle = lake.throttle(API)
-    while answer.left or len(record.by_key()) > len(answer.taken):
-        finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
+    run_until_taken(lake, record, answer)
     check_taken(answer)
-    control = Path(lake.checkpoint) / "throttle"
-    assert list((control / "unsent").iterdir())
-    epochs = sorted(path.name for path in (control / "epochs").iterdir())
-    loaded = [Epochs(Directory(str(control))).load(EpochName(int(name[:12]), name)) for name in epochs]
+    epochs = sorted(path.name for path in (lake.control / "epochs").iterdir())
+    loaded = [Epochs(Directory(str(lake.control))).load(EpochName(int(name[:12]), name)) for name in epochs]
+    assert any(each.undelivered is not None and len(each.undelivered.names) for each in loaded)
     rates = [each.destinations for each in loaded if each.destinations is not None]
-    shown = [(each.refused_for_ms, each.unsent_messages, each.is_open, each.in_force_micro_per_ms) for each in rates]
-    assert len(rates) == len(loaded)
-    assert any(each.is_open.any() for each in rates), shown
-    assert not rates[-1].is_open.any(), shown
-
-
-def sent_elsewhere(rows: object, key: object) -> None:
-    """Take rows in place of the destination."""
+    assert any(each.is_open.any() for each in rates)
+    assert not rates[-1].is_open.any()
 
 
 @pytest.mark.thorough
-def test_query_ends_while_a_destination_refuses_and_goes_on_only_to_where_its_calls_were_to_go(
+def test_query_ends_while_a_destination_refuses_and_its_rows_wait_for_whatever_sink_comes_next(
     lake: Lake, record: Record
 ) -> None:
     record.answer = answer = Refuses(20, 10**6, 503)
     lake.offer(EVENTS)
     throttle = lake.throttle(API)
     finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
-    asked = len(record.arrivals)
-    taken = sum(len(arrival.rows) for arrival in answer.taken)
-    assert 450 < taken < 900
-    for writer, problem in (
-        (lake.writer(throttle).foreachBatch(lambda *_: None), "this query sends by the function"),
-        (lake.writer(throttle).format("parquet").option("path", lake.path("out")), "this query does not send"),
-        (lake.writer(throttle).paced(HttpSender(record.url + "2")), "this query sends by http"),
-        (lake.writer(throttle).paced(sent_elsewhere), "this query sends by the function"),
-    ):
-        with pytest.raises(StreamingQueryException, match=problem) as error:
-            finish(writer.start())
-        assert f"{900 - taken} messages that {record.url} did not take" in str(error.value)
-        assert "start it with the paced(…) or foreachBatch(…) that it had" in str(error.value)
-    assert len(record.arrivals) == asked
-    checkpoint, backup = Path(lake.checkpoint), lake.root / "backup"
-    shutil.copytree(checkpoint, backup)
-    answer.left = 0
-    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
-    kept = record.by_key()
-    check_taken(answer)
-    # The checkpoint is put back to before that run, but not what the throttle keeps in it.
-    shutil.rmtree(backup / "throttle")
-    (checkpoint / "throttle").rename(backup / "throttle")
-    shutil.rmtree(checkpoint)
-    backup.rename(checkpoint)
-    before = len(record.arrivals)
-    finish(lake.writer(throttle).paced(HttpSender(record.url)).start())
-    assert sum(len(arrival.rows) for arrival in record.arrivals[before:]) == 900 - taken
-    assert record.by_key() == kept
+    sent = [row["id"] for arrival in answer.taken for row in arrival.rows]
+    assert 450 < len(sent) < 900
+    waiting = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()]
+    assert sorted([*sent, *waiting]) == [number for number, *_ in EVENTS]
+    finish(lake.writer(throttle).format("parquet").option("path", lake.path("out")).start())
+    out = [row["id"] for row in lake.spark.read.parquet(lake.path("out")).collect()]
+    assert sorted(out) == sorted(waiting)
 
 
-def test_rows_that_an_unavailable_destination_does_not_take_go_to_the_dead_letters_if_the_policy_says_so(
+def test_batch_that_crashes_after_its_record_sends_nothing_again(
     lake: Lake, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch that gives rows up crashes after its dead letters, and runs again."""
-    record.answer = answer = Refuses(20, 10**6, 503)
-    api = API["resource_groups"]["api"]
-    given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}
-    lake.offer([*EVENTS, (900, "b/1", 10)])
-    lake.offer([(901, "a/0", 10), (902, "b/1", 10)])
-    throttle = lake.throttle(API | {"resource_groups": {"api": given_up}})
+    record.answer = answer = Refuses(20, 5, 503)
+    lake.offer(EVENTS)
 
-    def dead_letters() -> list[Row]:
-        return lake.spark.read.format("delta").load(lake.path("dead")).select("id", "ns", "throttle.*").collect()
-
-    def run() -> None:
-        writer = lake.writer(throttle).paced(HttpSender(record.url)).rejected("delta", path=lake.path("dead"))
-        finish(writer.start())
-
-    def crash(directory: Any, batch: int, packed: Any) -> None:
-        if any(unpack(GivenUpCalls, note.read_bytes(), "").keys for note in lake.control.glob("given_up/*")):
-            raise RuntimeError("crashed")
-        write_reports(directory, batch, packed)
+    def crash(*_: Any) -> None:
+        raise RuntimeError("crashed")
 
     with monkeypatch.context() as patched:
         patched.setattr(batch_sink, "write_reports", crash)
         with pytest.raises(StreamingQueryException, match="crashed"):
-            run()
-    dead = dead_letters()
+            finish(lake.writer(lake.throttle(API)).paced(HttpSender(record.url)).start())
+    asked = {arrival.key for arrival in record.arrivals}
+    before = len(record.arrivals)
+    run_until_taken(lake, record, answer)
+    assert not {arrival.key for arrival in record.arrivals[before:]} & asked
+    check_taken(answer)
+
+
+def test_batch_that_crashes_before_its_record_sends_all_again_and_what_is_refused_then_keeps_its_key(
+    lake: Lake, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination has taken the first batch, and refuses a part of it when that runs again."""
+    record.answer = answer = Refuses(10**6, 0, 503)
+    lake.offer(EVENTS)
+
+    def crash(control: Directory, batch: int, batch_ms: int, delivery: Delivery) -> None:
+        if not answer.left:
+            answer.first, answer.left = answer.seen + 20, 30
+            raise RuntimeError("crashed")
+        write_delivery(control, batch, batch_ms, delivery)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(paced_sink, "write_delivery", crash)
+        with pytest.raises(StreamingQueryException, match="crashed"):
+            finish(lake.writer(lake.throttle(API)).paced(HttpSender(record.url)).start())
+    run_until_taken(lake, record, answer)
+    assert not answer.left
+    record.by_key()  # each key had the same bytes
+    check_taken(answer)
+
+
+def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy_says_so(
+    lake: Lake, record: Record
+) -> None:
+    record.answer = answer = Refuses(20, 10**6, 503)
+    api = API["resource_groups"]["api"]
+    given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}
+    lake.offer(EVENTS)
+    writer = lake.writer(lake.throttle(API | {"resource_groups": {"api": given_up}}))
+    finish(writer.paced(HttpSender(record.url)).rejected("delta", path=lake.path("dead")).start())
+    dead = lake.spark.read.format("delta").load(lake.path("dead")).select("id", "ns", "throttle.*").collect()
     assert {(row["verdict"], row["reason"], row["level"], row["scope"]) for row in dead} == {
         ("REJECT", "destination_unavailable", "resource_group", "api")
     }
     assert {row["ns"][0] for row in dead} == {"a"}
-    # The batch runs again, and the destination is back: it gets the others, and none of these.
-    answer.left = 0
-    run()
-    assert sorted(dead_letters()) == sorted(dead)
     sent = [row["id"] for arrival in answer.taken for row in arrival.rows]
-    assert sorted({*sent, *(row["id"] for row in dead)}) == list(range(903))
-    assert not set(sent) & {row["id"] for row in dead}
+    waiting = [row["id"] for row in read_queued(lake.spark, lake.checkpoint).collect()]
+    assert sorted([*sent, *waiting, *(row["id"] for row in dead)]) == [number for number, *_ in EVENTS]
 
 
 class Bucket:
@@ -200,18 +197,7 @@ class Bucket:
             return 200
 
 
-def test_kept_calls_are_sent_while_batches_come_and_go_and_no_call_that_was_taken_is_made_again(
-    lake: Lake, record: Record, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[SentMeanwhile] = []
-    end = KeptSender.end
-
-    def noted_end(self: KeptSender, **how: bool) -> SentMeanwhile | None:
-        meanwhile = end(self, **how)
-        found.extend([] if meanwhile is None else [meanwhile])
-        return meanwhile
-
-    monkeypatch.setattr(KeptSender, "end", noted_end)
+def test_destination_with_a_limit_of_its_own_gets_all_rows_in_order_batch_by_batch(lake: Lake, record: Record) -> None:
     record.answer = answer = Bucket(50, len(EVENTS))
     lake.offer(EVENTS)
     writer = lake.writer(lake.throttle(API)).trigger(processingTime="2 seconds")
@@ -225,9 +211,6 @@ def test_kept_calls_are_sent_while_batches_come_and_go_and_no_call_that_was_take
     for arrival in answer.taken:
         taken.setdefault(arrival.namespace, []).extend(row["id"] for row in arrival.rows)
     assert taken == {name: [number for number, ns, _ in EVENTS if ns == name] for _, name, _ in EVENTS}
-    told = sum(told.accepted for meanwhile in found for told in meanwhile.told.values())
-    assert told == sum(arrival.namespace.startswith("a/") for arrival in answer.taken)
-    assert not [path for path in (lake.control / "unsent").iterdir() if int(path.name[:12]) == lake.last_batch()]
 
 
 class Asks:
@@ -261,10 +244,8 @@ def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_
     throttle = lake.throttle(API)
 
     def closed() -> bool:
-        blocks = [path.read_bytes() for path in sorted((lake.control / "told").glob("*[0-9]"))]
-        return any(
-            told.closed_until_ms for block in blocks for told in unpack(ToldInBatch, block, "told").by_group.values()
-        )
+        blocks = [path.read_bytes() for path in sorted((lake.control / "delivery").glob("*[0-9]"))]
+        return any(told.closed_until_ms for block in blocks for told in unpack(Delivery, block, "").told.values())
 
     query = lake.writer(throttle).trigger(processingTime="1 second").paced(HttpSender(record.url)).start()
     pause = threading.Event()
@@ -277,5 +258,5 @@ def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_
     query.stop()
     assert query.exception() is None
     asked, *later = [each.at_ns / 1e9 for each in answer.of_a[20:]]
-    in_flight = 0.3  # calls that had left
-    assert min(at for at in later if at > asked + in_flight) >= asked + 12
+    of_that_batch = 3.0  # other tasks call until they are refused themselves
+    assert min(at for at in later if at > asked + of_that_batch) >= asked + 12

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.checkpoint.unsent import UnsentCalls, write_unsent
+from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import paced_sink
@@ -35,7 +35,7 @@ AFTER_FEEDBACK = "after-feedback"
 """All of a batch is written, its feedback too; its commit is not yet logged."""
 
 BEFORE_KEPT, AMID_KEPT, AFTER_KEPT = "before-kept", "amid-kept", "after-kept"
-"""The calls that a batch leaves unsent are to be written, or half of them are, or all."""
+"""The record of what a batch delivered is to be written, or half of it is, or all."""
 
 _SINK = Target("delta")
 _ARMED = "TEST_PAUSES"
@@ -69,14 +69,14 @@ def stop_at_points() -> None:
         write_reports(directory, batch, reports)
         _pause_at(AFTER_FEEDBACK, _root_of(directory.location), batch)
 
-    def keep_and_pause(control: Directory, batch: int, batch_ms: int, calls: UnsentCalls) -> None:
+    def keep_and_pause(control: Directory, batch: int, batch_ms: int, delivery: Delivery) -> None:
         root = _root_of(control.location)
-        if not calls.tables:
-            write_unsent(control, batch, batch_ms, calls)
+        if not len(delivery.undelivered.names):
+            write_delivery(control, batch, batch_ms, delivery)
             return
         _pause_at(BEFORE_KEPT, root, batch)
         is_to_be_torn = _stands_at(AMID_KEPT, root, batch)
-        write_unsent(_TornDirectory(control.location) if is_to_be_torn else control, batch, batch_ms, calls)
+        write_delivery(_TornDirectory(control.location) if is_to_be_torn else control, batch, batch_ms, delivery)
         _pause_at(AFTER_KEPT, root, batch)
 
     sinks: Any = batch_sink
@@ -84,7 +84,7 @@ def stop_at_points() -> None:
     FileTable.append_staged = append_and_pause  # type: ignore[assignment, method-assign]
     Target.write = write_and_pause  # type: ignore[method-assign]
     sinks.write_reports = report_and_pause
-    paced.write_unsent = keep_and_pause
+    paced.write_delivery = keep_and_pause
 
 
 def keep_journal() -> None:

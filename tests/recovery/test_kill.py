@@ -160,7 +160,7 @@ def test_query_killed_while_it_sends_sends_the_same_bytes_under_the_same_keys(
 
 
 @pytest.mark.parametrize(("status", "point"), thorough_after(2, REFUSED))
-def test_query_killed_while_its_destination_refuses_loses_no_row_and_gives_none_a_new_key(
+def test_query_killed_while_its_destination_refuses_loses_no_row_and_has_none_taken_under_two_keys(
     spark: SparkSession, killed: Killed, status: int, point: str
 ) -> None:
     sent = killed.refused[status, point]
@@ -170,7 +170,7 @@ def test_query_killed_while_its_destination_refuses_loses_no_row_and_gives_none_
     paced_job.start(spark, sent.root, record.url, sent.policies).awaitTermination()
     record.by_key()  # which fails where a key comes with other bytes
     keys_of = defaultdict[int, set[str]](set)
-    for arrival in record.arrivals:
+    for arrival in refuses.taken:
         for row in arrival.rows:
             keys_of[row["id"]].add(arrival.key)
     assert {row: len(keys) for row, keys in keys_of.items() if len(keys) > 1} == {}

@@ -113,7 +113,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None
-    row = epoch.control_row(None, policy.shared.burst_micro)
+    row = epoch.control_row(None, policy)
     state = under_epoch(DeciderState.initial(policy, now_ms=1_000_000), row, policy, policy, now_ms=1_000_000)
     arrivals = make_arrivals([(name, 100) for name in names])
     plan = plan_admission(state, arrivals, policy, now_ms=1_000_000)

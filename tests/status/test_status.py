@@ -71,7 +71,8 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
         "revision": "r1", "level": "tenant", "scope": "acme",
         "offered_messages": 9, "offered_bytes": 90, "admitted_messages": 7, "admitted_bytes": 70,
         "rejected_messages": 1, "rejected_bytes": 10, "waiting_messages": 1, "waiting_bytes": 10,
-        "observed_messages": 2, "delayed_ms": 200, "request_percentage": None, "used_time_ns": None,
+        "observed_messages": 2, "delayed_ms": 200, "returned_messages": 0, "returned_bytes": 0,
+            "request_percentage": None, "used_time_ns": None,
         "throttle_time_ms": None, "exempt_time_ns": None, "unattributed_time_ns": None,
     }  # fmt: skip
     assert row(rows, "resource_group", "gold")["offered_messages"] == 5

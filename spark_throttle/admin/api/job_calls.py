@@ -75,9 +75,6 @@ class DestinationNumbers(BaseModel):
     refused_for_ms: int
     """For how long it has refused every call; 0 if it took one of the last batch."""
 
-    unsent_messages: int
-    """Admitted rows that it has not taken yet."""
-
 
 class RecentBatch(BaseModel):
     """A batch, and the revision of the policies that it was decided by."""

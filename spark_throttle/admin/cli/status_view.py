@@ -136,7 +136,7 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
 def _destination(each: DestinationStatus) -> str:
     at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
     state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
-    return f"destination {each.resource_group}: {state}, {count(each.unsent_messages)} unsent"
+    return f"destination {each.resource_group}: {state}"
 
 
 def _quota(scope: ScopeStatus) -> str:

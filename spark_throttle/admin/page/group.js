@@ -68,8 +68,7 @@ export class GroupCard {
         figure("Backlog", quantity(waits, dimension)),
         figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
-        ...(destination ? [figure("Destination takes", `${quantity(destination.messages_per_second, "messages")}/s`),
-          figure("Unsent", quantity(destination.unsent_messages, "messages"))] : []),
+        ...(destination ? [figure("Destination takes", `${quantity(destination.messages_per_second, "messages")}/s`)] : []),
         ...timeFigures(job.time?.scopes.find((each) => each.level === "resource_group" && each.scope === this.name)));
       const [kind, text] = !job.listening ? ["warn", job.state]
         : destination?.is_unavailable ? ["warn", "destination unavailable"] : refused ? ["warn", "rejecting"] : waits ? ["warn", "delaying"] : ["good", "within quota"];

@@ -129,19 +129,13 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
 
 
 def _destinations(views: list[JobView]) -> Iterator[Metric]:
-    unavailable, unsent = (
-        GaugeMetricFamily(f"spark_throttle_destination_{name}", text, labels=_SCOPE_LABELS)
-        for name, text in (
-            ("unavailable", "1 if the destination refuses every call, and its breaker is open."),
-            ("unsent_messages", "Admitted messages that the destination has not taken yet."),
-        )
-    )
+    text = "1 if the destination refuses every call, and its breaker is open."
+    unavailable = GaugeMetricFamily("spark_throttle_destination_unavailable", text, labels=_SCOPE_LABELS)
     for view in views:
         for each in destinations_of(view.epoch, view.epoch_policy):
             labels = (view.name, "resource_group", each.resource_group)
             unavailable.add_metric(labels, int(each.is_unavailable))
-            unsent.add_metric(labels, each.unsent_messages)
-    yield from (unavailable, unsent)
+    yield unavailable
 
 
 def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:

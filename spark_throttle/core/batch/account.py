@@ -75,14 +75,16 @@ class RowOutcomes:
 
 
 def remembered(
-    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waits: Bools
+    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waits: Bools, left_flow: Int64s
 ) -> tuple[Flows, Matches, Int64s]:
-    """Return the flows worth remembering, their matches, and the position among them of every flow of `entered`.
+    """Return the flows worth remembering, their matches, and the position among them of every known flow.
 
     Parameters
     ----------
     waits
-        Whether rows of each flow of `entered` wait.
+        Whether rows of each flow of `entered` wait, or have left and may come back.
+    left_flow
+        The known flows of rows that left earlier and may come back.
     """
     at, flows, full_micro = entered.at, entered.known.flows, entered.known.full_micro
     columns = {
@@ -94,15 +96,31 @@ def remembered(
     after = replace(flows, **columns)
     keep = by_row(np.logical_or, after.balance_micro < full_micro)
     keep[at[waits]] = True
+    keep[left_flow] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
     if keep.all():
-        return after, entered.known.matches, at
+        return after, entered.known.matches, np.arange(len(flows))
     stays = np.flatnonzero(keep)
-    return after.take(stays), taken(entered.known.matches, stays), (np.cumsum(keep) - 1)[at]
+    return after.take(stays), taken(entered.known.matches, stays), np.cumsum(keep) - 1
 
 
-def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: MicroBatch) -> UsageReport:
-    """Return the usage report of a batch."""
+def report(
+    moved: RowOutcomes,
+    decisions: Decisions,
+    plan: FlowPlan,
+    batch: MicroBatch,
+    returned: Int64s | None,
+    left_messages: int,
+) -> UsageReport:
+    """Return the usage report of a batch.
+
+    Parameters
+    ----------
+    returned
+        Shape (namespaces of the state, 2): what came back to the queue, if anything did.
+    left_messages
+        The rows that may come back after the batch.
+    """
     entered, policy, now_ms, rows, candidates = batch.entered, batch.policy, batch.now_ms, moved.rows, moved.candidates
     flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
     offered, admitted = moved.offered(outcome.wanted), outcome.served
@@ -123,6 +141,11 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
     due_ms, due_with_quotas_ms = _due_ms(plan, moved, batch)
+    came_back = None
+    if returned is not None and returned.any():
+        came_back = np.zeros((len(entered.known.flows), 2), dtype=np.int64)
+        came_back[: len(returned)] = returned
+        came_back = came_back[entered.at[active]]
     return UsageReport(
         batch.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -135,6 +158,8 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
+        returned=came_back,
+        left_messages=left_messages,
     )  # fmt: skip
 
 

@@ -13,16 +13,16 @@ by row:
    tenant, its group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its
    flow stops for this batch. So nothing is charged for a row that is not admitted.
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
-   reject only arrivals; a row that is already queued waits on (`rows_behind`). If the rows that should wait overfill
-   the queue, the rows at the ends of the longest queues are rejected, whether they were queued or arrived
-   (`queue_bounds`).
+   reject only arrivals; a row that is already queued waits on (`rows_behind`), unless its destination is unavailable
+   and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the
+   longest queues are rejected, whether they were queued or arrived (`queue_bounds`).
 
 An observing scope never stops a row: its bucket is debited, and it marks the rows that it would have stopped.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes
 from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.left_rows import may_return
 from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
@@ -68,6 +69,9 @@ class AdmissionPlan:
     flows: FlowPlan
     """How far each of them got."""
 
+    kept: Int64s
+    """The positions of the admitted rows that may come back: the last of `state.left`, in this order."""
+
 
 def plan_admission(
     state: DeciderState,
@@ -76,6 +80,8 @@ def plan_admission(
     *,
     now_ms: int,
     memory: MatchMemory | None = None,
+    returned: Int64s | None = None,
+    keeps: bool = False,
 ) -> AdmissionPlan:
     """Decide one batch.
 
@@ -89,6 +95,10 @@ def plan_admission(
         The paying time of the batch (`paying`).
     memory
         The matches from batches that this process decided before; no decision depends on it.
+    returned
+        As in `left_rows.Settlement`: what came back to the queue with this batch.
+    keeps
+        Whether the state keeps what leaves for a destination, because it may come back.
 
     Raises
     ------
@@ -103,7 +113,9 @@ def plan_admission(
     time = FlowTime.of(entered, shared.time)
     if time is not None:
         entered = time.in_force(entered)
-    batch = MicroBatch(state.queue, entered, shared, quotas, policy, state.epoch, now_ms, elapsed_ms, time)
+    batch = MicroBatch(
+        state.queue, entered, shared, quotas, policy, state.epoch, now_ms, elapsed_ms, time, state.unavailable
+    )
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
@@ -131,7 +143,11 @@ def plan_admission(
     marked = _mark_oversized(decisions, rows, quota_marks, batch)
     leads = plan.leads(waiting, policy)
     waits = still.has_rows(len(entered.flows))
-    kept, matches, position = account.remembered(entered, plan, leads, entrance.window_units, waits)
+    is_admitted = decisions.verdict == Verdict.ADMIT
+    may_come_back = may_return(rows.flow, is_admitted, entered.matches.group, policy if keeps else None)
+    concerned = waits | rows.take(may_come_back).has_rows(len(waits))
+    kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, state.left.flow)
+    position = place[entered.at]
     memory.keep(kept.names, matches, quotas)
     queue = Queue(
         position[still.flow], still.size_bytes,
@@ -139,13 +155,19 @@ def plan_admission(
     )  # fmt: skip
     decided = decisions.decided()
     moved = account.RowOutcomes(rows, candidates, refused, still, waits, entrance.closed, entrance.oversized, marked)
-    usage = account.report(moved, decided, plan, batch)
+    left = Queue.empty()
+    if keeps:
+        left = replace(state.left, flow=place[state.left.flow]).with_more(
+            position[rows.flow[may_come_back]], rows.size_bytes[may_come_back], rows.arrival_ms[may_come_back],
+            rows.release_ms[may_come_back],
+        )  # fmt: skip
+    usage = account.report(moved, decided, plan, batch, returned, len(left))
     pace_micro_per_ms = np.zeros(len(kept), dtype=np.int64)
     if len(still) > still.queued:
         joined = still.has_rows(len(waits), still.queued)
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
-    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes)
-    return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan)
+    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes, left, state.unavailable)
+    return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan, may_come_back)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from spark_throttle.core.batch.arrivals import BatchFlows
 from spark_throttle.core.batch.flow_time import FlowTime
@@ -42,6 +44,15 @@ class MicroBatch:
 
     time: FlowTime | None = None
     """The time quotas of the flows; `None` if they hold none back. `entered` has the limits that they put in force."""
+
+    unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The shared scopes whose rows are given up (`state.ControlRow`)."""
+
+    @property
+    def group_scope(self) -> Int64s:
+        """The shared scope of each flow's resource group, -1 where it has none; shape (flows,)."""
+        group = self.entered.matches.group
+        return np.where(group >= 0, 1 + len(self.policy.tenant_names) + group, -1)
 
     def weights_in(self, scope: Int64s) -> Int64s:
         """Return the weight of each flow in a shared scope of its own; shape (flows,)."""

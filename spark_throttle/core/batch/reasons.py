@@ -25,6 +25,9 @@ class Reason(IntEnum):
     PARTITION_UNWRITABLE = 10
     """The sink cannot store the value by which the row is partitioned (`spark.rows.partition_names`)."""
 
+    DESTINATION_UNAVAILABLE = 11
+    """The row's destination refuses everything, and its policy gives such rows up."""
+
 
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
 """The word for every `Reason`, by its number."""

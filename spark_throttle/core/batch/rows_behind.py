@@ -5,6 +5,8 @@ The scope that stopped a flow decides for the rows behind. Where it rejects, the
 - rows that are queued: a row that once waits has its verdict;
 - rows behind one that a release time holds: time stopped that flow, not a scope;
 - rows that a shared scope stopped of which the job has no share yet: what it offers is not beyond the quota.
+
+Where rows for an unavailable destination are given up, all of them that are not admitted to ask with are rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.names.matching import enforcing_scopes
-from spark_throttle.core.quota import Bools, Int64s, Level, OnExcess, Verdict
+from spark_throttle.core.quota import NEVER_MS, Bools, Int64s, Level, OnExcess, Verdict
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +67,8 @@ class RowsBehind:
 
     rows: Candidates
     is_rejected: Bools
+    is_given_up: Bools
+    """Whether the row's destination is unavailable, and its rows are given up; such a row is rejected."""
 
     @classmethod
     def of(cls, candidates: Candidates, plan: FlowPlan, batch: MicroBatch) -> RowsBehind:
@@ -73,7 +77,7 @@ class RowsBehind:
         row, rows = candidates.row_at(at), candidates.take(at)
         is_rejected = np.zeros(len(rows), dtype=np.bool_)
         if not len(rows):
-            return cls(at, row, rows, is_rejected)
+            return cls(at, row, rows, is_rejected, is_rejected)
         on_excess = np.where(
             stops.scope >= 0, batch.policy.shared.on_excess[stops.scope], batch.entered.limits.on_excess
         )
@@ -84,7 +88,8 @@ class RowsBehind:
             is_rejected[: rows.queued] = False
             if rows.holds(batch.now_ms):
                 is_rejected &= ~rows.is_held(batch.now_ms)
-        return cls(at, row, rows, is_rejected)
+        is_given_up = np.isin(batch.group_scope, batch.unavailable)[rows.flow]
+        return cls(at, row, rows, is_rejected | is_given_up, is_given_up)
 
     def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, batch: MicroBatch) -> None:
         """Write the verdicts on these rows, with their causes."""
@@ -103,3 +108,9 @@ class RowsBehind:
             hold_ms = np.maximum(rows.release_ms[held] - now_ms, 0)
             causes = Causes.of(Reason.THROTTLING, level=Level.NAMESPACE, wait_ms=hold_ms)
             decisions.decide(self.row[held], Verdict.DELAY, causes, np.arange(len(held)))
+        if self.is_given_up.any():
+            gone = np.flatnonzero(self.is_given_up)
+            causes = Causes.of(
+                Reason.DESTINATION_UNAVAILABLE, level=Level.RESOURCE_GROUP, scope=batch.group_scope, wait_ms=NEVER_MS
+            )
+            decisions.decide(self.row[gone], Verdict.REJECT, causes, rows.flow[gone])

@@ -112,6 +112,18 @@ def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN
     return np.maximum(balance_micro - np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO, floor_micro)
 
 
+def credit(balance_micro: Int64s, tokens: Int64s, full_micro: Int64s) -> Int64s:
+    """Return the balances with `tokens` given back that were debited: none becomes fuller than full.
+
+    Examples
+    --------
+    >>> credit(np.array([-1_500_000, 500_000]), np.array([2, 2]), np.array([2_000_000, 2_000_000])).tolist()
+    [500000, 2000000]
+    """
+    given = balance_micro + np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO
+    return np.maximum(balance_micro, np.minimum(given, full_micro))
+
+
 def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s) -> Int64s:
     """Return the floor of the debt of observing scopes that let `unmarked` tokens pass without a mark.
 

@@ -1,18 +1,16 @@
 """The rates of destinations that push back: what an epoch pins, and what the next one makes of the batches between.
 
 A destination is a resource group. Its rate in messages is not its quota, but what `limits.aimd` makes of what its
-batches were told. It is unavailable, and its breaker open, when every call has been refused for longer than the policy
-says. Then nothing more is admitted: calls that are unsent ask again, one a batch. Without any, rows are admitted at the
-floor, to ask with. Where the policy gives such rows up, they are admitted as before, and go to the dead letters if the
-call that asks is refused. What was refused meanwhile says nothing about a rate, so the rate from before is in force
-again once a call is accepted.
+batches were told, and it reaches the decider as a share. It is unavailable, and its breaker open, when every call has
+been refused for longer than the policy says. Then rows are admitted at the floor, to ask with. What was refused
+meanwhile says nothing about a rate, so the rate from before is in force again once a call is accepted. While it asks
+not to be called nothing is admitted, nor while it is unavailable and the query is to end.
 
-Rows are admitted an eighth faster than they are sent, up to the quota: so there is always something to send. Those that
-were admitted and not yet sent take the room of others: the bucket holds no more than its burst less these. So no more
-than the burst and one batch is ever unsent.
+Rows are admitted an eighth faster than they are sent, up to the quota: so there is always something to send. What is
+not sent comes back (`left_rows`).
 
-Laws: the state after a batch is a function of the state before, of what the batch was told, and of batch times. A
-destination to which nothing was sent keeps its rate.
+Laws: the state after a batch is a function of the state before, of what the batch was told, and of the times of epochs.
+A destination to which nothing was sent keeps its rate.
 """
 
 from __future__ import annotations
@@ -24,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.limits.aimd import Aimd
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
 
 WHOLE: Final = 1 << 20
 """The rate in force, in the unit of `Told.part`."""
@@ -54,11 +53,11 @@ class Told:
     refused_for_ms: int
     """For how long every call that ended was refused, at the end of the batch."""
 
-    unsent_messages: int
-    """Admitted rows, of this batch and earlier ones, that a later batch sends."""
-
     closed_until_ms: int = 0
     """The wall-clock time before which it asks not to be called; 0 if it does not ask."""
+
+    slows: int = 0
+    """1 if `part` counts although nothing was accepted: it takes all that it is offered or nothing."""
 
     @classmethod
     def together(cls, parts: list[Self]) -> Self:
@@ -72,12 +71,8 @@ class Told:
             sum(each.accepted for each in parts), sum(each.refused for each in parts),
             weighted // calls if calls else WHOLE, quiet_ms,
             min((each.refused_for_ms for each in asked), default=0),
-            sum(each.unsent_messages for each in parts), max((each.closed_until_ms for each in parts), default=0),
+            max((each.closed_until_ms for each in parts), default=0),
         )  # fmt: skip
-
-    def after(self, earlier: Told) -> Told:
-        """Return it with the calls of earlier tasks, from whose rate its own went on."""
-        return replace(self, accepted=self.accepted + earlier.accepted, refused=self.refused + earlier.refused)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,19 +87,14 @@ class DestinationRates:
     refused_for_ms: Int64s
     """For how long every call was refused; 0 if the last batch that sent had one accepted."""
 
-    unsent_messages: Int64s
     in_force_micro_per_ms: Int64s
-    """The rate at which rows are admitted, between floor and ceiling; 0 where unsent calls ask again."""
+    """The rate at which rows are admitted, between floor and ceiling; 0 where none are."""
 
     is_open: Int64s
     """1 where the breaker is open: the destination is unavailable."""
 
     closed_until_ms: Int64s
     """The wall-clock time before which the destination asked not to be called; 0 where it did not ask."""
-
-    def unavailable(self, policy: CompiledPolicy) -> set[str]:
-        """Return the destinations whose breakers are open."""
-        return {name for name, is_open in zip(group_names(policy), self.is_open.tolist(), strict=True) if is_open}
 
     def sending_micro_per_ms(self, at: int, *, floor: int, ceiling: int) -> int:
         """Return how fast rows that were admitted may be sent: as before the breaker opened, where it is open."""
@@ -121,20 +111,31 @@ class DestinationRates:
         found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
         return found
 
-    def most_micro(self, burst_micro: Int64s) -> Int64s:
-        """Return the most that shared buckets may hold: their burst, less what admitted rows that were not sent take.
+    def given_up(self, policy: CompiledPolicy) -> Int64s | None:
+        """Return the scopes that are unavailable and whose rows the policy gives up; `None` if there are none."""
+        if policy.destinations is None:
+            return None
+        found: Int64s = self.scope[(self.is_open > 0) & (policy.destinations.gives_up > 0)]
+        return found if len(found) else None
+
+    def due_ms(self, policy: CompiledPolicy, *, paid_ms: int, wall_ms: int, is_to_end: bool = False) -> int:
+        """Return the paying time at which a destination to which nothing goes may be called again, or is unavailable.
 
         Parameters
         ----------
-        burst_micro
-            Shape (scopes, 2): the bursts of the shared scopes.
+        paid_ms, wall_ms
+            The time of the epoch.
+        is_to_end
+            As in `rates_after`.
         """
-        most = np.full_like(burst_micro, _NO_BOUND)
-        at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
-        left = burst_micro[at] - self.unsent_messages * MICRO
-        left = np.where(self.in_force_micro_per_ms > 0, left, np.minimum(left, 0))
-        most[at] = np.where(self.unsent_messages > 0, left, _NO_BOUND)
-        return most
+        is_closed = self.closed_until_ms > wall_ms
+        if policy.destinations is None or self.in_force_micro_per_ms.all():
+            return NEVER_MS
+        is_left = (self.in_force_micro_per_ms == 0) & (not is_to_end)  # by a run that was to end
+        waits_ms = np.where(is_closed, self.closed_until_ms - wall_ms, np.where(is_left, 0, NEVER_MS))
+        opens_ms = np.maximum(policy.destinations.open_after_ms - self.refused_for_ms, 1)
+        opens_ms = np.where(is_closed & (self.is_open == 0), opens_ms, NEVER_MS)
+        return min(NEVER_MS, paid_ms + int(np.minimum(waits_ms, opens_ms).min()))
 
 
 def rates_after(
@@ -144,6 +145,8 @@ def rates_after(
     policy: CompiledPolicy,
     *,
     elapsed_ms: int,
+    wall_ms: int,
+    is_to_end: bool = False,
 ) -> DestinationRates | None:
     """Return the rates of the epoch after `before`; `None` if the policy has no destinations.
 
@@ -153,6 +156,10 @@ def rates_after(
         What the batches since then were told, by resource group, in the order of the batches.
     elapsed_ms
         The time since the last epoch.
+    wall_ms
+        The wall-clock time of this one.
+    is_to_end
+        Whether the query is to end without waiting for destinations that are unavailable.
     """
     if policy.destinations is None:
         return None
@@ -160,22 +167,24 @@ def rates_after(
     names = group_names(policy)
     ceilings = policy.shared.rate_micro_per_ms[policy.destinations.scope, Dimension.MESSAGES].tolist()
     floors, opens = policy.destinations.floor_micro_per_ms.tolist(), policy.destinations.open_after_ms.tolist()
-    gives_up, rows = policy.destinations.gives_up.tolist(), []
+    rows = []
     for at, (name, floor, ceiling, open_after_ms) in enumerate(zip(names, floors, ceilings, opens, strict=True)):
         state = _State(Aimd(ceiling)) if former[at] < 0 or before is None else _State.of(before, int(former[at]))
         heard, sent = [each[name] for each in told if name in each], state.aimd.rate(floor=floor, ceiling=ceiling)
+        is_closed = state.closed_until_ms > max(0, wall_ms - elapsed_ms)
+        if not heard and is_closed:
+            state = replace(state, refused_for_ms=state.refused_for_ms + elapsed_ms)
         for number, each in enumerate(heard, 1):
             state = state.after(each, sent=sent, floor=floor, elapsed_ms=elapsed_ms if number == len(heard) else 0)
         is_open = state.refused_for_ms >= open_after_ms and state.refused_for_ms > 0
         rate = state.aimd.rate(floor=floor, ceiling=ceiling)
-        rate = min(ceiling, rate + rate // _AHEAD_PARTS)
-        if is_open and not gives_up[at]:
-            rate = 0 if state.unsent_messages else floor
+        rate = floor if is_open else min(ceiling, rate + rate // _AHEAD_PARTS)
+        if state.closed_until_ms > wall_ms or (is_open and is_to_end):
+            rate = 0
         rows.append((
-            state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, state.unsent_messages, rate, int(is_open),
-            state.closed_until_ms,
+            state.aimd.base, state.aimd.quiet_ms, state.refused_for_ms, rate, int(is_open), state.closed_until_ms,
         ))  # fmt: skip
-    return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 7).T)
+    return DestinationRates(policy.destinations.scope, *np.array(rows, dtype=np.int64).reshape(-1, 6).T)
 
 
 def aimd_after(aimd: Aimd, told: Told, *, sent: int, floor: int) -> Aimd:
@@ -183,16 +192,26 @@ def aimd_after(aimd: Aimd, told: Told, *, sent: int, floor: int) -> Aimd:
 
     Examples
     --------
-    >>> aimd_after(Aimd(800, 2_000), Told(9, 1, WHOLE // 2, 300, 0, 0), sent=1_000, floor=1)
+    >>> aimd_after(Aimd(800, 2_000), Told(9, 1, WHOLE // 2, 300, 0), sent=1_000, floor=1)
     Aimd(base=500, quiet_ms=300)
-    >>> aimd_after(Aimd(800, 2_000), Told(9, 0, WHOLE, 5_000, 0, 0), sent=1_000, floor=1)
+    >>> aimd_after(Aimd(800, 2_000), Told(9, 0, WHOLE, 5_000, 0), sent=1_000, floor=1)
     Aimd(base=800, quiet_ms=5000)
     """
-    if not told.accepted:
+    if not told.accepted and not told.slows:
         return aimd
     if not told.refused:
         return Aimd(aimd.base, max(aimd.quiet_ms, told.quiet_ms))
     return Aimd(max(floor, sent * told.part // WHOLE), told.quiet_ms)
+
+
+def destinations_of(names: pa.StringArray, policy: CompiledPolicy) -> Int64s:
+    """Return the destination of each namespace, by its position; -1 where it has none."""
+    if policy.destinations is None:
+        return np.full(len(names), -1, dtype=np.int64)
+    groups = len(policy.group_names)
+    at = np.full(groups + 1, -1, dtype=np.int64)  # the last is of no group
+    at[policy.destinations.scope - 1 - len(policy.tenant_names)] = np.arange(len(policy.destinations))
+    return at[match(names, policy).group]
 
 
 def group_names(policy: CompiledPolicy) -> list[str]:
@@ -208,22 +227,21 @@ def group_names(policy: CompiledPolicy) -> list[str]:
 class _State:
     aimd: Aimd
     refused_for_ms: int = 0
-    unsent_messages: int = 0
     closed_until_ms: int = 0
 
     @classmethod
     def of(cls, rates: DestinationRates, at: int) -> _State:
-        numbers = (rates.refused_for_ms, rates.unsent_messages, rates.closed_until_ms)
+        numbers = (rates.refused_for_ms, rates.closed_until_ms)
         return cls(rates.aimd(at), *(int(each[at]) for each in numbers))
 
     def after(self, told: Told, *, sent: int, floor: int, elapsed_ms: int) -> _State:
         """Return the state after a batch that was to send at the rate `sent`."""
-        kept = replace(self, unsent_messages=told.unsent_messages, closed_until_ms=told.closed_until_ms)
+        aimd = aimd_after(self.aimd, told, sent=sent, floor=floor)
+        kept = replace(self, aimd=aimd, closed_until_ms=told.closed_until_ms)
         if not told.accepted:
             has_refused = told.refused or told.closed_until_ms
             return replace(kept, refused_for_ms=self.refused_for_ms + elapsed_ms) if has_refused else kept
-        aimd = aimd_after(self.aimd, told, sent=sent, floor=floor)
-        return replace(kept, aimd=aimd, refused_for_ms=told.refused_for_ms if told.refused else 0)
+        return replace(kept, refused_for_ms=told.refused_for_ms if told.refused else 0)
 
 
 def _former(before: DestinationRates | None, before_policy: CompiledPolicy | None, policy: CompiledPolicy) -> Int64s:

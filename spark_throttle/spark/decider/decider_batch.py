@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
+from spark_throttle.core.left_rows import AGAIN, RETURNED, Settlement, settle
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_change import under_epoch
@@ -68,6 +69,9 @@ class BatchOutcome:
     deletable_files: tuple[str, ...] = ()
     """The files of waiting rows that no checkpoint can need after this batch."""
 
+    freed: list[pa.Table] | None = None
+    """The rows that the state does not keep any more, or does not begin to; `None` for those that leave."""
+
 
 _MATCHES: Final = MatchMemory()
 """Matches of the batch that this process decided last; a worker is likely to get the next one too."""
@@ -94,6 +98,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     room: QueueBounds | None = None,
     partition_columns: tuple[str, ...] = (),
     folder: QueueFolder | None = None,
+    keeps_left: bool = False,
 ) -> BatchOutcome:
     """Decide a batch and move its payloads.
 
@@ -115,46 +120,131 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Partition columns of the sink; a row for which they give no folder is rejected.
     folder
         Where the payload of waiting rows lies that is too large for the state; by default, all of it is in the state.
+    keeps_left
+        Whether rows that leave for a destination may come back (`core.left_rows`).
     """
     folder = folder or QueueFolder(None)
     batch_ms = now_ms
-    stored, now_ms = _begun(state, control, batch_ms)
+    stored, now_ms, settlement = _begun(state, control, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
     arrived = (
         arranged([each if isinstance(each, pa.Table) else arrivals_of(each) for each in frames]) if frames else None
     )
     arrivals = _arrivals(arrived, partition_columns)
-    plan = plan_admission(stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES)
-    queue = QueueFrames(stored.frames, stored.frame_of_row, stored.row_in_frame)
+    plan = plan_admission(
+        stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES,
+        returned=None if settlement is None else settlement.returned, keeps=keeps_left,
+    )  # fmt: skip
     rows = payload(arrived) if arrived is not None else None
-    decided = _DecidedBatch(plan, stored.state, queue, folder, arrivals, rows, policy, now_ms)
-    admitted = decided.leaving(Verdict.ADMIT, is_explained=is_explained)
+    kept = _KeptRows.of(stored, settlement, plan, keeps_left=keeps_left)
+    decided = _DecidedBatch(plan, stored, kept, folder, arrivals, rows, policy, now_ms)
+    admitted = decided.again() + decided.leaving(Verdict.ADMIT, is_explained=is_explained)
     rejected = decided.leaving(Verdict.REJECT, is_explained=True)
-    waits = plan.decisions.verdict == Verdict.DELAY
-    queued = len(stored.state.queue)
-    joining, left = _joining(rows, waits[queued:], plan)
-    after, files = queue.after(waits[:queued], joining, folder).moved(stored.files, left.epoch, folder)
+    freed = decided.freed() if len(kept.left_at) or len(plan.kept) else None
+    joining, left, left_at = _joining(rows, kept, plan)
+    after, files = decided.queue.after(kept.stays, joining, folder).moved(stored.files, left.epoch, folder)
     after_batch = StoredState(
-        left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files
-    )
+        left, stored.policy, after.frames, after.frame_of_row, after.row_in_frame, stored.paying, files,
+        left_at if len(left_at) else None,
+    )  # fmt: skip
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return BatchOutcome(
-        pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable
-    )
+        pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable,
+        freed,
+    )  # fmt: skip
 
 
-def _joining(rows: pa.Table | None, waits: Bools, plan: AdmissionPlan) -> tuple[pa.Table | None, DeciderState]:
-    """Return the arrivals that join the queue, and the state with them: in the order in which they are likely to leave.
+@dataclass(frozen=True, slots=True, eq=False)
+class _KeptRows:
+    """The rows that the state held before a batch, and which rows it holds after it, by their positions."""
 
-    The core queues them as they arrived. But rows that leave together should lie in the same frames.
+    left_at: Int64s
+    """Of all stored rows, those that had left."""
+
+    again_at: Int64s
+    """Of these, those that leave once more, in the order in which they do."""
+
+    may_return: bool
+    """Whether they may come back after that, too."""
+
+    waits_at: Int64s | None
+    """Of all stored rows, those that waited when the batch was decided; `None` if these are all of them."""
+
+    stays: Bools
+    """Which stored rows the state holds on to."""
+
+    arrival_waits: Bools
+    """Which arrivals wait."""
+
+    arrival_left: Bools
+    """Which arrivals have left and may come back."""
+
+    @classmethod
+    def of(
+        cls, stored: StoredState, settlement: Settlement | None, plan: AdmissionPlan, *, keeps_left: bool
+    ) -> _KeptRows:
+        left_at, rows, queued = stored.left_positions, len(stored.frame_of_row), len(stored.state.queue)
+        verdict = plan.decisions.verdict
+        waits, leaves = verdict == Verdict.DELAY, np.zeros(len(verdict), dtype=np.bool_)
+        leaves[plan.kept] = True
+        if settlement is None or not len(left_at):
+            stays = (waits | leaves)[:queued]
+            return cls(left_at, left_at, keeps_left, None, stays, waits[queued:], leaves[queued:])
+        is_waiting = np.ones(rows, dtype=np.bool_)
+        is_waiting[left_at] = settlement.fate == RETURNED
+        again_at, waits_at = left_at[settlement.fate == AGAIN], np.flatnonzero(is_waiting)
+        stays = np.zeros(rows, dtype=np.bool_)
+        stays[again_at] = keeps_left
+        stays[waits_at] = (waits | leaves)[:queued]
+        return cls(left_at, again_at, keeps_left, waits_at, stays, waits[queued:], leaves[queued:])
+
+    def in_store(self, of_queue: Bools) -> Bools:
+        """Return which stored rows are those of the queue that a mask names."""
+        if self.waits_at is None:
+            return of_queue
+        found = np.zeros(len(self.stays), dtype=np.bool_)
+        found[self.waits_at] = of_queue
+        return found
+
+    def left_after(self, queued_left: Int64s) -> Int64s:
+        """Return where the stored rows that may come back stand after the batch, those that are sent again first.
+
+        Parameters
+        ----------
+        queued_left
+            Those that leave in the batch, by their positions in the queue.
+        """
+        at = queued_left if self.waits_at is None else self.waits_at[queued_left]
+        again_at = self.again_at if self.may_return else self.again_at[:0]
+        return (np.cumsum(self.stays) - 1)[np.concatenate([again_at, at])]
+
+
+def _joining(
+    rows: pa.Table | None, kept: _KeptRows, plan: AdmissionPlan
+) -> tuple[pa.Table | None, DeciderState, Int64s]:
+    """Return the arrivals that the state holds from now on, the state with them, and where its `left` stand.
+
+    They join in the order in which they are likely to leave. The core queues them as they arrived. But rows that leave
+    together should lie in the same frames.
     """
-    state, at = plan.state, np.flatnonzero(waits)
+    state, joins = plan.state, kept.arrival_waits | kept.arrival_left
+    at, queued = np.flatnonzero(joins), len(plan.decisions.verdict) - len(joins)
+    before = kept.left_after(plan.kept[plan.kept < queued])
     if rows is None or not len(at):
-        return None, state
-    if 2 * len(at) < len(waits):  # rows in any order are taken from a copy of all rows, rows in order are not
-        rows, at = rows.filter(pa.array(waits)), np.arange(len(at))
-    order = likely_order(state.queue.flow, len(state.queue) - len(at), plan.pace_micro_per_ms)
-    return gathered(rows, at[order]), replace(state, queue=state.queue.with_end_in(order))
+        return None, state, before
+    is_left = kept.arrival_left[at]
+    waiting = len(at) - int(is_left.sum())
+    first = len(state.queue) - waiting
+    flow = np.empty(len(at), dtype=np.int64)
+    flow[~is_left], flow[is_left] = state.queue.flow[first:], state.left.flow[len(before) :]
+    order = likely_order(np.concatenate([state.queue.flow[:first], flow]), first, plan.pace_micro_per_ms)
+    of_waiting, position = (np.cumsum(~is_left) - 1)[order], np.empty(len(order), dtype=np.int64)
+    position[order] = np.arange(len(order))
+    queue = state.queue.with_end_in(of_waiting[~is_left[order]])
+    left_at = np.concatenate([before, np.count_nonzero(kept.stays) + position[is_left]])
+    if 2 * len(at) < len(joins):  # rows in any order are taken from a copy of all rows, rows in order are not
+        rows, at = rows.filter(pa.array(joins)), np.arange(len(at))
+    return gathered(rows, at[order]), replace(state, queue=queue), left_at
 
 
 def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPolicy:
@@ -170,15 +260,19 @@ def _with_room(policy: CompiledPolicy, room: QueueBounds | None) -> CompiledPoli
     return replace(policy, queue=wider)
 
 
-def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int]:
-    """Return the state with what the batch's epoch pins, if it brings one, and the batch's paying time."""
+def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[StoredState, int, Settlement | None]:
+    """Return the state with what the batch's epoch pins, if it brings one, the batch's paying time, and what came back.
+
+    What came back is given back first, under the policy under which it was charged.
+    """
     stored = unpack(StoredState, state, "the decider's state") if state is not None else None
     row = unpack(ControlRow, control, "the control row") if control is not None else None
     if row is None:
         if stored is None:
             raise ConfigurationError(_NO_STATE)
         advanced_to_ms = stored.state.advanced_to_ms
-        return stored, stored.paying.of_batch(batch_ms, is_new=False, advanced_to_ms=advanced_to_ms)
+        settlement = settle(stored.state, stored.left_positions, None, _policy(stored.policy))
+        return stored, stored.paying.of_batch(batch_ms, is_new=False, advanced_to_ms=advanced_to_ms), settlement
     advanced_to_ms = 0 if stored is None else stored.state.advanced_to_ms
     now_ms = row.paying.of_batch(batch_ms, is_new=True, advanced_to_ms=advanced_to_ms)
     if stored is None:
@@ -187,15 +281,18 @@ def _begun(state: bytes | None, control: bytes | None, batch_ms: int) -> tuple[S
         policy, queue = _policy(row.policy), QueueFrames.empty()
         first = DeciderState.initial(policy, row.share_micro_per_ms, now_ms=now_ms)
         state_now = under_epoch(first, row, policy, policy, now_ms=now_ms)
-        return StoredState(
-            state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying
-        ), now_ms
+        return (
+            StoredState(state_now, row.policy, queue.frames, queue.frame_of_row, queue.row_in_frame, row.paying),
+            now_ms,
+            None,
+        )
     block = stored.policy if row.policy is None else row.policy
     before, after = _policy(stored.policy), _policy(block)
     if before.revision == after.revision:
         after = before
-    state_now = under_epoch(stored.state, row, before, after, now_ms=now_ms)
-    return replace(stored, state=state_now, policy=block, paying=row.paying), now_ms
+    settlement = settle(stored.state, stored.left_positions, row.undelivered, before)
+    state_now = under_epoch(settlement.state, row, before, after, now_ms=now_ms)
+    return replace(stored, state=state_now, policy=block, paying=row.paying), now_ms, settlement
 
 
 def _arrivals(arrived: pa.Table | None, partition_columns: tuple[str, ...]) -> Arrivals:
@@ -222,8 +319,8 @@ class _DecidedBatch:
     """A batch with its decisions."""
 
     plan: AdmissionPlan
-    before: DeciderState
-    queue: QueueFrames
+    stored: StoredState
+    kept: _KeptRows
     folder: QueueFolder
     arrivals: Arrivals
     rows: pa.Table | None
@@ -232,11 +329,36 @@ class _DecidedBatch:
     policy: CompiledPolicy
     now_ms: int
 
+    @property
+    def before(self) -> DeciderState:
+        """The state with which the batch was decided."""
+        return self.stored.state
+
+    @property
+    def queue(self) -> QueueFrames:
+        """The frames of all rows that the state held."""
+        return QueueFrames(self.stored.frames, self.stored.frame_of_row, self.stored.row_in_frame)
+
+    def again(self) -> list[pa.Table]:
+        """Return the payloads that leave once more."""
+        at = self.kept.again_at
+        if not len(at):
+            return []
+        wanted = np.zeros(len(self.kept.stays), dtype=np.bool_)
+        wanted[at] = True
+        found = pa.concat_tables(self.queue.rows(wanted, self.folder))
+        return [found.take(pa.array(np.searchsorted(np.sort(at), at)))]
+
+    def freed(self) -> list[pa.Table]:
+        """Return the payloads that the state does not hold after the batch."""
+        tables, joins = self.queue.rows(~self.kept.stays, self.folder), self.kept.arrival_waits | self.kept.arrival_left
+        return tables if self.rows is None else [*tables, self.rows.filter(pa.array(~joins))]
+
     def leaving(self, verdict: Verdict, *, is_explained: bool) -> list[pa.Table]:
         """Return the payloads with `verdict`: first those from the queue, then those that arrived."""
         leaves = self.plan.decisions.verdict == verdict
         queued = len(self.before.queue)
-        tables = self.queue.rows(leaves[:queued], self.folder)
+        tables = self.queue.rows(self.kept.in_store(leaves[:queued]), self.folder)
         if self.rows is not None and leaves[queued:].any():
             tables.append(self.rows if leaves[queued:].all() else self.rows.filter(pa.array(leaves[queued:])))
         if not is_explained or not tables:

@@ -20,7 +20,7 @@ from spark_throttle.errors import UnknownVersionError
 from spark_throttle.record import FORMAT
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
-from spark_throttle.spark.rows.frames import FrameKind, encode
+from spark_throttle.spark.rows.frames import FrameKind, encode, encode_whole
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 STATE_SCHEMA = "version int, block binary"
@@ -46,6 +46,9 @@ class Decider:
     queue: QueueStorage | None = None
     """Where waiting rows lie that are too large for the state; `None` to keep all of them there."""
 
+    keeps_left: bool = False
+    """Whether rows that leave for a destination may come back, because the sink says what it did not deliver."""
+
     def __call__(
         self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -68,6 +71,7 @@ class Decider:
             room=self.room,
             partition_columns=self.partition_columns,
             folder=folder,
+            keeps_left=self.keeps_left,
         )
         folder.delete(outcome.deletable_files)
         state.update((FORMAT, outcome.state))
@@ -77,6 +81,7 @@ class Decider:
                     yield _row(kind, frame)
         if self.sums_of is not None:
             yield from _queue_frames(outcome, self.sums_of)
+        yield from _freed_frames(outcome)
         yield _row(FrameKind.USAGE, outcome.usage)
 
 
@@ -95,6 +100,15 @@ def _queue_frames(outcome: BatchOutcome, sums_of: Callable[[pa.Table], bytes]) -
             yield _row(FrameKind.WAITING, frame)
     if outcome.arrived is not None:
         yield _row(FrameKind.ARRIVED, sums_of(outcome.arrived))
+
+
+def _freed_frames(outcome: BatchOutcome) -> Iterator[pd.DataFrame]:
+    if outcome.freed is None:
+        return
+    yield _row(FrameKind.FREED, encode_whole(pa.table({})))  # also where none was freed, it is told
+    for table in outcome.freed:
+        for frame in encode(table):
+            yield _row(FrameKind.FREED, frame)
 
 
 def _row(kind: FrameKind, frame: bytes) -> pd.DataFrame:

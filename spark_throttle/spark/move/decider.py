@@ -88,6 +88,9 @@ class DigestDecider:
     is_explained: bool = False
     """Whether the places of admitted rows have the ``throttle`` column."""
 
+    keeps_left: bool = False
+    """Whether rows that leave for a destination may come back, because the sink says what it did not deliver."""
+
     def __call__(
         self, _key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
@@ -112,6 +115,7 @@ class DigestDecider:
             room=self.room,
             partition_columns=self.partition_columns,
             folder=folder,
+            keeps_left=self.keeps_left,
         )
         folder.delete(outcome.deletable_files)
         after, answer = self._answer(loaded, arrived, files, outcome, folder)
@@ -138,7 +142,9 @@ class DigestDecider:
         """Return the files of which rows wait after the batch, and the answer."""
         admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
         goes, refused = rows_by_file(admitted), rows_by_file(rejected)
-        left = arrived.without(goes).without(refused)
+        gone = [*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed
+        freed = rows_by_file(_places(gone))
+        left = arrived.without(freed)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
         is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
         after, deletable = left.settled(is_committed, self.kept_turns)
@@ -161,7 +167,7 @@ class DigestDecider:
             mine, mine_wait = goes.get(number, _NOTHING), waits.get(number, _NOTHING)
             messages = int(arrived.rows[at])
             if rest:
-                mine_wait = _others(messages, mine, refused.get(number, _NOTHING))
+                mine_wait = _others(messages, freed.get(number, _NOTHING))
             answers.append(
                 FileAnswer(
                     arrived.name[at],
@@ -265,11 +271,10 @@ def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:
     return np.concatenate([_NOTHING, *(places[at] for places, at in zip(frames, rows, strict=False))])
 
 
-def _others(rows: int, *gone: Int64s) -> Int64s:
+def _others(rows: int, gone: Int64s) -> Int64s:
     """Return the positions of the other rows of a file."""
     stays = np.ones(rows, dtype=bool)
-    for each in gone:
-        stays[each] = False
+    stays[gone] = False
     return np.flatnonzero(stays)
 
 

@@ -17,9 +17,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from spark_throttle.checkpoint.delivery import read_delivery
 from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
-from spark_throttle.checkpoint.unsent import refuse_any_unsent
+from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
+from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import (
     ConfigurationError,
     DamagedError,
@@ -74,9 +76,10 @@ def drain(
     """Write the waiting rows of a stopped query to a table or a folder, and close its checkpoint.
 
     The rows have the user's columns and those that `read_queued` adds, then ``queue_position``: by it, the rows of a
-    namespace are in the order in which they would have left. A drain that was killed is run again with the same
-    arguments; one that has finished does nothing when it is run again. Where no row waits, nothing is closed. The
-    checkpoint and its control directory must be where this process can write.
+    namespace are in the order in which they would have left. What a destination did not take in the last batch is among
+    them, also where nobody knows whether it did. A drain that was killed is run again with the same arguments; one that
+    has finished does nothing when it is run again. Where no row waits, nothing is closed. The checkpoint and its control
+    directory must be where this process can write.
 
     Parameters
     ----------
@@ -94,9 +97,8 @@ def drain(
     Raises
     ------
     ConfigurationError
-        If the query runs, has never committed a batch, or has a batch that is not committed; if a destination has not
-        taken all that was admitted; if the folder is not empty, or the table is of other columns; or if the rows were
-        drained to another place.
+        If the query runs, has never committed a batch, or has a batch that is not committed; if the folder is not
+        empty, or the table is of other columns; or if the rows were drained to another place.
     NotInstalledError
         If the rows are to go into a Delta table, and Spark has no Delta.
     DamagedError
@@ -116,12 +118,12 @@ def drain(
     place, control = paths.query(checkpoint, control_path)
     into = paths.resolve(into).rstrip("/") or "/"
     query = stopped_query(place, control, Clock.system())
-    refuse_any_unsent(query.directory, Directory(place), query.batch)
+    undelivered = _undelivered(query)
     before = _begun(query, into, format)
     with reading_state(place):
-        messages = _waiting(spark, query)
+        messages = _waiting(spark, query, undelivered)
         is_left = bool(messages) and (before is None or not before.is_finished)
-        rows = queued_after(spark, place, control, query.batch, schema=schema) if is_left else None
+        rows = queued_after(spark, place, control, query.batch, undelivered, schema=schema) if is_left else None
         found = messages if rows is None else rows.count()
     if found != messages:
         problem = f"{messages} rows wait, and {found} of them are in the checkpoint"
@@ -133,7 +135,14 @@ def drain(
     return DrainedQuery(query.batch, messages, into, tuple(positions))
 
 
-def _waiting(spark: SparkSession, query: StoppedQuery) -> int:
+def _undelivered(query: StoppedQuery) -> Undelivered | None:
+    """Return what the last batch did not deliver: it waits too."""
+    batch_ms = batch_time_ms(Directory(query.checkpoint), query.batch)
+    found = None if batch_ms is None else read_delivery(query.directory, query.batch, batch_ms)
+    return None if found is None else found.undelivered
+
+
+def _waiting(spark: SparkSession, query: StoppedQuery, undelivered: Undelivered | None) -> int:
     """Return how many rows wait.
 
     Raises
@@ -141,7 +150,7 @@ def _waiting(spark: SparkSession, query: StoppedQuery) -> int:
     DamagedError
         If the state is gone, with its rows.
     """
-    waiting = waiting_messages(spark, query.checkpoint, query.batch)
+    waiting = waiting_messages(spark, query.checkpoint, query.batch, undelivered)
     if waiting is None:
         raise DamagedError(f"the state of {query.checkpoint}", "it is gone")
     return waiting

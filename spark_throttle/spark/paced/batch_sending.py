@@ -1,40 +1,39 @@
 """What a batch has to send: how fast its namespaces may go, and how fast each of its destinations is to be sent to.
 
-Both by its epoch, and for destinations by what they have said since.
+All of it is a function of the batch's reports and of its epoch: the same when the batch is run again.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from types import MappingProxyType
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
+from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.aimd import Aimd
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.matching import positions_in
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import CompiledPolicy, Dimension
-from spark_throttle.core.shares.destinations import WHOLE, Told, aimd_after, group_names
-from spark_throttle.core.usage import UsageReport, admitted_messages
+from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.shares.destinations import WHOLE, destinations_of, group_names
+from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import EpochMissingError
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced.calls import HASTE
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.kept_sender import Heard, SentMeanwhile
 from spark_throttle.spark.paced.row_costs import RowCost, row_costs
 from spark_throttle.spark.paced.sending import BatchName
-from spark_throttle.spark.paced.unsent_calls import rows_by_namespace
 
 _NS_MILLI: Final = 10**12
 """Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
 
 _PS_PER_NS: Final = 1_000
-
-_NONE_CLOSED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,19 @@ class BatchDestination:
     """A destination that the policy names, in one batch. Rates are in messages a second, times 1,000."""
 
     rows: int
-    """The rows that go there, unsent ones included."""
+    """The rows that go there."""
 
     sent_micro_per_ms: int
     """The rate by the batch's epoch, of which `Told.part` is a part."""
 
     floor_micro_per_ms: int
     ceiling_micro_per_ms: int
-    heard: Heard
+    aimd: Aimd
+    """What its rate follows."""
+
     is_unavailable: bool
-    gives_up: bool
-    """Whether rows that it does not take, while it is unavailable, go to the dead letters."""
+    closed_until_ms: int = 0
+    """The wall-clock time before which it asked not to be called."""
 
     def terms(self, rows: int, seconds: float, *, is_timed: bool) -> Terms:
         """Return how a task sends that has so many of the rows: at its part of the rate.
@@ -66,80 +67,64 @@ class BatchDestination:
             seconds,
             is_timed,
             self.is_unavailable,
-            asks_once=self.gives_up or not is_timed,
+            asks_once=not is_timed,
             ceiling_part=self.ceiling_micro_per_ms * hasty * WHOLE // (sent * usual),
-            began=Aimd(max(1, self.heard.aimd.base * WHOLE // sent), self.heard.aimd.quiet_ms),
-            closed_until_ms=self.heard.closed_until_ms,
+            began=Aimd(max(1, self.aimd.base * WHOLE // sent), self.aimd.quiet_ms),
+            closed_until_ms=self.closed_until_ms,
         )
 
-    def told(self, earlier: Told, aimd: Aimd) -> Told:
-        """Return what was said earlier, as if it had been said in this batch, which found that rate.
 
-        None of the calls is unsent, or the batch would have had rows for it.
-        """
-        part = aimd.base * WHOLE // self.sent_micro_per_ms
-        return replace(earlier, part=part, quiet_ms=aimd.quiet_ms, unsent_messages=0)
+@dataclass(frozen=True, slots=True, eq=False)
+class Departure:
+    """The rows that leave in a batch, by namespace; those included that are sent again."""
 
-    def after(self, told: Told) -> Heard:
-        """Return what is known after the batch's tasks were told something."""
-        aimd = aimd_after(self.heard.aimd, told, sent=self.sent_micro_per_ms, floor=self.floor_micro_per_ms)
-        return Heard(aimd, told.closed_until_ms)
+    names: pa.StringArray
+    messages: Int64s
+    bytes: Int64s
+    """Of rows that are sent again nobody knows them: 0."""
 
+    destination: Int64s
+    """The position of each namespace's destination in the policy, -1 where it has none."""
 
-def destinations_of(
-    epoch: Epoch, policy: CompiledPolicy, messages: Mapping[str, int], heard: Mapping[str, Heard]
-) -> tuple[dict[str, BatchDestination], dict[str, str]]:
-    """Return the destinations of a policy in one batch, and the destination of each namespace that has one.
+    @classmethod
+    def of(cls, reports: Sequence[UsageReport], epoch: Epoch, policy: CompiledPolicy) -> Departure:
+        """Return what leaves in the batch of reports."""
+        moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
+        parts = [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)]
+        counts = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
+        names = pa.chunked_array(parts, pa.string()).combine_chunks()
+        admitted = np.concatenate([np.zeros((0, 2), dtype=np.int64), *counts])
+        if epoch.undelivered is not None and epoch.undelivered.is_again.any():
+            again = epoch.undelivered
+            others = again.names.filter(pa.array(again.is_again)).unique()
+            new = others.filter(pa.array(positions_in(names, others) < 0))
+            names = pa.concat_arrays([names, new])
+            admitted = np.concatenate([admitted, np.zeros((len(new), 2), dtype=np.int64)])
+            at = positions_in(names, again.names)[again.is_again]
+            np.add.at(admitted[:, Dimension.MESSAGES], at, again.rows[again.is_again])
+        messages, size_bytes = np.ascontiguousarray(admitted.T)
+        return cls(names, messages, size_bytes, destinations_of(names, policy))
 
-    Parameters
-    ----------
-    messages
-        How many rows there are to send, by namespace.
-    heard
-        What is known of the destinations.
-    """
-    rates, destinations = epoch.destinations, policy.destinations
-    if rates is None or destinations is None:
-        return {}, {}
-    names = group_names(policy)
-    first_group = 1 + len(policy.tenant_names)
-    at_group = {int(scope) - first_group: at for at, scope in enumerate(rates.scope)}
-    groups = match(pa.array(list(messages), pa.string()), policy).group.tolist() if messages else []
-    destination_of = {
-        name: names[at_group[group]] for name, group in zip(messages, groups, strict=True) if group in at_group
-    }
-    rows = Counter[str]()
-    for name, destination in destination_of.items():
-        rows[destination] += messages[name]
-    batch = {}
-    for at, name in enumerate(names):
-        floor = int(destinations.floor_micro_per_ms[at])
-        ceiling = int(policy.shared.rate_micro_per_ms[rates.scope[at], Dimension.MESSAGES])
-        sent = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
-        batch[name] = BatchDestination(
-            rows[name], sent, floor, ceiling, heard[name], bool(rates.is_open[at]), bool(destinations.gives_up[at])
-        )  # fmt: skip
-    return batch, destination_of
+    def where(self, is_wanted: Bools) -> Departure:
+        """Return the rows of some of the namespaces."""
+        names = self.names.filter(pa.array(is_wanted))
+        return Departure(names, self.messages[is_wanted], self.bytes[is_wanted], self.destination[is_wanted])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSending:
-    """What a batch's epoch and reports say of its sending."""
+    """What a batch's epoch and reports say of its sending; namespaces are named as they are shown."""
 
     name: BatchName
-    epoch: Epoch
-    policy: CompiledPolicy
+    left: Departure
     costs: dict[str, RowCost]
-    moved: Mapping[str, int]
-    """The admitted rows, by namespace."""
-
-    messages: Mapping[str, int]
-    """These and the unsent ones."""
+    again: Mapping[str, Sequence[UndeliveredCall]]
+    """The calls that are made again, which are the first of their namespaces."""
 
     others_ns: int
-    known: Mapping[str, BatchDestination]
-    """All destinations."""
+    """The longest time for which a namespace without a destination sends."""
 
+    destinations: Mapping[str, BatchDestination]
     destination_of: Mapping[str, str]
 
     @classmethod
@@ -149,121 +134,82 @@ class BatchSending:
         policy: CompiledPolicy,
         mark: BatchMark,
         reports: Sequence[UsageReport],
-        kept: Sequence[bytes],
-        closed: Mapping[str, int] = _NONE_CLOSED,
         *,
-        now_ms: int = 0,
+        has_destinations: bool,
     ) -> BatchSending:
-        """Return what a batch has to send, with the calls that earlier ones left unsent.
+        """Return what a batch has to send.
 
         Parameters
         ----------
-        closed
-            Until when destinations asked not to be called, where more is known than the epoch knows.
-        now_ms
-            The wall-clock time.
+        has_destinations
+            Whether rows may go back that a destination does not take; otherwise each is sent until it is taken.
         """
-        names, admitted = admitted_messages(reports)
-        moved = {name: count for name, count in zip(shown(names).to_pylist(), admitted.tolist(), strict=True) if count}
-        messages = Counter(moved) + rows_by_namespace(kept)
-        known, destination_of = destinations_of(epoch, policy, messages, heard_of(epoch, policy, closed, now_ms))
-        costs = costs_of(epoch, policy, reports)
+        left = Departure.of(reports, epoch, policy)
+        names, counts = shown(left.names).to_pylist(), np.column_stack([left.messages, left.bytes])
+        costs = row_costs(left.names, counts, policy, epoch.share_micro_per_ms)
+        at = left.destination if has_destinations else np.full(len(names), -1, dtype=np.int64)
+        known = group_names(policy)
+        destination_of = {name: known[each] for name, each in zip(names, at.tolist(), strict=True) if each >= 0}
+        rows = np.bincount(at[at >= 0], weights=left.messages[at >= 0], minlength=len(known)).astype(np.int64).tolist()
+        destinations = {known[each]: _destination(epoch, policy, each, rows[each]) for each in np.unique(at[at >= 0])}
+        others = (
+            max(costs[name].message_ps * messages, costs[name].byte_ps * size_bytes)
+            for name, (messages, size_bytes), each in zip(names, counts.tolist(), at.tolist(), strict=True)
+            if each < 0
+        )
         return cls(
-            BatchName(mark.query, mark.batch, mark.identity), epoch, policy, costs, moved, messages,
-            longest_ns(reports, costs, destination_of), known, destination_of,
+            BatchName(mark.query, mark.batch, mark.identity), left, costs, _again(epoch.undelivered),
+            max(others, default=0) // _PS_PER_NS, destinations, destination_of,
         )  # fmt: skip
 
-    @property
-    def destinations(self) -> dict[str, BatchDestination]:
-        """The destinations of its rows."""
-        return {name: each for name, each in self.known.items() if each.rows}
-
-    @property
-    def heard(self) -> dict[str, Heard]:
-        """What is known of all destinations."""
-        return {name: each.heard for name, each in self.known.items()}
-
-    @property
-    def may_give_up(self) -> bool:
-        """Whether a destination is unavailable whose rows are then given up."""
-        return any(each.is_unavailable and each.gives_up for each in self.destinations.values())
-
-    @property
-    def unsent_costs(self) -> dict[str, RowCost]:
-        """The cost of a row of unsent calls, whose sizes nobody knows, by namespace."""
-        counts = np.array([[count, 0] for count in self.messages.values()], dtype=np.int64).reshape(-1, 2)
-        names = pa.array(list(self.messages), pa.string())
-        return row_costs(names, counts, self.policy, self.epoch.share_micro_per_ms)
-
-    def after(self, meanwhile: SentMeanwhile, kept: Sequence[bytes]) -> BatchSending:
-        """Return it where of the kept calls only some are still unsent."""
-        return self._with(Counter(self.moved) + rows_by_namespace(kept), meanwhile.heard)
-
-    def left(self, heard: Mapping[str, Heard], kept: Sequence[bytes]) -> BatchSending:
-        """Return what is left of it: kept calls."""
-        return self._with(rows_by_namespace(kept), heard)
-
-    def told_with(self, told: Mapping[str, Told], meanwhile: SentMeanwhile | None) -> dict[str, Told]:
-        """Return what its tasks were told, with what was said since the batch before."""
-        found = dict(told)
-        if meanwhile is None:
-            return found
-        for name, each in meanwhile.told.items():
-            if name in found:
-                found[name] = found[name].after(each)
-            elif name in self.known:
-                found[name] = self.known[name].told(each, meanwhile.heard[name].aimd)
-        return found
-
-    def told_of_kept(self, told: Mapping[str, Told], kept: Sequence[bytes]) -> dict[str, Told]:
-        """Return what was said, with how many rows are kept."""
-        rows = Counter(dict.fromkeys(told, 0))
-        for name, count in rows_by_namespace(kept).items():
-            rows[self.destination_of[name]] += count
-        nothing = {name: Told(0, 0, WHOLE, 0, 0, 0, each.heard.closed_until_ms) for name, each in self.known.items()}
-        said = {**nothing, **told}
-        return {name: replace(said[name], unsent_messages=count) for name, count in sorted(rows.items())}
-
-    def _with(self, messages: Mapping[str, int], heard: Mapping[str, Heard]) -> BatchSending:
-        known, destination_of = destinations_of(self.epoch, self.policy, messages, {**self.heard, **heard})
-        return replace(self, messages=messages, known=known, destination_of=destination_of)
+    def undelivered(self, calls: Sequence[UndeliveredCall]) -> Undelivered:
+        """Return calls that were not taken, under the names that namespaces really have."""
+        at = {name: place for place, name in enumerate(shown(self.left.names).to_pylist())}
+        names = self.left.names.take(pa.array([at[each.namespace] for each in calls], pa.int64()))
+        return Undelivered.of(calls, names)
 
 
-def heard_of(epoch: Epoch, policy: CompiledPolicy, closed: Mapping[str, int], now_ms: int) -> dict[str, Heard]:
-    """Return what is known of the destinations of an epoch.
+def _destination(epoch: Epoch, policy: CompiledPolicy, at: int, rows: int) -> BatchDestination:
+    rates, known = epoch.destinations, policy.destinations
+    assert rates is not None and known is not None  # noqa: S101, PT018 - a namespace goes there
+    floor = int(known.floor_micro_per_ms[at])
+    ceiling = int(policy.shared.rate_micro_per_ms[known.scope[at], Dimension.MESSAGES])
+    sent = rates.sending_micro_per_ms(at, floor=floor, ceiling=ceiling)
+    closed_until_ms = int(rates.closed_until_ms[at])
+    return BatchDestination(rows, sent, floor, ceiling, rates.aimd(at), bool(rates.is_open[at]), closed_until_ms)
 
-    Parameters
-    ----------
-    closed
-        Until when destinations asked not to be called, as far as this process was told.
+
+def _again(undelivered: Undelivered | None) -> dict[str, list[UndeliveredCall]]:
+    found = defaultdict[str, list[UndeliveredCall]](list)
+    for call in _calls_of(undelivered):
+        found[call.namespace].append(call)
+    return {name: sorted(calls, key=lambda call: call.place) for name, calls in found.items()}
+
+
+def _calls_of(undelivered: Undelivered | None) -> Iterator[UndeliveredCall]:
+    """Yield the calls that are made again."""
+    if undelivered is None:
+        return
+    at = np.flatnonzero(undelivered.is_again)
+    names = shown(undelivered.names.take(pa.array(at))).to_pylist()
+    identities = undelivered.key_identity.take(pa.array(at)).to_pylist()
+    for name, identity, each in zip(names, identities, at.tolist(), strict=True):
+        yield UndeliveredCall(
+            name, int(undelivered.place[each]), int(undelivered.rows[each]), int(undelivered.key_batch[each]), identity,
+            int(undelivered.key_place[each]),
+        )  # fmt: skip
+
+
+def epoch_of(directory: Directory, batch: int) -> EpochName:
+    """Return the name of the epoch that a batch's offsets name.
+
+    Raises
+    ------
+    EpochMissingError
+        If the offsets are gone.
     """
-    rates = epoch.destinations
-    if rates is None:
-        return {}
-    found = {}
-    for at, name in enumerate(group_names(policy)):
-        closed_until_ms = closed.get(name, int(rates.closed_until_ms[at]))
-        found[name] = Heard(rates.aimd(at), closed_until_ms if closed_until_ms > now_ms else 0)
+    checkpoint = Directory(directory.location.rstrip("/").rpartition("/")[0])
+    found = logged_epoch(checkpoint, batch)
+    if found is None:
+        raise EpochMissingError(-1, checkpoint.path(f"offsets/{batch}"))
     return found
-
-
-def costs_of(epoch: Epoch, policy: CompiledPolicy, reports: Sequence[UsageReport]) -> dict[str, RowCost]:
-    """Return the cost of a row of each namespace of which a batch admitted rows."""
-    moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
-    names = pa.chunked_array(
-        [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)], pa.string()
-    ).combine_chunks()
-    admitted = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
-    return row_costs(names, np.concatenate([np.zeros((0, 2), np.int64), *admitted]), policy, epoch.share_micro_per_ms)
-
-
-def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], destination_of: Mapping[str, str]) -> int:
-    """Return the longest time for which a namespace without a destination sends."""
-    admitted = (
-        (costs[name], int(messages), int(size_bytes))
-        for report in reports
-        for name, (messages, size_bytes) in zip(shown(report.names).to_pylist(), report.admitted.tolist(), strict=True)
-        if messages and name not in destination_of
-    )
-    times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)
-    return max(times_ps, default=0) // _PS_PER_NS

@@ -6,14 +6,14 @@ that doubles while nothing else is accepted. Then one call passes, to see; the o
 The calls of a destination that the policy knows also wait for a bucket of the destination's. It is filled at this
 task's part of the destination's rate, which follows each answer, by `core.limits.aimd`: it begins at the rate of the
 epoch and may rise to the quota. A refusal of the call that passed to see changes no rate: what takes nothing at all
-does not say how much it would take. Such calls no longer wait after the time of the batch is over (`UnsentError`): so
-the next batch follows what was said in this one, and nobody waits for them. Without a time between batches they do so
+does not say how much it would take. Such calls wait no longer than the batch has time (`UndeliveredError`): so the next
+batch follows what was said in this one, and nobody waits for them. Without a time between batches they do so
 only after a refusal.
 
 Law: while calls wait for the one that passed to see, that one is on its way, and says so when it ends, however it ends.
 
-A time that a destination asks for is told by the wall clock, and holds for whoever sends there next: a gate may begin
-shut. Whoever was refused last lets others ask first, so a call that is never taken keeps nobody from asking.
+A time that is asked for is told by the wall clock, and a gate may begin shut. Whoever was refused last lets others ask
+first, so a call that is never taken keeps nobody from asking.
 
 Surprises: refusals of calls that left before the gate was shut say nothing new, unless they ask for a time. A
 time below the first pause is none: nobody is called again at once. One above a day is a day.
@@ -47,8 +47,8 @@ _NOTABLE: Final = 50
 """A rate that has changed by more than its part of this is set anew."""
 
 
-class UnsentError(Exception):
-    """A call is left to a later batch."""
+class UndeliveredError(Exception):
+    """A call is not made any more: its rows go back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Terms:
     """The time of the batch."""
 
     is_timed: bool = True
-    """Whether calls are left to a later batch then, even if nothing was refused."""
+    """Whether no call waits any more then, even if nothing was refused."""
 
     is_unavailable: bool = False
     """Whether the breaker is open: one call passes first."""
@@ -176,17 +176,17 @@ class Gate:
             self._asked_until = max(self._asked_until, self._began + seconds)
             self._shut_until = max(self._shut_until, self._asked_until)
 
-    def told(self, unsent_messages: int) -> Told:
+    def told(self) -> Told:
         """Return what the destination said."""
         self._tell_time(self._accepted_at)
         refused_for_ms = int(1_000 * self.refused_for_seconds)
         aimd = self._aimd
         return Told(
-            self.accepted, self.refused, aimd.base, aimd.quiet_ms, refused_for_ms, unsent_messages, self.closed_until_ms
+            self.accepted, self.refused, aimd.base, aimd.quiet_ms, refused_for_ms, self.closed_until_ms
         )  # fmt: skip
 
     def _check_time(self, deadline: Deadline | None) -> None:
-        """Refuse to go on if what is not sent yet is left to a later batch."""
+        """Refuse to go on if what is not sent yet goes back."""
         terms = self._terms
         is_unavailable = terms is not None and terms.is_unavailable
         if deadline is None or not (self.refused or self._asked_until or is_unavailable or deadline.is_timed):
@@ -195,7 +195,7 @@ class Gate:
         is_only_asked = terms is not None and terms.is_unavailable and terms.asks_once
         is_still_unavailable = is_only_asked and self.refused and not self.accepted
         if left <= 0 or is_still_unavailable or self.shut_for_seconds >= left:
-            raise UnsentError
+            raise UndeliveredError
 
     async def passed(self, producer: AsyncProducer | None, rows: int, deadline: Deadline | None, who: object) -> int:
         """Wait until a call may leave, charge it, and return the turn in which it does.
@@ -203,7 +203,7 @@ class Gate:
         Parameters
         ----------
         deadline
-            When the call is left to a later batch; `None` if it always waits.
+            When the call is not made any more; `None` if it always waits.
         who
             Whose call it is.
         """

@@ -3,7 +3,8 @@
 A task opens its connections once. 429 and 503 are `Backpressure`, with the time that ``Retry-After`` asks for:
 `sending` waits, and makes the call again. A request without an answer, or with another answer that may change, is made
 again here, up to `attempts` times, and is `Backpressure` after that, or if that takes long: nobody else waits for it
-then. Every other answer but a success ends the batch. Each attempt has the same key and the same bytes. Of an answer
+then. Of such a request nobody knows whether it was taken, unless no connection was made. Every other answer but a
+success ends the batch. Each attempt has the same key and the same bytes. Of an answer
 only the status and the headers are looked at, and no more than `_MOST_ANSWER_BYTES` are read.
 """
 
@@ -128,10 +129,24 @@ class HttpSender:
             retry=retry_if_exception_type(_NotYetError), wait=_pause_seconds,
             stop=stop_after_attempt(self.attempts) | stop_after_delay(self.timeout_seconds), reraise=True,
         )  # fmt: skip
+        may_be_taken = False
+
+        async def attempt() -> None:
+            nonlocal may_be_taken
+            try:
+                await self._try(client, body, key)
+            except _NotYetError as error:
+                may_be_taken |= error.may_be_taken
+                raise
+
         try:
-            await tries(self._try, client, body, key)
+            await tries(attempt)
         except _NotYetError as error:
-            raise Backpressure(error.retry_after_seconds, problem=error.problem) from error
+            raise Backpressure(error.retry_after_seconds, problem=error.problem, may_be_taken=may_be_taken) from error
+        except Backpressure as refusal:
+            if not may_be_taken:
+                raise
+            raise Backpressure(refusal.retry_after_seconds, problem=refusal.problem, may_be_taken=True) from refusal
 
     async def _try(self, client: httpx.AsyncClient, body: bytes, key: str) -> None:
         import httpx
@@ -141,16 +156,19 @@ class HttpSender:
                 answer = await self._answer(client, body, key)
         except (httpx.TransportError, TimeoutError) as error:
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            raise _NotYetError(f"no answer ({why}) at {shown_url(self.url)}", None) from error
+            is_made = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            problem = f"no answer ({why}) at {shown_url(self.url)}"
+            raise _NotYetError(problem, None, may_be_taken=is_made) from error
         if answer.is_success:
             return
         problem = f"it answered {answer.status_code}"
         asked = retry_after_seconds(answer.headers)
         is_long = asked is not None and asked > LONGEST_PAUSE_SECONDS
         if answer.status_code in _PUSHES_BACK or (answer.status_code in _MAY_CHANGE and is_long):
-            raise Backpressure(asked, problem=f"{problem} at {shown_url(self.url)}")
+            may_be_taken = answer.status_code in _MAY_CHANGE
+            raise Backpressure(asked, problem=f"{problem} at {shown_url(self.url)}", may_be_taken=may_be_taken)
         if answer.status_code in _MAY_CHANGE:
-            raise _NotYetError(f"{problem} at {shown_url(self.url)}", asked)
+            raise _NotYetError(f"{problem} at {shown_url(self.url)}", asked, may_be_taken=True)
         raise DeliveryError(shown_url(self.url), key, problem, 1)
 
     async def _answer(self, client: httpx.AsyncClient, body: bytes, key: str) -> httpx.Response:
@@ -166,8 +184,9 @@ class HttpSender:
 class _NotYetError(Exception):
     """A request failed in a way that may change."""
 
-    def __init__(self, problem: str, retry_after_seconds: float | None) -> None:
+    def __init__(self, problem: str, retry_after_seconds: float | None, *, may_be_taken: bool) -> None:
         super().__init__(problem)
+        self.may_be_taken = may_be_taken
         self.problem = problem
         self.retry_after_seconds = retry_after_seconds
 

@@ -1,7 +1,7 @@
 """A task of the paced sink: it reads its part of a batch, and sends it over the time until the next batch.
 
 The rows of a namespace are in one task, in their order. They are all read before the first is sent: a task that reads
-as it sends would send its namespaces one after the other. Calls that earlier batches left unsent come first.
+as it sends would send its namespaces one after the other. Calls that are made again come first, under their keys.
 """
 
 from __future__ import annotations
@@ -10,26 +10,25 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import compress
-from operator import not_
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.checkpoint.unsent import Held
-from spark_throttle.core.shares.destinations import Told
+from spark_throttle.core.quota import Int64s
+from spark_throttle.core.undelivered import UndeliveredCall
 from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.calls import HASTE, calls_of, sorted_by_namespace
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, InFlight, Stop
+from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.retry_after import wall_ms
 from spark_throttle.spark.paced.row_costs import RowCost
 from spark_throttle.spark.paced.sending import (
     BatchName,
     Flow,
+    Held,
     OpenedPerTask,
     Parcel,
     Send,
@@ -37,17 +36,12 @@ from spark_throttle.spark.paced.sending import (
     parcels_of,
     send_flows,
 )
-from spark_throttle.spark.paced.unsent_calls import given_up_tables, parcels_of_table, tables_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
-SENT_DDL: Final = (
-    "rows long, resumed long, told string, unsent array<binary>, held string, given_up array<binary>, "
-    "given_up_keys array<string>, used_ns long"
-)
+SENT_DDL: Final = "rows long, told string, undelivered string, held string, used_ns long"
 _SENT: Final = pa.schema([
-    ("rows", pa.int64()), ("resumed", pa.int64()), ("told", pa.string()), ("unsent", pa.list_(pa.binary())),
-    ("held", pa.string()), ("given_up", pa.list_(pa.binary())), ("given_up_keys", pa.list_(pa.string())),
+    ("rows", pa.int64()), ("told", pa.string()), ("undelivered", pa.string()), ("held", pa.string()),
     ("used_ns", pa.int64()),
 ])  # fmt: skip
 _FREE: Final = RowCost(0, 0)
@@ -68,8 +62,8 @@ class SendOptions:
 class PacedTask:
     """A function that `mapInArrow` runs on the executors, once per task.
 
-    It yields the numbers of rows that it took from the batch and of earlier ones, what destinations said, the calls
-    that are unsent and those that are given up, and the CPU time that its process used meanwhile.
+    It yields the number of its rows, what destinations said, what was not delivered (`core.undelivered`), in whose
+    names that was refused, and the CPU time that its process used meanwhile.
     """
 
     send: Send | OpenedPerTask
@@ -86,68 +80,31 @@ class PacedTask:
     destination_of: Mapping[str, str] = field(default_factory=dict)
     """By namespace."""
 
-    unsent: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
-    """Calls of earlier batches (`unsent_calls`), by namespace; a task has those of the namespaces that it has."""
-
-    given_up: frozenset[str] | None = None
-    """The keys of the calls that an earlier attempt at the batch gave up: they are not made, and no other is given up.
-
-    `None` where no attempt came so far.
-    """
-
-    unsent_costs: Mapping[str, RowCost] = field(default_factory=dict)
-    """The cost of a row of these calls, by namespace."""
+    again: Mapping[str, Sequence[UndeliveredCall]] = field(default_factory=dict)
+    """The calls that are made again, by namespace: its first rows."""
 
     held: Mapping[str, Held] = field(default_factory=dict)
-    """In whose names earlier batches were refused, if not in the destinations', by namespace."""
+    """In whose names the last batch was refused, if not in the destinations', by namespace."""
 
-    alone: Sequence[bytes] | None = None
-    """Other calls of earlier batches, if the task takes these in place of rows of the batch."""
-
-    keeps: bool = False
-    """Whether calls for destinations are returned as unsent, for the driver to send."""
+    is_again: bool = False
+    """Whether an earlier attempt at the batch may have sent any of it."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Send the rows of all batches."""
         set_loaded_aside()
         given = [batch for batch in batches if batch.num_rows]
-        flows = self.flows(given) if self.alone is None else self.left_flows()
-        count = sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels)
-        flows, spared = self._spared(flows)
-        kept = [parcel for flow in flows if self._is_kept(flow) for parcel in flow.parcels]
-        began_ns = time.process_time_ns()
-        sent = self.sent([flow for flow in flows if not self._is_kept(flow)])
-        rows = sum(batch.num_rows for batch in given) if self.alone is None else 0
-        closed = {name for name, each in sent.told.items() if self._gives_up(name, each)}
-        is_over = [self.destination_of.get(parcel.key.namespace) in closed for parcel in sent.unsent]
-        given_up = [*spared, *compress(sent.unsent, is_over)]
-        told = {
-            name: asdict(replace(each, unsent_messages=0) if name in closed else each)
-            for name, each in sent.told.items()
+        flows, began_ns = self.flows(given), time.process_time_ns()
+        sent = self.sent(flows)
+        answer = {
+            "rows": sum(batch.num_rows for batch in given),
+            "told": json.dumps({name: asdict(each) for name, each in sent.told.items()}),
+            "undelivered": json.dumps(self.undelivered(sent)),
+            "held": json.dumps({name: asdict(each) for name, each in sent.held.items()}),
+            "used_ns": time.process_time_ns() - began_ns,
         }
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    "rows": rows,
-                    "resumed": count - rows,
-                    "told": json.dumps(told),
-                    "unsent": tables_of([*kept, *compress(sent.unsent, map(not_, is_over))]),
-                    "held": json.dumps({name: asdict(each) for name, each in sent.held.items()}),
-                    "given_up": given_up_tables(given_up, self.destination_of),
-                    "given_up_keys": [parcel.key.text for parcel in given_up],
-                    "used_ns": time.process_time_ns() - began_ns,
-                }
-            ],
-            schema=_SENT,
-        )
+        yield pa.RecordBatch.from_pylist([answer], schema=_SENT)
 
-    def sent(
-        self,
-        flows: list[Flow],
-        stop: Stop | None = None,
-        in_flight: InFlight = NONE_IN_FLIGHT,
-        stopped: Callable[[Sent], None] | None = None,
-    ) -> Sent:
+    def sent(self, flows: list[Flow]) -> Sent:
         """Send flows as `send_flows` does, and return what became of them.
 
         Each batch lets another namespace begin: so one whose calls are never taken does not always ask for all.
@@ -163,20 +120,21 @@ class PacedTask:
                 terms=self.terms(flows),
                 began_ms=wall_ms(),
                 first=self.name.batch % max(1, len(flows)),
-                stop=stop,
-                in_flight=in_flight,
-                stopped=stopped,
             )
         )
 
-    def _is_kept(self, flow: Flow) -> bool:
-        return self.keeps and flow.destination is not None
-
-    @property
-    def may_give_up(self) -> bool:
-        """Whether the batch decides which calls are given up."""
-        closed = (each.gives_up and each.is_unavailable for each in self.destinations.values())
-        return self.given_up is None and any(closed)
+    def undelivered(self, sent: Sent) -> list[UndeliveredCall]:
+        """Return what was not delivered: calls that may have been taken with their keys, other rows together."""
+        found = list[UndeliveredCall]()
+        for parcel in sent.undelivered:
+            key, rows, last = parcel.key, parcel.rows.num_rows, found[-1] if found else None
+            if parcel.may_be_taken or self.is_again:
+                found.append(UndeliveredCall(key.namespace, parcel.place, rows, key.batch, key.identity, key.place))
+            elif last is not None and last.key_batch < 0 and last.ends_at(key.namespace, parcel.place):
+                found[-1] = last._replace(rows=last.rows + rows)
+            else:
+                found.append(UndeliveredCall(key.namespace, parcel.place, rows))
+        return found
 
     def flows(self, batches: list[pa.RecordBatch]) -> list[Flow]:
         """Return the rows by namespace, each namespace's in their order."""
@@ -190,28 +148,20 @@ class PacedTask:
         found = []
         for namespace, start, end in namespaces:
             costs_ns = self.costs.get(namespace, _FREE).of_rows_ns(sizes[start:end])
-            calls = calls_of(costs_ns, self.window_ns, self.options.rows_per_call)
-            parcels = parcels_of(namespace, rows.slice(start, end - start), calls, self.name)
-            found.append(self._flow(namespace, [*self._left(namespace), *parcels]))
+            own = rows.slice(start, end - start)
+            parcels = self._again(namespace, own, costs_ns)
+            first = sum(parcel.rows.num_rows for parcel in parcels)
+            calls = calls_of(costs_ns[first:], self.window_ns, self.options.rows_per_call)
+            parcels += parcels_of(namespace, own, calls, self.name, first)
+            found.append(Flow(namespace, parcels, self.destination_of.get(namespace), self.held.get(namespace)))
         return found
-
-    def left_flows(self) -> list[Flow]:
-        """Return the calls of earlier batches that the task takes alone."""
-        found, takes_ns = dict[str, list[Parcel]](), dict[str, int]()
-        for parcel in (parcel for table in self.alone or () for parcel in parcels_of_table(table, 1)):
-            name = parcel.key.namespace
-            if name not in found:
-                found[name], takes_ns[name] = [], self._row_takes_ns(name)
-            found[name].append(replace(parcel, takes_ns=parcel.takes_ns * takes_ns[name]))
-        return [self._flow(name, parcels) for name, parcels in found.items()]
 
     def terms(self, flows: list[Flow]) -> dict[str, Terms]:
         """Return how this task sends to its destinations: at its part of their rates, by what it has to send."""
         rows, seconds = Counter[str](), max(self.window_ns, self.others_ns, _NS) / _NS
         for flow in flows:
             if not self.window_ns:
-                own = [parcel for parcel in flow.parcels if parcel.key.batch == self.name.batch]
-                seconds = max(seconds, sum(parcel.takes_ns for parcel in own) / _NS)
+                seconds = max(seconds, sum(parcel.takes_ns for parcel in flow.parcels) / _NS)
             if flow.destination is not None:
                 rows[flow.destination] += sum(parcel.rows.num_rows for parcel in flow.parcels)
         return {
@@ -219,31 +169,13 @@ class PacedTask:
             for name, count in rows.items()
         }
 
-    def _gives_up(self, name: str, told: Told) -> bool:
-        """Return whether what a destination did not take is given up: it is unavailable, and says so."""
-        destination = self.destinations[name]
-        is_closed = destination.gives_up and destination.is_unavailable and self.given_up is None
-        return is_closed and bool(told.refused or told.closed_until_ms) and not told.accepted
-
-    def _spared(self, flows: list[Flow]) -> tuple[list[Flow], list[Parcel]]:
-        """Return the flows without the calls that an earlier attempt gave up, and these calls."""
-        if not self.given_up:
-            return flows, []
-        spared = [parcel for flow in flows for parcel in flow.parcels if parcel.key.text in self.given_up]
-        kept = [
-            replace(flow, parcels=[parcel for parcel in flow.parcels if parcel.key.text not in self.given_up])
-            for flow in flows
-        ]
-        return [flow for flow in kept if flow.parcels], spared
-
-    def _flow(self, namespace: str, parcels: list[Parcel]) -> Flow:
-        return Flow(namespace, parcels, self.destination_of.get(namespace), self.held.get(namespace))
-
-    def _left(self, namespace: str) -> list[Parcel]:
-        takes_ns = self._row_takes_ns(namespace)
-        return [parcel for table in self.unsent.get(namespace, ()) for parcel in parcels_of_table(table, takes_ns)]
-
-    def _row_takes_ns(self, namespace: str) -> int:
-        """Return the time that a row of an unsent call takes."""
-        cost_ns = int(self.unsent_costs.get(namespace, _FREE).of_rows_ns(np.zeros(1, dtype=np.int64))[0])
-        return cost_ns * HASTE[0] // HASTE[1]
+    def _again(self, namespace: str, rows: pa.Table, costs_ns: Int64s) -> list[Parcel]:
+        """Return the calls of a namespace that are made again."""
+        found, place = list[Parcel](), 0
+        for call in self.again.get(namespace, ()):
+            end = place + call.rows
+            key = IdempotencyKey(self.name.query, call.key_batch, call.key_identity, namespace, call.key_place)
+            takes_ns = int(costs_ns[place:end].sum()) * HASTE[0] // HASTE[1]
+            found.append(Parcel(rows.slice(place, call.rows), key, takes_ns, place, may_be_taken=True))
+            place = end
+        return found

@@ -10,8 +10,8 @@ A call that raises `Backpressure` is made again, with the same key, once the gat
 namespace is the namespace itself, until a refusal names another scope. A second attempt is charged like the first.
 
 A destination that the policy knows (`gate.Terms`) takes what it takes in the time of the batch. Its other calls are
-returned, and a later batch sends them first. They wait for its rate, and for the time that it asks for, in whosever
-name they are refused. One call that is never taken holds only its namespace back.
+returned. They wait for its rate, and for the time that it asks for, in whosever name they are refused. One call that is
+never taken holds only its namespace back.
 
 Surprises: any other exception of `send` ends all others of the task, and the batch. A `send` that is no coroutine runs
 in threads, and a thread that is sending is not interrupted.
@@ -20,28 +20,29 @@ in threads, and a thread that is sending is not interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
-from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
 from spark_throttle.spark.paced.calls import SLACK_NS, Call
-from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UnsentError
+from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UndeliveredError
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.in_flight import NONE_IN_FLIGHT, Calls, InFlight, Stop, awaitable
+from spark_throttle.spark.paced.plain_rows import plain_rows
 
 Rows: TypeAlias = list[dict[str, Any]]
 Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]
 """A function or a coroutine function; what it returns is not looked at."""
+
+AsyncSend: TypeAlias = Callable[[Rows, IdempotencyKey], Awaitable[Any]]
 
 _LONGEST_WAIT_SECONDS: Final = 0.1
 """The limit is promised for any 100 ms."""
@@ -85,6 +86,21 @@ class Parcel:
     takes_ns: int
     """The time for which the namespace sends nothing else."""
 
+    place: int = 0
+    """The place of the first row among the namespace's rows that leave in the batch."""
+
+    may_be_taken: bool = False
+    """Whether nobody knows if an earlier call with this key was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """In whose name the calls of a namespace are refused, where it is not their destination's."""
+
+    scope: str
+    until_ms: int = 0
+    """The wall-clock time before which the scope asks not to be called; 0 if it does not ask."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -106,7 +122,7 @@ class Sent:
     rows: int
     """The rows that were sent."""
 
-    unsent: list[Parcel]
+    undelivered: list[Parcel]
     """The calls that were not, the calls of a namespace in their order."""
 
     told: dict[str, Told]
@@ -115,17 +131,21 @@ class Sent:
     held: Mapping[str, Held] = field(default_factory=dict)
     """In whose names these calls are refused, if not in their destinations', by namespace."""
 
-    in_flight: InFlight = field(default_factory=dict)
-    """Those of them that are on their way."""
 
+def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: BatchName, first: int = 0) -> list[Parcel]:
+    """Return the calls of a namespace of a batch with their rows and keys.
 
-def parcels_of(namespace: str, rows: pa.Table, calls: Sequence[Call], name: BatchName) -> list[Parcel]:
-    """Return the calls of a namespace of a batch with their rows and keys."""
+    Parameters
+    ----------
+    first
+        How many rows go before the first call.
+    """
     return [
         Parcel(
-            rows.slice(call.place, call.rows),
-            IdempotencyKey(name.query, name.batch, name.identity, namespace, call.place),
+            rows.slice(first + call.place, call.rows),
+            IdempotencyKey(name.query, name.batch, name.identity, namespace, first + call.place),
             call.takes_ns,
+            first + call.place,
         )
         for call in calls
     ]
@@ -142,9 +162,6 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
     clock: Clock | None = None,
     began_ms: int = 0,
     first: int = 0,
-    stop: Stop | None = None,
-    in_flight: InFlight = NONE_IN_FLIGHT,
-    stopped: Callable[[Sent], None] | None = None,
 ) -> Sent:
     """Send the calls of all flows.
 
@@ -162,12 +179,6 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
         The wall-clock time now.
     first
         The place of the flow that begins.
-    stop
-        Ends the sending to these: calls that have not left are returned.
-    in_flight
-        Calls of these flows that are on their way, from an earlier sending.
-    stopped
-        Is given what became of the calls, before those have ended that nobody waits for any more.
 
     Raises
     ------
@@ -180,42 +191,26 @@ async def send_flows(  # noqa: PLR0913 - how to send, given once
     gates = {name: Gate(name, pacer, each, began_ms=began_ms) for name, each in terms.items()}
     async with AsyncExitStack() as stack:
         sender = await stack.enter_async_context(send.opened()) if isinstance(send, OpenedPerTask) else send
-        calls = Calls(awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency))), stop, in_flight)
-        stop = Stop() if stop is None else stop
-        stop.begin()
+        call = awaitable(sender, stack.enter_context(ThreadPoolExecutor(concurrency)))
         now = asyncio.get_running_loop().time()
         deadlines = {name: Deadline(now + each.seconds, each.is_timed) for name, each in terms.items()}
         places = asyncio.Semaphore(concurrency)
-        task = _Task(pacer, places, gates, deadlines, patience_seconds, calls, stop, now, began_ms)
+        task = _Task(pacer, places, gates, deadlines, patience_seconds, call, now, began_ms)
         paced = [_PacedFlow(flow, task) for flow in flows]
         try:
             async with asyncio.TaskGroup() as group:
                 for each in [*paced[first:], *paced[:first]]:
                     group.create_task(each.send(None if in_order else group))
         except BaseExceptionGroup as errors:
-            calls.cancel()
             raise _first(errors) from None
-        sent = _sent(paced, gates, terms, calls.left())
-        if stopped is not None:
-            stopped(sent)
-            await calls.all_ended()
-    return sent
-
-
-def _sent(
-    paced: Sequence[_PacedFlow], gates: Mapping[str, Gate], terms: Mapping[str, Terms], in_flight: InFlight
-) -> Sent:
-    unsent = {each.flow.namespace: each.unsent for each in paced}
-    waiting = Counter[str]()
-    for each in paced:
-        waiting[each.flow.destination or ""] += sum(parcel.rows.num_rows for parcel in unsent[each.flow.namespace])
-    return Sent(
-        sum(parcel.rows.num_rows for each in paced for parcel in each.flow.parcels) - waiting.total(),
-        [parcel for parcels in unsent.values() for parcel in parcels],
-        {name: gates[name].told(waiting[name]) for name in terms},
-        {each.flow.namespace: each.held for each in paced if each.held is not None and unsent[each.flow.namespace]},
-        in_flight,
-    )
+        undelivered = [parcel for each in paced for parcel in each.undelivered]
+        return Sent(
+            sum(parcel.rows.num_rows for flow in flows for parcel in flow.parcels)
+            - sum(parcel.rows.num_rows for parcel in undelivered),
+            undelivered,
+            {name: gates[name].told() for name in terms},
+            {each.flow.namespace: each.held for each in paced if each.held is not None and each.undelivered},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +221,10 @@ class _Task:
     """By destination."""
 
     deadlines: dict[str, Deadline]
-    """When calls are left to a later batch, by destination of the policy."""
+    """When no call waits any more, by destination of the policy."""
 
     patience_seconds: float
-    calls: Calls
-    stop: Stop
+    call: AsyncSend
     began: float
     """By the loop's time."""
 
@@ -254,14 +248,19 @@ class _PacedFlow:
         self._own = task.pacer.async_producer(task.pacer.level(flow.namespace, _TIME, initial_tokens=1))
         self._producer = self._producer_there = self._home.producer()
         self._done: set[int] = set()
+        self._doubtful: set[int] = set()
         if flow.held is not None and self._deadline is not None:
             self._turn_to(task.gate(flow.held.scope))
             self._gate.close(flow.held.until_ms)
 
     @property
-    def unsent(self) -> list[Parcel]:
+    def undelivered(self) -> list[Parcel]:
         """The calls that were not accepted."""
-        return [parcel for at, parcel in enumerate(self.flow.parcels) if at not in self._done]
+        return [
+            replace(parcel, may_be_taken=parcel.may_be_taken or at in self._doubtful)
+            for at, parcel in enumerate(self.flow.parcels)
+            if at not in self._done
+        ]
 
     @property
     def held(self) -> Held | None:
@@ -272,7 +271,7 @@ class _PacedFlow:
 
     async def send(self, group: asyncio.TaskGroup | None) -> None:
         """Send the calls in turn; if a group is given, they run there and nobody waits for their ends."""
-        with suppress(UnsentError):
+        with suppress(UndeliveredError):
             for at, parcel in enumerate(self.flow.parcels):
                 gate, turn = await self._leave(parcel)
                 if group is None:
@@ -289,15 +288,14 @@ class _PacedFlow:
         """
         rows = parcel.rows.num_rows
         while True:
-            with self._task.stop.waits():
-                await self._own_turn()
-                if self._gate is not self._home:
-                    await self._home.charged(self._producer, rows, self._deadline)
-                    if self._home.asks_first and not self._gate.closed_until_ms:
-                        self._turn_to(self._home)
-                gate = self._gate
-                turn = await gate.passed(self._producer_there, rows, self._deadline, self)
-                await self._task.places.acquire()
+            await self._own_turn()
+            if self._gate is not self._home:
+                await self._home.charged(self._producer, rows, self._deadline)
+                if self._home.asks_first and not self._gate.closed_until_ms:
+                    self._turn_to(self._home)
+            gate = self._gate
+            turn = await gate.passed(self._producer_there, rows, self._deadline, self)
+            await self._task.places.acquire()
             if turn == gate.turn:
                 break
             self._task.places.release()  # the gate was shut meanwhile
@@ -305,18 +303,20 @@ class _PacedFlow:
         return gate, turn
 
     async def _own_turn(self) -> None:
-        """Wait for the namespace's own bucket, at most until calls are left to a later batch in any case."""
+        """Wait for the namespace's own bucket, at most until no call waits any more in any case."""
         if self._deadline is None or not self._deadline.is_timed:
             await self._own.acquire(0)
             return
         try:
             await self._own.acquire(0, max(0.0, self._deadline.left_seconds))
         except TurnTimeoutError as error:
-            raise UnsentError from error
+            raise UndeliveredError from error
 
     async def _send(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
         attempts, alone, others = 1, 0, -1
         while (refusal := await self._refusal(parcel)) is not None:
+            if refusal.may_be_taken:
+                self._doubtful.add(at)
             alone += 0 <= others < self._home.accepted
             others = self._home.accepted
             name = refusal.scope or self._refusing(gate, is_alone=alone >= _ALONE)
@@ -358,13 +358,13 @@ class _PacedFlow:
         return self.flow.namespace if is_alone or gate.name == self.flow.namespace else self._home.name
 
     async def _send_alone(self, at: int, parcel: Parcel, gate: Gate, turn: int) -> None:
-        with suppress(UnsentError):
+        with suppress(UndeliveredError):
             await self._send(at, parcel, gate, turn)
 
     async def _refusal(self, parcel: Parcel) -> Backpressure | None:
         """Make a call, and return how it was refused, if it was."""
         try:
-            await self._task.calls.ended(parcel.rows, parcel.key)
+            await self._task.call(plain_rows(parcel.rows), parcel.key)
         except Backpressure as refusal:
             return refusal
         except asyncio.CancelledError as error:
@@ -376,6 +376,34 @@ class _PacedFlow:
         finally:
             self._task.places.release()
         return None
+
+
+def awaitable(send: Send, threads: ThreadPoolExecutor) -> AsyncSend:
+    """Return a sender that can be awaited; one that is no coroutine function runs in threads.
+
+    What would end more than the call, such as `SystemExit`, is an error of the call.
+    """
+    called = getattr(send, "__call__", None)  # noqa: B004 - an object whose call is a coroutine function is none itself
+    is_coroutine = inspect.iscoroutinefunction(send) or inspect.iscoroutinefunction(called)
+
+    def in_thread(rows: Rows, key: IdempotencyKey) -> object:
+        try:
+            return send(rows, key)
+        except StopIteration as error:  # no future can hold it: its call would never end
+            raise RuntimeError("send raised StopIteration") from error
+
+    async def call(rows: Rows, key: IdempotencyKey) -> None:
+        try:
+            if is_coroutine:
+                await send(rows, key)
+                return
+            result = await asyncio.get_running_loop().run_in_executor(threads, in_thread, rows, key)
+            if inspect.isawaitable(result):  # of a function that calls a coroutine function
+                await result
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise RuntimeError(f"send raised {error!r}") from error
+
+    return call
 
 
 def _first(error: BaseException) -> BaseException:

@@ -73,10 +73,13 @@ class FrameKind(IntEnum):
     """Output: a packed usage report."""
 
     WAITING = 8
-    """Output: the places of referred rows that join the queue in the batch, of which copies are made."""
+    """Output: the places of referred rows that the state holds from this batch on, of which copies are made."""
 
     ARRIVED = 9
     """Output: sums of the references that arrived (`references.reading_sums`)."""
+
+    FREED = 10
+    """Output: the places of referred rows that the state does not hold, where these are not those that leave."""
 
 
 def encode(table: pa.Table) -> list[bytes]:

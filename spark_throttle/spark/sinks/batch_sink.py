@@ -129,6 +129,11 @@ class BatchRows(Protocol):
         """The packed usage reports."""
         ...
 
+    @property
+    def has_admitted(self) -> bool:
+        """Whether any row leaves, those included that are sent again."""
+        ...
+
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target; called again with the same mark if the batch is run again."""
         ...
@@ -167,12 +172,19 @@ class Outlet(Protocol):
         directory: Directory,
         mark: BatchMark,
         reports: Sequence[UsageReport],
-    ) -> DataFrame | None:
-        """Take the rows, and return those that it gives up, with the ``throttle`` column.
+        *,
+        is_again: bool,
+    ) -> None:
+        """Take the rows, and write down what was not delivered of them (`checkpoint.delivery`).
 
         Without rows, `None` is given for a target, and no row for a function, which is called for every batch.
 
         Called again with the same rows if the batch is run again.
+
+        Parameters
+        ----------
+        is_again
+            Whether an earlier attempt may have come so far.
         """
         ...
 
@@ -203,25 +215,21 @@ class BatchSink:
             packed = rows.usage
             reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
             mark = mark_of(manifest, batch, reports)
-            begin_batch(directory, manifest.query, batch, self.definition, reports)
-            has_admitted = any(report.admitted.any() for report in reports)
+            is_again = begin_batch(directory, manifest.query, batch, self.definition, reports)
+            has_admitted = rows.has_admitted
             has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
-            given_up = None
             if self.outlet is not None:
                 is_given = has_admitted or not isinstance(self.admitted, Target)
                 given = partial(rows.admitted, self.admitted) if is_given else None
-                given_up = self.outlet.write(given, directory, mark, reports)
+                self.outlet.write(given, directory, mark, reports, is_again=is_again)
             elif not isinstance(self.admitted, Target):
                 raise TypeError(f"{self.admitted!r} is a function, and has no outlet that calls it")
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
                 with metered_write(directory, batch, reports):
                     rows.append(self.admitted, mark)
-            refused = rows.rejected(self.rejected) if has_rejected else given_up
-            if refused is not None:
-                if has_rejected and given_up is not None:
-                    refused = refused.unionByName(given_up, allowMissingColumns=True)
-                self._write_rejected(refused, mark.of_part("rejected"))
+            if has_rejected:
+                self._write_rejected(rows.rejected(self.rejected), mark.of_part("rejected"))
             if isinstance(self.usage, FileTable) and packed:
                 self.usage.append_usage(directory, mark.of_part("usage"), reports, manifest)
             elif isinstance(self.usage, Target) and packed:

@@ -40,8 +40,10 @@ def begin_batch(
     batch: int,
     definition: str,
     reports: Iterable[UsageReport],
-) -> None:
+) -> bool:
     """Record that a batch is about to reach its sinks; called once per attempt, before the first sink is written.
+
+    Returns whether an earlier attempt may have come so far.
 
     Raises
     ------
@@ -49,8 +51,8 @@ def begin_batch(
         If a sink has the batch as decided by another definition.
     """
     if not definition:
-        return
-    begin(
+        return True
+    return begin(
         directory,
         batch,
         of_json(Definition, definition, "the definition"),

@@ -57,7 +57,7 @@ Transform = Callable[[DataFrame, Sequence[str]], DataFrame]
 """The user's row-wise expressions; the columns that are named beside the rows are kept."""
 
 _CODE: Final = "__throttle_code"
-_KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING)
+_KINDS: Final = (FrameKind.ADMITTED, FrameKind.REJECTED, FrameKind.WAITING, FrameKind.FREED)
 _OF_CONDITION: Final = "that meet the stream's condition"
 _REMEDY: Final = (
     "restore its files; or, if an expression makes several rows of one or depends on other rows, "
@@ -115,6 +115,7 @@ class ReferencePayload:
                 arrived.append(ReadingSums.unpack(bytes(row["frame"])))
             else:
                 tables[kind].append(decode(bytes(row["frame"])))
+        freed = tables.pop(FrameKind.FREED)
         admitted, rejected, joined = (pa.concat_tables(found) if found else None for found in tables.values())
         waiting = WaitingRows(Directory(self.source.control_path), self.batches_retained)
         before = waiting.before(batch)
@@ -130,10 +131,11 @@ class ReferencePayload:
 
         whole, others = split_by_file(places, is_whole)
         kept_messages = self._kept_messages(reader, left, _places(joined))
-        account = before.after(batch, file_numbers(left), file_numbers(_places(joined)), kept_messages=kept_messages)
+        gone = np.concatenate([_places(each) for each in freed if each.num_rows] or [left[:0]]) if freed else left
+        account = before.after(batch, file_numbers(gone), file_numbers(_places(joined)), kept_messages=kept_messages)
         if joined is not None:
             self._copy(reader, account.folders[-1], [_places(table) for table in tables[FrameKind.WAITING]])
-        account = self._with_leftovers_joined(frames.sparkSession, reader, account, left)
+        account = self._with_leftovers_joined(frames.sparkSession, reader, account, gone)
         waiting.settle(replace(account, schema=self.source.schema.json()))
         return ReferenceRows(self, reader, usage, places, whole, others, rejected)
 
@@ -233,6 +235,11 @@ class ReferenceRows:
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
+
+    @property
+    def has_admitted(self) -> bool:
+        """Whether any row leaves."""
+        return bool(len(self.admitted_places))
 
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target."""

@@ -50,7 +50,7 @@ def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) ->
 
     Examples
     --------
-    >>> sink_options({"Throttle.Unsent": "refuse", "mergeSchema": "true"}, "checkpointLocation", ["throttle.unsent"])
+    >>> sink_options({"Throttle.Wait": "1", "mergeSchema": "true"}, "checkpointLocation", ["throttle.wait"])
     {'mergeSchema': 'true'}
     """
     others = {key: value for key, value in options.items() if key.lower() not in (beside.lower(), *own)}
@@ -58,22 +58,6 @@ def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) ->
         if key.lower().startswith(_OWN):
             raise ConfigurationError(f"there is no option {key!r}{did_you_mean(key.lower(), own)}")
     return others
-
-
-def parse_option(option: str, word: str | None, words: Sequence[str]) -> str:
-    """Return what an option of the throttle asks for: one of some words, the first if it is not set.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is another word.
-    """
-    word = words[0] if word is None else word.lower()
-    if word not in words:
-        raise ConfigurationError(
-            f"option {option} is {word!r}{did_you_mean(word, words)} (use {', '.join(words[1:])} or {words[0]})"
-        )
-    return word
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -152,10 +152,8 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         plane = self.plane()
         epoch = plane.epochs.load(name)
         policy = plane.epochs.policy_for(before, name)
-        burst_micro = plane.epochs.policy(epoch).shared.burst_micro
-        # The rates of destinations reach the decider as shares.
-        packed = None if policy is None else pack(replace(policy, destinations=None))
-        row = epoch.control_row(packed, burst_micro)
+        packed = None if policy is None else pack(policy)
+        row = epoch.control_row(packed, plane.epochs.policy(epoch))
         return [ControlPartition(pack(row))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,6 @@ other rows. Before a batch is planned, each mismatch is repaired or refused:
 - Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused. So is a folder
   with the mark of another query (`letters_owner`).
 - A function was given batches that the checkpoint does not know: refused.
-- Calls are kept that a destination did not take (`checkpoint.unsent`), and the query sends none, or elsewhere: refused.
 
 A mismatch that cannot be seen here, for example in a table that only Spark can read, is found when that table's next
 batch is committed (`checkpoint.batch_mark`).
@@ -33,7 +32,6 @@ from pyarrow import fs
 from spark_throttle.checkpoint.batch_mark import REMEDY, BatchMark
 from spark_throttle.checkpoint.manifest import Manifest, next_line, rename
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
-from spark_throttle.checkpoint.unsent import refuse_other_target
 from spark_throttle.control.feedback import forget_undone, newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
@@ -63,11 +61,6 @@ class Sinks:
     """Location of the dead letters, if they have one folder per batch."""
 
     has_function: bool = False
-    sender: str | None = None
-    """What sends the rows, as text, where they are sent by calls."""
-
-    may_redirect: bool = False
-    """Whether calls that were to be sent by another sender may be sent by this one."""
 
     def to_json(self) -> str:
         """Return the sinks as JSON."""
@@ -88,8 +81,6 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
     ------
     CheckpointMismatchError
         If a sink does not belong to the checkpoint.
-    UnsentCallsError
-        If calls are kept that the query would not send, or send elsewhere.
     ConfigurationError
         If the checkpoint has run no batch, but the control directory belongs to a query that has.
     """
@@ -98,8 +89,6 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
     folders = [] if sinks.dead_letters is None else _batch_folders(sinks.dead_letters)
     checkpoint = Directory(sinks.checkpoint)
     log = read_offset_log(checkpoint)
-    if sinks.sender is None or not sinks.may_redirect:
-        refuse_other_target(directory, checkpoint, log, sinks.sender)
     if log.logged < 0 and reported >= 0:
         refuse_past(directory)  # first, because dead letters that would be set aside may belong to another query
     beyond = [batch for batch in folders if batch > log.logged]

@@ -1,4 +1,4 @@
-"""What an epoch makes of what destinations said: bounds, an open breaker, unsent rows, changed policies."""
+"""What an epoch makes of what destinations said: bounds, an open breaker, changed policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 
 FLOOR, CEILING = 5_000, 100_000
-QUIET = Told(10, 0, WHOLE, 3_000, 0, 0)
+QUIET = Told(10, 0, WHOLE, 3_000, 0)
 
 
 def policy(ceiling: int = 100, **others: Any) -> CompiledPolicy:
@@ -28,15 +28,19 @@ def policy(ceiling: int = 100, **others: Any) -> CompiledPolicy:
     return compile_policy(PolicyDocument.model_validate({"resource_groups": groups}), "publish")
 
 
-def after(before: DestinationRates | None, *told: Told, elapsed_ms: int = 2_000) -> DestinationRates:
+def after(
+    before: DestinationRates | None, *told: Told, elapsed_ms: int = 2_000, wall_ms: int = 0, is_to_end: bool = False
+) -> DestinationRates:
     one = policy()
-    found = rates_after(before, one, [{"api": each} for each in told], one, elapsed_ms=elapsed_ms)
+    found = rates_after(
+        before, one, [{"api": each} for each in told], one, elapsed_ms=elapsed_ms, wall_ms=wall_ms, is_to_end=is_to_end
+    )
     assert found is not None
     return found
 
 
-def refused(part: int = WHOLE // 2, *, accepted: int = 5, unsent: int = 0) -> Told:
-    return Told(accepted, 1, part, 500, 0 if accepted else 2_000, unsent)
+def refused(part: int = WHOLE // 2, *, accepted: int = 5) -> Told:
+    return Told(accepted, 1, part, 500, 0 if accepted else 2_000)
 
 
 TOLD = st.builds(
@@ -44,15 +48,15 @@ TOLD = st.builds(
     st.integers(0, 9),
     st.integers(0, 9),
     st.integers(1, WHOLE),
-    *[st.integers(0, 10**5)] * 2,
-    st.integers(0, 10**6),
+    *[st.integers(0, 10**5)] * 3,
+    st.integers(0, 1),
 )
 
 
 def test_destination_begins_at_its_ceiling_and_a_policy_without_any_has_no_rates() -> None:
     assert after(None).in_force_micro_per_ms.tolist() == [CEILING]
     none = compile_policy(PolicyDocument(), "publish")
-    assert rates_after(None, None, [], none, elapsed_ms=0) is None
+    assert rates_after(None, None, [], none, elapsed_ms=0, wall_ms=0) is None
 
 
 @pytest.mark.slow
@@ -61,9 +65,10 @@ def test_rate_stays_between_floor_and_ceiling_whatever_is_told(told: list[tuple[
     rates = after(None)
     for each, elapsed_ms in told:
         rates = after(rates, each, elapsed_ms=elapsed_ms)
-        assert rates.unsent_messages.tolist() == [each.unsent_messages]
-        if rates.is_open[0]:
-            assert rates.in_force_micro_per_ms.tolist() == [0 if each.unsent_messages else FLOOR]
+        if each.closed_until_ms:
+            assert rates.in_force_micro_per_ms.tolist() == [0]
+        elif rates.is_open[0]:
+            assert rates.in_force_micro_per_ms.tolist() == [FLOOR]
         else:
             assert FLOOR <= rates.in_force_micro_per_ms[0] <= CEILING
 
@@ -78,36 +83,44 @@ def test_rate_follows_what_the_tasks_found_and_grows_while_nothing_is_refused() 
 
 def test_breaker_opens_after_the_time_of_the_policy_and_the_rate_from_before_comes_back() -> None:
     lower = after(after(None), refused())
-    first = after(lower, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=2_000)
+    first = after(lower, refused(WHOLE, accepted=0), elapsed_ms=2_000)
     assert first.is_open.tolist() == [0]
-    second = after(first, refused(WHOLE, accepted=0, unsent=30), elapsed_ms=1_000)
-    assert (second.is_open[0], second.in_force_micro_per_ms[0]) == (1, 0)
-    none_left = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
-    assert (none_left.is_open[0], none_left.in_force_micro_per_ms[0]) == (1, FLOOR)
+    second = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000)
+    assert (second.is_open[0], second.in_force_micro_per_ms[0]) == (1, FLOOR)
+    ends = after(first, refused(WHOLE, accepted=0), elapsed_ms=1_000, is_to_end=True)
+    assert (ends.is_open[0], ends.in_force_micro_per_ms[0]) == (1, 0)
     assert after(second, elapsed_ms=1_000).is_open.tolist() == [1]  # nothing was sent, so nothing is known
-    closed = after(second, Told(10, 0, WHOLE, 0, 0, 0), elapsed_ms=0)
+    closed = after(second, Told(10, 0, WHOLE, 0, 0), elapsed_ms=0)
     assert closed.is_open.tolist() == [0]
     assert closed.in_force_micro_per_ms == lower.in_force_micro_per_ms
 
 
-def test_time_for_which_a_destination_asks_is_pinned_and_counts_as_refused() -> None:
-    asked = after(after(None), Told(0, 1, WHOLE, 0, 100, 30, 2**41), elapsed_ms=1_000)
-    assert (asked.closed_until_ms[0], asked.refused_for_ms[0], asked.is_open[0]) == (2**41, 1_000, 0)
-    still = after(asked, Told(0, 0, WHOLE, 0, 0, 30, 2**41), elapsed_ms=2_000)
-    assert (still.closed_until_ms[0], still.refused_for_ms[0], still.is_open[0]) == (2**41, 3_000, 1)
-    assert after(still, elapsed_ms=1_000).closed_until_ms.tolist() == [2**41]  # nobody sent anything
-    back = after(still, Told(1, 0, WHOLE, 0, 0, 29, 0))
+def test_time_for_which_a_destination_asks_counts_as_refused_and_nothing_is_admitted_until_it_is_over() -> None:
+    until_ms = 2**41
+    asked = after(after(None), Told(0, 1, WHOLE, 0, 100, until_ms), elapsed_ms=1_000, wall_ms=until_ms - 5_000)
+    assert (asked.closed_until_ms[0], asked.refused_for_ms[0], asked.is_open[0]) == (until_ms, 1_000, 0)
+    assert asked.in_force_micro_per_ms.tolist() == [0]
+    due_ms = asked.due_ms(policy(), paid_ms=70, wall_ms=until_ms - 5_000)
+    assert due_ms == 70 + 2_000  # its breaker opens then
+    still = after(asked, elapsed_ms=2_000, wall_ms=until_ms - 3_000)
+    assert (still.refused_for_ms[0], still.is_open[0], still.in_force_micro_per_ms[0]) == (3_000, 1, 0)
+    assert still.due_ms(policy(), paid_ms=70, wall_ms=until_ms - 3_000) == 70 + 3_000
+    over = after(still, elapsed_ms=3_000, wall_ms=until_ms)
+    assert (over.is_open[0], over.in_force_micro_per_ms[0]) == (1, FLOOR)
+    back = after(over, Told(1, 0, WHOLE, 0, 0), wall_ms=until_ms + 1)
     assert (back.closed_until_ms[0], back.refused_for_ms[0], back.is_open[0]) == (0, 0, 0)
 
 
+def test_destination_that_takes_all_or_nothing_gets_less_after_each_refusal() -> None:
+    all_or_nothing = Told(0, 1, WHOLE * 3 // 4, 0, 0, slows=1)
+    first = after(after(None), all_or_nothing)
+    assert first.base_micro_per_ms.tolist() == [CEILING * 3 // 4]
+    assert after(first, all_or_nothing).base_micro_per_ms.tolist() == [CEILING * 9 // 16]
+
+
 def test_tasks_of_a_batch_are_told_the_latest_time() -> None:
-    parts = [Told(3, 0, WHOLE, 0, 0, 0), Told(0, 1, WHOLE, 0, 0, 0, 7), Told(0, 1, WHOLE, 0, 0, 0, 9)]
+    parts = [Told(3, 0, WHOLE, 0, 0), Told(0, 1, WHOLE, 0, 0, 7), Told(0, 1, WHOLE, 0, 0, 9)]
     assert Told.together(parts).closed_until_ms == 9
-
-
-def test_nothing_is_admitted_while_unsent_calls_ask_whether_the_destination_is_back() -> None:
-    rates = after(after(None), refused(WHOLE, accepted=0, unsent=1), elapsed_ms=9_000)
-    assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9]
 
 
 def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
@@ -123,7 +136,7 @@ def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
 def test_destination_keeps_what_it_learned_when_the_policy_changes(ceiling: int) -> None:
     rates = after(after(None), refused())
     other = policy(ceiling, aaa={"publish": {"messages_per_second": 1}})
-    found = rates_after(rates, policy(), [], other, elapsed_ms=1_000)
+    found = rates_after(rates, policy(), [], other, elapsed_ms=1_000, wall_ms=0)
     assert found is not None
     assert found.scope.tolist() == [2]
     assert found.base_micro_per_ms.tolist() == rates.base_micro_per_ms.tolist()
@@ -133,7 +146,7 @@ def test_destination_keeps_what_it_learned_when_the_policy_changes(ceiling: int)
 def test_batches_of_one_epoch_say_their_rates_as_parts_of_the_same_one() -> None:
     one = policy()
     told = [{"api": refused(WHOLE // 2)}, {"api": refused(WHOLE * 3 // 4)}]
-    found = rates_after(after(None), one, told, one, elapsed_ms=2_000)
+    found = rates_after(after(None), one, told, one, elapsed_ms=2_000, wall_ms=0)
     assert found is not None
     assert found.base_micro_per_ms.tolist() == [CEILING * 3 // 4]
 
@@ -145,12 +158,12 @@ def test_rows_are_admitted_a_little_faster_than_they_are_sent() -> None:
 
 
 def test_what_the_tasks_of_a_batch_were_told_is_weighed_by_their_calls() -> None:
-    parts = [Told(30, 0, WHOLE, 5_000, 0, 3), Told(9, 1, WHOLE // 2, 700, 100, 4)]
-    together = Told(39, 1, (30 * WHOLE + 10 * (WHOLE // 2)) // 40, 700, 0, 7)
+    parts = [Told(30, 0, WHOLE, 5_000, 0), Told(9, 1, WHOLE // 2, 700, 100)]
+    together = Told(39, 1, (30 * WHOLE + 10 * (WHOLE // 2)) // 40, 700, 0)
     assert Told.together(parts) == together
-    assert Told.together([*parts, Told(0, 0, WHOLE, 0, 0, 0)]) == together
+    assert Told.together([*parts, Told(0, 0, WHOLE, 0, 0)]) == together
 
 
 def test_quiet_time_of_a_batch_without_a_refusal_is_that_of_the_task_that_sent_longest() -> None:
-    parts = [Told(30, 0, WHOLE, 5_000, 0, 3), Told(1, 0, WHOLE, 700, 0, 4)]
+    parts = [Told(30, 0, WHOLE, 5_000, 0), Told(1, 0, WHOLE, 700, 0)]
     assert Told.together(parts).quiet_ms == 5_000

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PythonException
-from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.epochs import Epochs
@@ -48,10 +47,10 @@ class World:
         """Call a function for a batch whose policy has no destinations."""
         namespace: Any = None
         sink = FunctionSink(
-            function, "the function write", StructType(), namespace, Epochs(self.directory), patience_seconds,
-            clock_seconds=lambda: self.now_seconds, sleep=self.sleep, nothing_left_of=MARK.batch - 1,
+            function, "the function write", namespace, Epochs(self.directory), patience_seconds,
+            clock_seconds=lambda: self.now_seconds, sleep=self.sleep,
         )  # fmt: skip
-        assert sink.write(lambda: ROWS, self.directory, MARK, []) is None
+        sink.write(lambda: ROWS, self.directory, MARK, [], is_again=False)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,25 +36,23 @@ def with_helpers(
     return helped
 
 
-def control_block(
-    policy: CompiledPolicy | None,
-    tokens: Sequence[tuple[float, float]] | None = None,
-    *,
-    epoch: int = 1,
-    now_ms: int = START_MS,
-) -> bytes:
-    """Return a control row of an epoch that was made at `now_ms`.
-
-    Parameters
-    ----------
-    tokens
-        The most messages and bytes that each shared scope may hold; by default, their bursts.
-    """
-    most_micro = None
-    if tokens is not None:
-        most_micro = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
+def control_block(policy: CompiledPolicy | None, *, epoch: int = 1, now_ms: int = START_MS) -> bytes:
+    """Return a control row of an epoch that was made at `now_ms`."""
     packed = None if policy is None else pack(policy)
-    return pack(ControlRow(epoch, packed, PayingTime(now_ms, now_ms), most_micro=most_micro))
+    return pack(ControlRow(epoch, packed, PayingTime(now_ms, now_ms)))
+
+
+def with_tokens(
+    state: bytes | None, policy: CompiledPolicy, tokens: Sequence[tuple[float, float]], now_ms: int
+) -> bytes:
+    """Return a state whose shared scopes hold at most so many messages and bytes."""
+    if state is None:
+        state = run_batch(None, control_block(policy, now_ms=now_ms), [], now_ms=now_ms, is_explained=False).state
+    stored = unpack(StoredState, state, "the state")
+    shared = stored.state.shared.refilled(policy, now_ms=now_ms)
+    most_micro = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
+    cut = replace(shared, balance_micro=np.minimum(shared.balance_micro, most_micro))
+    return pack(replace(stored, state=replace(stored.state, shared=cut)), is_compressed=True)
 
 
 def group_state(state: tuple[int, bytes] | None, now_ms: int) -> GroupState:
@@ -91,9 +89,11 @@ class PlayedDecider:
         """Run a batch; the first brings the policy."""
         self.now_ms += after_ms
         row = None
+        if tokens is not None:
+            self.state = with_tokens(self.state, self.policy, tokens, self.now_ms)
         if tokens is not None or self.state is None or self.epoch is not None:
             policy = self.policy if self.state is None else None
-            row = control_block(policy, tokens, epoch=self.epoch or 1, now_ms=self.now_ms)
+            row = control_block(policy, epoch=self.epoch or 1, now_ms=self.now_ms)
         frames = encode(rows) if rows is not None else []
         self.outcome = run_batch(
             self.state, row, frames, now_ms=self.now_ms, is_explained=is_explained, folder=self.folder

@@ -22,7 +22,7 @@ from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE,
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
-from tests.spark.decider.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers
+from tests.spark.decider.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers, with_tokens
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
 
@@ -99,8 +99,9 @@ def test_output_and_state_do_not_depend_on_how_rows_arrive(seed: int) -> None:
         rows = rows_of(list(range(100 * step, 100 * step + rng.choice([3, 80]))), rng)
         is_ordered = rng.random() < 0.5
         rows = rows if is_ordered else rows.drop_columns([rows.column_names[-1]])
-        before, now_ms = decider.state, decider.now_ms + 1_000
-        row = control_block(decider.policy, [(5, PLENTY)] * 2, now_ms=now_ms)
+        now_ms = decider.now_ms + 1_000
+        before = with_tokens(decider.state, decider.policy, [(5, PLENTY)] * 2, now_ms)
+        row = control_block(decider.policy, now_ms=now_ms)
         outcomes = []
         for _ in range(4):
             shuffled = rows.take(pa.array(rng.sample(range(rows.num_rows), rows.num_rows)))

@@ -61,7 +61,7 @@ class Job:
         epochs = self.plane.epochs
         epoch, policy = epochs.load(name), epochs.policy_for(self.epoch, name)
         packed = None if policy is None else pack(policy)
-        return pack(epoch.control_row(packed, epochs.policy(epoch).shared.burst_micro))
+        return pack(epoch.control_row(packed, epochs.policy(epoch)))
 
 
 def group_of(rate: float) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from tests.spark.decider.played import PLENTY, START_MS, control_block
+from tests.spark.decider.played import START_MS, control_block
 
 Event = tuple[str, int]
 """A namespace and a number; several rows may be the same in both."""
@@ -201,9 +201,8 @@ class StagedJob:
         return {path.name for path in (self.control / STAGED).glob("*")}
 
     def _control_row(self, batch: int) -> bytes:
-        tokens = [(PLENTY, PLENTY)] * len(self.policy.shared)
         now_ms = START_MS + batch * 1_000
-        return control_block(self.policy if batch == 0 else None, tokens, epoch=batch + 1, now_ms=now_ms)
+        return control_block(self.policy if batch == 0 else None, epoch=batch + 1, now_ms=now_ms)
 
 
 def dealt(events: Sequence[Event], tasks: int, dice: random.Random) -> list[list[Event]]:

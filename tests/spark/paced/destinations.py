@@ -10,13 +10,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.errors import Backpressure
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Sent, parcels_of, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, Held, Rows, Sent, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 
 MS: Final = 1_000_000

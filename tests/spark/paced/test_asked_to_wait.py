@@ -12,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.checkpoint.unsent import Held
 from spark_throttle.core.shares.destinations import WHOLE
 from spark_throttle.errors import Backpressure
 from spark_throttle.pace import ManualClock
 from spark_throttle.spark.paced.calls import calls_of
 from spark_throttle.spark.paced.gate import Terms
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, parcels_of, send_flows
+from spark_throttle.spark.paced.sending import BatchName, Flow, Held, Rows, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 from tests.spark.paced.destinations import MS, SECOND, Destination
 
@@ -52,9 +51,10 @@ def test_destination_is_not_called_before_by_this_batch_nor_by_later_ones(
     while began_ms + 2_000 * seconds < closed_until_ms:
         began_ms += int(1_000 * seconds)
         later = takes_all()
-        told = later.send(ROWS, terms=how(closed_until_ms), began_ms=began_ms).told["d"]
+        sent = later.send(ROWS, terms=how(closed_until_ms), began_ms=began_ms)
+        told = sent.told["d"]
         assert later.asked == []
-        assert (told.accepted, told.refused, told.unsent_messages) == (0, 0, 40)
+        assert (told.accepted, told.refused, len(sent.undelivered)) == (0, 0, 40)
         assert told.closed_until_ms == closed_until_ms
     last = takes_all()
     last.send(ROWS, terms=how(closed_until_ms), began_ms=closed_until_ms - 500)
@@ -75,14 +75,14 @@ def test_scope_is_not_called_before_by_those_that_it_refused_and_others_go_on() 
     assert set(later.taken) == {"d/b"}
     assert again.held == sent.held
     last = takes_all()
-    assert not last.send(ROWS, terms=terms(), began_ms=119_000, held=sent.held).unsent
+    assert not last.send(ROWS, terms=terms(), began_ms=119_000, held=sent.held).undelivered
     assert min(last.asked_at("d/a")) >= 1
 
 
 def test_call_that_was_held_and_is_taken_is_taken_by_its_destination() -> None:
     destination = Destination(lambda now, _: Backpressure(1) if now < 0.5 else None)
     sent = destination.send({"d/a": 20}, terms=terms(), held={"d/a": Held("d/a", 0)})
-    assert not sent.unsent
+    assert not sent.undelivered
     assert sent.told["d"].accepted == 20
 
 
@@ -122,7 +122,7 @@ def test_refusal_without_a_time_shortens_none_that_was_asked_for() -> None:
 def test_destination_that_asks_for_no_time_is_not_called_at_once(asked: float) -> None:
     destination = Destination(lambda *_: Backpressure(asked))
     sent = destination.send({"d/a": 20}, terms=terms(seconds=10.0))
-    assert len(sent.unsent) == 20
+    assert len(sent.undelivered) == 20
     pauses = [after - before for before, after in pairwise(destination.asked_at("d/a"))]
     assert min(pauses) >= 0.1
     assert len(pauses) < 15
@@ -162,7 +162,7 @@ def test_namespace_whose_row_is_taken_at_last_follows_the_rate_of_its_destinatio
     how = {"d": Terms(20 * MS, WHOLE // 100, 30.0)}
     sent = destination.send({"d/a": 200, "d/b": 400}, terms=how)
     assert sent.held == {}
-    assert not sent.unsent
+    assert not sent.undelivered
     at = [at for at, _, is_taken in destination.asked if is_taken]
     assert all(after - before > 0.9 for before, after in zip(at, at[50:], strict=False))
 

@@ -1,35 +1,32 @@
-"""How fast a batch's rows go to their destinations: by the epoch, by what was said since, and by a task's part."""
+"""How fast a batch's rows go to their destinations, and what a task says of those that were not taken."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_throttle.core.limits.aimd import Aimd
-from spark_throttle.core.shares.destinations import WHOLE, Told
+from spark_throttle.core.shares.destinations import WHOLE
+from spark_throttle.core.undelivered import UndeliveredCall
+from spark_throttle.errors import Backpressure
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.spark.paced.batch_sending import BatchDestination, BatchSending
-from spark_throttle.spark.paced.calls import Call
+from spark_throttle.spark.paced.batch_sending import BatchDestination
 from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.kept_sender import Heard
 from spark_throttle.spark.paced.paced_task import PacedTask, SendOptions
 from spark_throttle.spark.paced.row_costs import row_costs
-from spark_throttle.spark.paced.sending import BatchName, parcels_of
-from spark_throttle.spark.paced.unsent_calls import by_namespace, count_rows, tables_of
+from spark_throttle.spark.paced.sending import BatchName
 from spark_throttle.spark.rows.frames import NAMESPACE
 
-RATES = st.integers(1, 10**9)
+FAST = 10**12
 
 
-def destination(rows: int, sent: int, ceiling: int, base: int) -> BatchDestination:
-    return BatchDestination(rows, sent, 1, ceiling, Heard(Aimd(base, 0)), is_unavailable=False, gives_up=False)
+def destination(rows: int, sent: int, ceiling: int, base: int, *, is_unavailable: bool = False) -> BatchDestination:
+    return BatchDestination(rows, sent, 1, ceiling, Aimd(base, 0), is_unavailable)
 
 
 def test_task_with_a_third_of_the_rows_sends_at_a_third_of_the_rate_and_may_rise_to_the_quota() -> None:
@@ -38,22 +35,6 @@ def test_task_with_a_third_of_the_rows_sends_at_a_third_of_the_rate_and_may_rise
     assert terms.began == Aimd(WHOLE * 9 // 10, 0)
     assert terms.ceiling_part == WHOLE * 4 * 108 // 100  # as hasty as any batch, for what its planning takes
     assert terms.asks_once is False
-
-
-@pytest.mark.slow
-@given(sent=RATES, base=RATES, part=st.integers(1, 4 * WHOLE), quiet_ms=st.integers(0, 10**5))
-def test_what_was_said_before_a_batch_is_told_as_if_it_had_been_said_in_it(
-    sent: int, base: int, part: int, quiet_ms: int
-) -> None:
-    told = Told(5, 1, part, quiet_ms, 0, 7)
-    found = destination(10, sent, 10**9, base).after(told)
-    assert found == Heard(Aimd(max(1, sent * part // WHOLE), quiet_ms))
-    later = destination(0, base, 10**9, base)
-    again = later.told(told, found.aimd)
-    assert (again.accepted, again.refused, again.unsent_messages) == (5, 1, 0)
-    after = later.after(again)
-    assert after.aimd.quiet_ms == quiet_ms
-    assert abs(after.aimd.base - found.aimd.base) <= 1 + base // WHOLE
 
 
 def test_namespace_that_is_no_utf8_has_a_key_of_its_own() -> None:
@@ -74,29 +55,54 @@ def test_namespace_that_is_no_utf8_has_a_key_of_its_own() -> None:
     assert len(set(taken)) == len(costs) == 3
 
 
-def test_calls_for_destinations_are_returned_where_the_driver_sends_them() -> None:
-    taken: list[int] = []
+class Sender:
+    """Refuses namespaces; takes all others."""
 
-    def send(rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
-        taken.extend(row["id"] for row in rows)
+    def __init__(self, *refused: str, may_be_taken: bool = False) -> None:
+        self.refused, self.may_be_taken, self.keys = refused, may_be_taken, list[str]()
 
-    known = {"api": destination(2, 10**6, 10**6, 10**6)}
-    rows = pa.RecordBatch.from_pydict({NAMESPACE: ["t/a", "other", "t/b"], "id": [1, 2, 3]})
+    def __call__(self, rows: list[dict[str, Any]], key: IdempotencyKey) -> None:
+        if key.namespace in self.refused:
+            raise Backpressure(may_be_taken=self.may_be_taken)
+        self.keys += [f"{key.text}:{row['id']}" for row in rows]
+
+
+def undelivered(sender: Sender, *, is_again: bool = False, **again: list[UndeliveredCall]) -> list[UndeliveredCall]:
+    """Return what a task that sends four rows, three of them to a destination, says was not taken."""
+    rows = pa.RecordBatch.from_pydict({NAMESPACE: ["a", "a", "a", "other"], "id": [1, 2, 3, 4]})
     task = PacedTask(
-        send, BatchName("q", 1, "i"), {}, 1, 0, SendOptions(), known, {"t/a": "api", "t/b": "api"}, keeps=True
-    )
+        sender, BatchName("q", 7, "i"), {}, 1_000_000, 0, SendOptions(rows_per_call=1),
+        {"api": destination(3, FAST, FAST, FAST)}, {"a": "api"}, again, {}, is_again,
+    )  # fmt: skip
     (answer,) = next(iter(task([rows]))).to_pylist()
-    assert (answer["rows"], answer["resumed"], answer["told"]) == (3, 0, "{}")
-    assert taken == [2]
-    kept = by_namespace(answer["unsent"])
-    assert {name: count_rows(tables) for name, tables in kept.items()} == {"t/a": 1, "t/b": 1}
+    assert answer["rows"] == 4
+    assert sender.keys[0] == "q/7/i/other/0:4" or not sender.refused
+    return [UndeliveredCall(*call) for call in json.loads(answer["undelivered"])]
 
 
-def test_batch_in_which_nothing_was_sent_to_a_destination_passes_on_until_when_it_asked_not_to_be_called() -> None:
-    closed = replace(destination(1, 10**6, 10**6, 10**6), heard=Heard(Aimd(10**6), 2**41))
-    nothing: Any = None
-    batch = BatchSending(
-        BatchName("q", 1, "i"), nothing, nothing, {}, {}, {}, 0, {"api": closed, "other": closed}, {"t/a": "api"}
-    )
-    kept = tables_of(parcels_of("t/a", pa.table({"id": [1, 2]}), [Call(0, 2, 0)], BatchName("q", 1, "i")))
-    assert batch.told_of_kept({}, kept) == {"api": Told(0, 0, WHOLE, 0, 0, 2, 2**41)}
+def test_rows_that_nobody_took_are_told_together() -> None:
+    assert undelivered(Sender("a")) == [UndeliveredCall("a", 0, 3)]
+    assert undelivered(Sender()) == []
+
+
+def test_call_that_may_have_been_taken_keeps_its_key_and_those_behind_it_need_none() -> None:
+    found = undelivered(Sender("a", may_be_taken=True))
+    assert found == [UndeliveredCall("a", 0, 1, 7, "i", 0), UndeliveredCall("a", 1, 2)]
+
+
+def test_all_calls_of_an_attempt_after_the_first_keep_their_keys() -> None:
+    """The first attempt may have sent any of them."""
+    found = undelivered(Sender("a"), is_again=True)
+    assert found == [UndeliveredCall("a", place, 1, 7, "i", place) for place in range(3)]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_calls_that_are_made_again_come_first_under_their_keys(*, refused: bool) -> None:
+    sender = Sender("a") if refused else Sender()
+    found = undelivered(sender, a=[UndeliveredCall("a", 5, 2, 3, "x", 9)])
+    if refused:
+        assert found == [UndeliveredCall("a", 0, 2, 3, "x", 9), UndeliveredCall("a", 2, 1)]
+    else:
+        assert found == []
+        mine = [key for key in sender.keys if "/a/" in key]
+        assert mine == ["q/3/x/a/9:1", "q/3/x/a/9:2", "q/7/i/a/2:3"]

@@ -44,8 +44,6 @@ def test_second_sink_is_refused(start: Callable[[], Any], other: str) -> None:
     [
         (lambda: writer().paced(send).option("throttle.patience", 5).start(),
          r"there is no option 'throttle.patience'; did you mean throttle.patience_seconds\?"),
-        (lambda: writer().format("delta").option("Throttle.Unsend", "redirect").start(),
-         r"there is no option 'Throttle.Unsend'; did you mean throttle.unsent\?"),
         (lambda: writer().paced(send).option("rows_a_call", 5).start(),
          r"paced\(send\) has no use for the option 'rows_a_call'; give paced\(…\) its arguments.*rows_per_call"),
         (lambda: writer().paced(send).option("throttle.patience_seconds", 5).start(),

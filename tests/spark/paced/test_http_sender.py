@@ -98,6 +98,25 @@ def test_answer_that_means_not_now_is_backpressure(record: Record, status: int, 
     assert len(record.arrivals) == requests
 
 
+@pytest.mark.parametrize(
+    ("statuses", "may_be_taken"),
+    [([429], False), ([503], False), ([500, 500], True), ([500, 429], True), ([504, 504], True)],
+)
+def test_refusal_says_whether_the_call_may_have_been_taken(
+    record: Record, statuses: list[int], *, may_be_taken: bool
+) -> None:
+    left = iter(statuses)
+    record.answer = lambda _: next(left)
+
+    async def one_call() -> None:
+        async with HttpSender(record.url, attempts=2).opened() as call:
+            await call([{"id": 1}], IdempotencyKey("q", 3, "id", "t/n", 0))
+
+    with pytest.raises(Backpressure) as refusal:
+        asyncio.run(one_call())
+    assert refusal.value.may_be_taken == may_be_taken
+
+
 def test_destination_that_asks_for_more_than_the_patience_ends_the_batch_at_once(record: Record) -> None:
     record.answer = lambda _: 503
     record.headers = {"Retry-After": "3600"}

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.tables import parse_option, refuse_lacking_letters
+from spark_throttle.spark.sinks.tables import refuse_lacking_letters
 from tests.spark.delta.delta_tables import make_table
 
 ROWS = StructType().add("id", "long").add("note", "string")
@@ -23,13 +23,6 @@ def session(**settings: str) -> Any:
 
 def letters_in(place: Path, **options: str) -> Target:
     return Target("delta", options, path=str(place))
-
-
-def test_word_that_an_option_does_not_take_is_refused_with_the_nearest() -> None:
-    words = ("refuse", "redirect")
-    assert [parse_option("throttle.unsent", word, words) for word in (None, "Redirect")] == ["refuse", "redirect"]
-    with pytest.raises(ConfigurationError, match=r"'redirects'; did you mean redirect\? \(use redirect or refuse\)"):
-        parse_option("throttle.unsent", "redirects", words)
 
 
 def test_table_of_dead_letters_without_a_column_is_refused(tmp_path: Path) -> None:

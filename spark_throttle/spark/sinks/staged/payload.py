@@ -134,6 +134,11 @@ class StagedRows:
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
 
+    @property
+    def has_admitted(self) -> bool:
+        """Whether any row leaves."""
+        return any(file.admitted for file in self._files)
+
     def append(self, target: Target, mark: BatchMark) -> None:
         """Append the admitted rows to a target, once; to nothing, nothing."""
         if self.payload.table is not None:

@@ -1,0 +1,138 @@
+"""Rows that left in the last batch and may come back: a destination has yet to say that it took them.
+
+What was not delivered has not left. The state keeps, for one batch more, the rows that left for a destination. The next
+control row says which of them were not delivered (`Undelivered`), and each row has one of three fates:
+
+- *taken*: it is forgotten;
+- *returned*: nobody took it. It stands at the head of its namespace's queue again, and what it was charged is given
+  back at all levels, before anything else is paid or decided. No balance exceeds its burst;
+- *sent again*: nobody knows whether it was taken. It leaves again in the next batch, charged once and decided once,
+  under the key that it had. A receiver that honours keys so has it once.
+
+Laws: every row has one fate. A bucket whose rows all came back holds what it would hold had they never left, so limits
+hold of what was delivered. Rows of a namespace keep their order: all that left stood before all that waits. The fates
+follow from the state and the control row alone, so a batch that is run again finds the same.
+
+Surprises: a lead in the fair tree is not taken back; it is at most two of the largest messages. Processing time is
+charged by what was measured, and a row that was not sent took none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
+from spark_throttle.core.limits.token_bucket import credit, full
+from spark_throttle.core.names.matching import match, positions_in
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
+from spark_throttle.core.shared_buckets import under_share
+from spark_throttle.core.state import DeciderState
+from spark_throttle.core.undelivered import Undelivered
+from spark_throttle.core.usage import by_scope
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+
+TAKEN, RETURNED, AGAIN = range(3)
+"""The fates."""
+
+_WHAT: Final = "the control row"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settlement:
+    """What became of the rows that left."""
+
+    state: DeciderState
+    """The state with the returned rows in the queue; of `left` only those that are sent again."""
+
+    fate: Int64s
+    """Shape (rows that left,)."""
+
+    returned: Int64s
+    """Shape (namespaces of the state, 2): the messages and bytes that came back."""
+
+
+def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None, policy: CompiledPolicy) -> Settlement:
+    """Return what became of the rows that left in the batch which the state is of.
+
+    Parameters
+    ----------
+    left_at
+        The position of each of these rows among all that the state keeps; the others wait.
+    undelivered
+        What was not delivered of them; `None` if the batch has no control row that says it.
+    policy
+        The policy under which they were charged.
+
+    Raises
+    ------
+    DamagedError
+        If nothing says what became of them, or rows came back that did not leave.
+    """
+    left, flows = state.left, len(state.flows)
+    if not len(left):
+        if undelivered is not None and len(undelivered.names):
+            raise DamagedError(_WHAT, "it returns rows, and none have left", RESTORE_CHECKPOINT)
+        return Settlement(state, np.zeros(0, dtype=np.int64), np.zeros((flows, 2), dtype=np.int64))
+    if undelivered is None:
+        problem = f"it does not say what became of the {len(left)} rows that left in the batch before"
+        raise DamagedError(_WHAT, problem, RESTORE_CHECKPOINT)
+    fate = fates(state, undelivered)
+    back = left.take(np.flatnonzero(fate == RETURNED))
+    counts = np.bincount(back.flow, minlength=flows)
+    returned = np.stack([counts, sums(back.flow, back.size_bytes, flows)], axis=1)
+    is_waiting = np.ones(len(left) + len(state.queue), dtype=np.bool_)
+    is_waiting[left_at] = fate == RETURNED
+    queue = state.queue.with_rows(left_at, left).take(np.flatnonzero(is_waiting))
+    after = replace(_given_back(state, returned, policy), queue=queue, left=left.take(np.flatnonzero(fate == AGAIN)))
+    return Settlement(after, fate, returned)
+
+
+def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: CompiledPolicy | None) -> Int64s:
+    """Return the positions of the admitted rows that go to a destination.
+
+    Parameters
+    ----------
+    flow
+        The flow of each row.
+    group
+        The resource group of each flow.
+    policy
+        `None` if no row may come back.
+    """
+    if policy is None or policy.destinations is None:
+        return np.zeros(0, dtype=np.int64)
+    goes_there = np.isin(group, policy.destinations.scope - 1 - len(policy.tenant_names))
+    return np.flatnonzero(is_admitted & goes_there[flow]) if len(group) else np.zeros(0, dtype=np.int64)
+
+
+def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
+    """Return the fate of each row that left in the batch which the state is of."""
+    fate = np.full(len(state.left), TAKEN, dtype=np.int64)
+    flow = positions_in(state.flows.names, undelivered.names)
+    layout = Segments.by_key(state.left.flow, len(state.flows))
+    is_there = (flow >= 0) & (undelivered.place >= 0) & (undelivered.rows > 0)
+    is_there &= undelivered.place + undelivered.rows <= layout.counts[flow]
+    if not is_there.all():
+        name = undelivered.names[int(np.flatnonzero(~is_there)[0])].as_py()
+        raise DamagedError(_WHAT, f"it returns rows of {name} that have not left", RESTORE_CHECKPOINT)
+    at = layout.order[ranges(layout.starts[flow] + undelivered.place, undelivered.rows)]
+    fate[at] = np.repeat(np.where(undelivered.is_again, AGAIN, RETURNED), undelivered.rows)
+    return fate
+
+
+def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -> DeciderState:
+    """Return the state with what rows were charged, given by namespace, back in its buckets."""
+    matches, shared = match(state.flows.names, policy), under_share(policy, state.shared.share_micro_per_ms).shared
+    own = policy.namespace_limits.take(matches.rule)
+    own_micro = credit(state.flows.balance_micro, returned, full(own.rate_micro_per_ms, own.burst_micro))
+    by_scopes = by_scope(matches.shared_scope, returned, len(shared))
+    full_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
+    shared_micro = credit(state.shared.balance_micro, by_scopes, full_micro)
+    return replace(
+        state,
+        flows=replace(state.flows, balance_micro=own_micro),
+        shared=replace(state.shared, balance_micro=shared_micro),
+    )
