@@ -78,8 +78,8 @@ def drain(
     The rows have the user's columns and those that `read_queued` adds, then ``queue_position``: by it, the rows of a
     namespace are in the order in which they would have left. What a destination did not take in the last batch is among
     them, also where nobody knows whether it did. A drain that was killed is run again with the same arguments; one that
-    has finished does nothing when it is run again. Where no row waits, nothing is closed. The checkpoint and its control
-    directory must be where this process can write.
+    has finished does nothing when it is run again. Where no row waits, nothing is closed. The checkpoint and its
+    control directory must be where this process can write.
 
     Parameters
     ----------
