@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.quota import UNLIMITED, Int64s
+from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
+from spark_throttle.core.names.matching import match
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import ControlRow
-from spark_throttle.core.time_quota.time_ledger import TimeLedger
+from spark_throttle.core.time_charges import TimeCharges, sums_of_time
+from spark_throttle.core.usage import UsageReport
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class EpochTime:
-    """The part of an epoch that quotas on processing time add."""
+class SettledTime:
+    """The processing time of the batches that an epoch settles."""
 
-    ledger: TimeLedger
-    limits: MessageLimits
-    """What the ledger lets through; its namespaces are those of the ledger."""
+    measured: MeasuredTime
+    shared_ns: Int64s
+    """Shape (scopes,): what was used in every shared scope of the epoch's policy, by a quota or not."""
 
-    share_ns_per_ms: Int64s | None = None
-    """Shape (scopes,): this job's shares of processing time; `None` if it shares none with other jobs."""
+    exempt_ns: int
+    """The time of exempt namespaces, which is charged to no scope."""
+
+    unattributed_ns: int
+    """The time that belongs to no namespace."""
+
+    interval_ms: int
+    """The time since the previous epoch."""
+
+    @classmethod
+    def none(cls, policy: CompiledPolicy) -> SettledTime:
+        """Return what is settled before the first batch."""
+        return cls(MeasuredTime.none(), np.zeros(len(policy.shared), dtype=np.int64), 0, 0, 0)
+
+    @classmethod
+    def of(
+        cls,
+        charges: TimeCharges,
+        reports: Sequence[UsageReport],
+        before: CompiledPolicy,
+        after: CompiledPolicy,
+        *,
+        interval_ms: int,
+    ) -> SettledTime:
+        """Return what batches of the policy `before` used, for an epoch of the policy `after`."""
+        is_exempt = match(charges.names, before).is_exempt
+        exempt_ns = int(sums_of_time(is_exempt.astype(np.int64), charges.time_ns, 2)[1])
+        shared_ns = time_by_scope(charges.names, charges.time_ns, after)
+        measured = MeasuredTime.of(charges, reports, before)
+        return cls(measured, shared_ns, exempt_ns, charges.unattributed_ns, interval_ms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,14 +73,14 @@ class Epoch:
     """The last batch whose report is accounted for; -1 before the first."""
 
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 2): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
+    """Shape (scopes, 3): this job's shares of the rates of the shared scopes; `None` if it shares no quota with other
     jobs."""
 
     earns_until_ms: Int64s | None = None
     """As in `state.ControlRow`."""
 
-    time: EpochTime | None = None
-    """What is left of the policy's quotas on processing time, and what it lets through; `None` if it has none."""
+    time: SettledTime | None = None
+    """The processing time of the batches that it settles; `None` if its policy has no quota on it."""
 
     destinations: DestinationRates | None = None
     """The rates of destinations that push back; `None` if the policy has none."""
@@ -60,15 +91,6 @@ class Epoch:
             return self.share_micro_per_ms
         return self.destinations.share(self.share_micro_per_ms, scopes)
 
-    @property
-    def shares(self) -> Int64s | None:
-        """Shape (scopes, 3): this job's shares of messages, bytes and processing time; `None` if it shares no quota."""
-        share = self.share_micro_per_ms
-        if share is None:
-            return None
-        time = None if self.time is None else self.time.share_ns_per_ms
-        return np.column_stack([share, np.full(len(share), UNLIMITED, dtype=np.int64) if time is None else time])
-
     def control_row(self, policy: bytes | None, burst_micro: Int64s) -> ControlRow:
         """Return the row that the epoch gives the decider.
 
@@ -77,12 +99,12 @@ class Epoch:
         policy
             The policy, packed; `None` if the decider already has it.
         burst_micro
-            Shape (scopes, 2): the bursts of the policy's shared scopes.
+            Shape (scopes, 3): the bursts of the policy's shared scopes.
         """
         most_micro = None
         if self.destinations is not None:
             most_micro = self.destinations.most_micro(burst_micro)
         return ControlRow(
             self.number, policy, PayingTime(self.paid_ms, self.reading.wall_ms), self.share_in_force(len(burst_micro)),
-            self.earns_until_ms, None if self.time is None else self.time.limits.needed(), most_micro,
+            self.earns_until_ms, most_micro, None if self.time is None else self.time.measured,
         )  # fmt: skip

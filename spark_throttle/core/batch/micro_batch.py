@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_throttle.core.batch.arrivals import BatchFlows
-from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -25,12 +24,7 @@ class MicroBatch:
     shared: SharedBuckets
     """The shared buckets when the batch begins."""
 
-    quotas: CompiledPolicy
-    """The policy as it stands."""
-
     policy: CompiledPolicy
-    """The policy with quotas on processing time in the form of limits on messages (`message_limits.under_time`)."""
-
     epoch: int
     """The number of the epoch in force."""
 
@@ -39,9 +33,6 @@ class MicroBatch:
 
     elapsed_ms: int
     """The time since the previous batch, used as an estimate of the time until the next; 0 for the first batch."""
-
-    time: FlowTime | None = None
-    """The time quotas of the flows; `None` if they hold none back. `entered` has the limits that they put in force."""
 
     def weights_in(self, scope: Int64s) -> Int64s:
         """Return the weight of each flow in a shared scope of its own; shape (flows,)."""
