@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.limits.token_bucket import full
 from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
@@ -22,8 +23,14 @@ class SettledTime:
     """The processing time of the batches that an epoch settles."""
 
     measured: MeasuredTime
+    own_left_ns: Int64s
+    """What is left of the own quotas of the namespaces of `measured` when the epoch is made; it decides nothing."""
+
     shared_ns: Int64s
     """Shape (scopes,): what was used in every shared scope of the epoch's policy, by a quota or not."""
+
+    shared_left_ns: Int64s
+    """Shape (scopes,): what is left of their quotas when the epoch is made; it decides nothing."""
 
     exempt_ns: int
     """The time of exempt namespaces, which is charged to no scope."""
@@ -37,7 +44,9 @@ class SettledTime:
     @classmethod
     def none(cls, policy: CompiledPolicy) -> SettledTime:
         """Return what is settled before the first batch."""
-        return cls(MeasuredTime.none(), np.zeros(len(policy.shared), dtype=np.int64), 0, 0, 0)
+        shared = policy.shared
+        left = full(shared.rate_micro_per_ms, shared.burst_micro)[:, Dimension.TIME]
+        return cls(MeasuredTime.none(), np.zeros(0, dtype=np.int64), np.zeros_like(left), left, 0, 0, 0)
 
     @classmethod
     def of(
@@ -47,14 +56,21 @@ class SettledTime:
         before: CompiledPolicy,
         after: CompiledPolicy,
         *,
-        interval_ms: int,
+        since_ms: int,
+        now_ms: int,
     ) -> SettledTime:
-        """Return what batches of the policy `before` used, for an epoch of the policy `after`."""
+        """Return what batches of the policy `before` used since the last epoch, for one of the policy `after`.
+
+        What is left of shared quotas is not known here.
+        """
         is_exempt = match(charges.names, before).is_exempt
         exempt_ns = int(sums_of_time(is_exempt.astype(np.int64), charges.time_ns, 2)[1])
         shared_ns = time_by_scope(charges.names, charges.time_ns, after)
         measured = MeasuredTime.of(charges, reports, before)
-        return cls(measured, shared_ns, exempt_ns, charges.unattributed_ns, interval_ms)
+        return cls(
+            measured, measured.left_ns(reports, before, now_ms=now_ms), shared_ns, np.zeros_like(shared_ns),
+            exempt_ns, charges.unattributed_ns, max(0, now_ms - since_ms),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)

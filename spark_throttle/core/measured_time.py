@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.token_bucket import full
+from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import Matches, match, positions_in
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
@@ -77,13 +77,26 @@ class MeasuredTime:
             sums_of_time(admitted, moved[:, Dimension.MESSAGES], count),
         )  # fmt: skip
         is_used = by_row(np.logical_or, np.column_stack(columns) > 0)
-        kept = np.flatnonzero(is_used & by_row(np.logical_or, _windows_ms(match(coded.dictionary, policy), policy) >= 0))
+        kept = np.flatnonzero(
+            is_used & by_row(np.logical_or, _windows_ms(match(coded.dictionary, policy), policy) >= 0)
+        )
         return cls(coded.dictionary.take(pa.array(kept)), *(column[kept] for column in columns))
 
     @property
     def owed_ns(self) -> Int64s:
         """What each namespace used beyond the estimate; negative where it used less."""
         return self.measured_ns - self.estimated_ns
+
+    def left_ns(self, reports: Sequence[UsageReport], policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+        """Return what is left of the namespaces' own quotas, given the reports of their batches."""
+        limits = policy.namespace_limits.take(match(self.names, policy).rule)
+        left, as_of_ms = full(limits.rate_micro_per_ms, limits.burst_micro), now_ms
+        for report in reports:
+            at = positions_in(report.names, self.names)
+            left[at >= 0, _TIME], as_of_ms = report.own_time_ns[at[at >= 0]], report.as_of_ms
+        left = corrected_balances(left, self.owed_ns, limits)
+        filled: Int64s = refill(left, limits.rate_micro_per_ms, limits.burst_micro, now_ms - as_of_ms)[:, _TIME]
+        return filled
 
     def owed_by_scope(self, policy: CompiledPolicy) -> Int64s:
         """Return what was used beyond the estimate in every shared scope, shape (scopes,)."""
@@ -146,9 +159,7 @@ def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -
     return out
 
 
-def moved_prices(
-    price_ns: Int64s, measured: MeasuredTime, window_ms: Int64s, *, passed_ms: Int64s
-) -> Int64s:
+def moved_prices(price_ns: Int64s, measured: MeasuredTime, window_ms: Int64s, *, passed_ms: Int64s) -> Int64s:
     """Return the prices of messages after a batch.
 
     Parameters

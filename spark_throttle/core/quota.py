@@ -5,8 +5,8 @@ micro-tokens per millisecond, so a refill over Spark's millisecond clock is an e
 balances are in micro-tokens; of time, these are nanoseconds. A rate of `UNLIMITED` means that the scope has no limit in
 that dimension; a rate of 0 is a limit that admits nothing.
 
-What rows take is counted in messages, bytes and nanoseconds (`token_bucket.in_micro`). A batch takes at most `MOST_NS` of
-time, and is charged at most as much, so that every sum of it stays in int64.
+What rows take is counted in messages, bytes and nanoseconds (`token_bucket.in_micro`). A batch is estimated to take at
+most `MOST_NS` of time, and is charged at most as much, so that every sum of it stays in int64.
 
 Shared scopes (the job, tenants, resource groups) share one index space, in this order::
 
@@ -137,7 +137,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
-    """The Pegasus rules of many namespaces: thresholds per wall-clock second, of messages and bytes; 0 units means off."""
+    """The Pegasus rules of namespaces: thresholds per wall-clock second, of messages and bytes; 0 units means off."""
 
     delay_units: Int64s
     """Shape (n, 2): the units that may pass in a second before delay begins."""

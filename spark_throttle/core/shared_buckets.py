@@ -131,7 +131,7 @@ class SharedBuckets:
         return replace(self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro))
 
     def wait_ms(self, policy: CompiledPolicy) -> Int64s:
-        """Return how long each bucket owes anything, by `Dimension`, shape (scopes, 3): at the quota if a share is 0."""
+        """Return how long each bucket owes anything, shape (scopes, 3): at the quota if a share is 0."""
         rate = under_share(policy, self.share_micro_per_ms).shared.rate_micro_per_ms
         return throttle_time_ms(self.balance_micro, np.where(rate == 0, policy.shared.rate_micro_per_ms, rate))
 

@@ -73,7 +73,7 @@ class RowOutcomes:
         """Return what arrived, by flow, shape (flows, 3); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
-        return by_dimension(cost(*self.rows.arrived(len(wanted)), price_ns))
+        return _priced(self.rows.arrived(len(wanted)), price_ns)
 
 
 def remembered(
@@ -112,7 +112,7 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
     price_ns = entered.price_ns
 
     def tally(among: Candidates, at: Int64s) -> Int64s:
-        return by_dimension(cost(*among.tally(at, flows), price_ns))
+        return _priced(among.tally(at, flows), price_ns)
 
     offered, admitted = moved.offered(outcome.wanted, price_ns), outcome.served
     refused = tally(candidates, moved.refused)
@@ -138,13 +138,18 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         entered.matches.tenant[active], entered.matches.group[active],
         np.where(entered.matches.is_exempt, 0, limits.weight)[active],
         offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
-        still_waiting.take(active, axis=0), demand.take(active, axis=0),
+        still_waiting.take(active, axis=0), demand.take(active, axis=0), plan.balance_micro[active, _TIME],
         observed[active], delayed_ms[active],
         plan.shared.balance_micro, due_ms, due_with_quotas_ms,
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
     )  # fmt: skip
+
+
+def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return messages and bytes, shape (2, flows), with the time that they take, shape (flows, 3)."""
+    return by_dimension(cost(pairs[0], pairs[1], price_ns))
 
 
 def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: FlowPlan, batch: MicroBatch) -> Int64s:
@@ -158,7 +163,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
     if waiting.holds(until_ms):
         first_held = waiting.first_of(len(wants), np.flatnonzero(waiting.is_held(until_ms)))
         is_free = np.arange(len(waiting)) < first_held[waiting.flow]
-        free = by_dimension(cost(*waiting.tally(np.flatnonzero(is_free), len(wants)), batch.entered.price_ns))
+        free = _priced(waiting.tally(np.flatnonzero(is_free), len(wants)), batch.entered.price_ns)
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
     passing = np.minimum(wanted, _may_pass(plan.balance_micro, batch.entered.limits, batch.elapsed_ms))

@@ -3,8 +3,8 @@
 `plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. It decides, row
 by row:
 
-1. Namespace buckets refill to that time. Queued rows that are too old are rejected, as are arrivals that are larger than
-   one of their scopes lets pass (`size_bounds`).
+1. Namespace buckets refill to that time. Queued rows that are too old are rejected, as are arrivals that are larger
+   than one of their scopes lets pass (`size_bounds`).
 2. The other arrivals go through their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.

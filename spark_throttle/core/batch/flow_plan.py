@@ -25,6 +25,7 @@ from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, 
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.state import Flows, NodeLeads
 
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stops:
     """What stopped each flow; -1 where nothing did."""
@@ -283,11 +284,9 @@ class Contest:
         scope, levels = scopes_where(is_observing, scope), list[MarkStarts]()
         if scope.max(initial=-1) < 0:
             return []
-        every, at = self.room.before_rows(is_observing), self.contenders.flow
-        rooms = np.stack([every] * len(every))
-        for dimension, room in enumerate(rooms):
-            # A row behind the end by messages alone is short of messages, whatever else it is short of.
-            room[dimension + 1 :] = UNBOUNDED
+        # A row behind the end by messages alone is short of messages, whatever else it is short of.
+        rooms = [self.room.before_rows(is_observing, d + 1) for d in range(len(self.room.before))]
+        at = self.contenders.flow
         for column, level in enumerate(SHARED_LEVELS):
             ranks = [count.copy() for _ in rooms]
             if scope[:, column].max(initial=-1) >= 0:

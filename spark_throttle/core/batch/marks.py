@@ -98,7 +98,7 @@ class DebtFloors:
         return cls(MIN_BALANCE_MICRO, MIN_BALANCE_MICRO)
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913, PLR0917 - all that a debt follows from
         cls,
         layout: Layout,
         count: Int64s,

@@ -41,7 +41,7 @@ class Room:
     """The room left in the balances of flows, or of shared scopes."""
 
     before: Int64s
-    """Shape (dimensions, n): the most that may go before a message, negative if none may pass; large where unlimited."""
+    """Shape (dimensions, n): the most that may go before a message, negative if none may; large where unlimited."""
 
     @classmethod
     def of(cls, balance_micro: Int64s, limits: Limits, dimensions: int) -> Room:
@@ -79,9 +79,18 @@ class Room:
         """Whether no message passes, shape (n,)."""
         return np.logical_or.reduce(self.before < 0)
 
-    def before_rows(self, is_counted: Bools) -> Int64s:
-        """Return how much may go before a row, -1 if none may, shape (dimensions, n); large if not counted."""
-        return np.where(is_counted, np.where(self.is_spent, -1, self.before), UNBOUNDED)
+    def before_rows(self, is_counted: Bools, dimensions: int | None = None) -> Int64s:
+        """Return how much may go before a row, -1 if none may, shape (dimensions, n); large if not counted.
+
+        Parameters
+        ----------
+        dimensions
+            How many of the first dimensions count; by default all.
+        """
+        before, out = self.before[:dimensions], np.full_like(self.before, UNBOUNDED)
+        is_spent = np.logical_or.reduce(before < 0)
+        out[:dimensions] = np.where(is_counted, np.where(is_spent, -1, before), UNBOUNDED)
+        return out
 
 
 def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:

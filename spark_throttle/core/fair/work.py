@@ -1,8 +1,8 @@
 """The work of rows: what each counts in the fair order, as one number.
 
 A row's work is the largest, over the resources that its scopes limit, of its part of the resource: a message is one
-`MESSAGE`, and bytes and time count in the proportion of the rates. So work is dominant-share service, charged row by row (the
-memoryless form of DRFQ):
+`MESSAGE`, and bytes and time count in the proportion of the rates. So work is dominant-share service, charged row by
+row (the memoryless form of DRFQ):
 
 - The ideal that follows is progressive filling of work: of two backlogged flows of one weight, neither gets more work.
   No resource is waited for: a scope whose tokens of any kind end is closed, and until then every flow may go on.

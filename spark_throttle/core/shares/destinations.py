@@ -116,7 +116,9 @@ class DestinationRates:
 
     def share(self, share_micro_per_ms: Int64s | None, scopes: int) -> Int64s:
         """Return the shares of the shared scopes, shape (scopes, 3), none higher than its destination's rate."""
-        found = np.full((scopes, len(Dimension)), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
+        found = (
+            np.full((scopes, len(Dimension)), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
+        )
         at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
         found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
         return found

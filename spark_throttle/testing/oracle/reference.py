@@ -37,7 +37,7 @@ from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, WINDOWED, ScopeLimits, malformed_reason
+from spark_throttle.testing.oracle.reference_rules import COUNTED, DIMENSIONS, UNIT_MICRO, ScopeLimits, malformed_reason
 from spark_throttle.testing.oracle.reference_state import QueuedRow, ReferenceState
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
 
@@ -167,7 +167,9 @@ class _Batch:
         for index, queued in enumerate(self.old.queue):
             arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
             time_ns = self.time_ns(queued.namespace)
-            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False, time_ns=time_ns)
+            row = Row(
+                index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False, time_ns=time_ns
+            )
             self.rows.append(row)
             if age_ms is not None and self.now_ms - arrival_ms > age_ms:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
@@ -201,8 +203,8 @@ class _Batch:
         second = self.now_ms // 1000
         if flow.window_second != second:
             flow.window_second, flow.window_units = second, [0, 0]
-        units = [flow.window_units[d] + row.tokens[d] for d in WINDOWED]
-        for d, rule in zip(WINDOWED, flow.rules.windows, strict=True):
+        units = [flow.window_units[d] + row.tokens[d] for d in COUNTED]
+        for d, rule in zip(COUNTED, flow.rules.windows, strict=True):
             if rule.reject_units > 0 and units[d] > rule.reject_units:
                 self.decisions[row.index] = Decision(
                     Verdict.REJECT, "throttling", Level.NAMESPACE, d, throttle_time_ms=rule.reject_ms

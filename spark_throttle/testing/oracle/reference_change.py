@@ -80,12 +80,14 @@ def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPo
         flows[name] = flow
     for scope in range(len(shared)):
         limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
-        passing = [any(each.index == scope for each in rules_of(policy, name).shared) for name in measured.names.to_pylist()]
+        names = measured.names.to_pylist()
+        passing = [any(each.index == scope for each in rules_of(policy, name).shared) for name in names]
         used_ns, told_ns = (
             min(sum(ns for ns, passes in zip(each.tolist(), passing, strict=True) if passes), MOST_NS)
             for each in columns[:2]
         )
-        shared[scope] = replace(shared[scope], balance_micro=_owing(limits, shared[scope].balance_micro, used_ns - told_ns))
+        left = _owing(limits, shared[scope].balance_micro, used_ns - told_ns)
+        shared[scope] = replace(shared[scope], balance_micro=left)
     return replace(state, flows=flows, shared=shared)
 
 

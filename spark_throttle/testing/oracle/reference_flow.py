@@ -111,7 +111,8 @@ class Scope:
     def throttle_time_ms(self, dimension: Dimension) -> int:
         """Return how long a bucket repays its debt: at the job's share, or at the quota while the share is 0."""
         bucket = self.buckets[dimension]
-        return throttle_time_ms(bucket.balance_micro, bucket.rate_micro_per_ms or self.limits.rate_micro_per_ms[dimension])
+        rate = bucket.rate_micro_per_ms or self.limits.rate_micro_per_ms[dimension]
+        return throttle_time_ms(bucket.balance_micro, rate)
 
     def memory(self, before: ScopeMemory) -> ScopeMemory:
         """Return what is stored of the scope."""

@@ -28,8 +28,8 @@ Tokens = tuple[int, int, int]
 """A value for messages, one for bytes and one for time, indexed by `Dimension`."""
 
 DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES, Dimension.TIME)
-WINDOWED = (Dimension.MESSAGES, Dimension.BYTES)
-"""What Pegasus' rules count."""
+COUNTED = (Dimension.MESSAGES, Dimension.BYTES)
+"""What Pegasus' rules and the bounds of the queue count."""
 
 UNIT_MICRO: Final = {Dimension.MESSAGES: MICRO, Dimension.BYTES: MICRO, Dimension.TIME: 1}
 """What balances lose for a message, a byte and a nanosecond."""

@@ -103,9 +103,9 @@ class ReferenceState:
                 strict=True,
             )
         ]
-        shared = []
+        shared, share = [], state.shared.share_micro_per_ms
         for scope in range(len(policy.shared)):
-            limits, share = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope), state.shared.share_micro_per_ms
+            limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             balance_micro = limits.meaningful(tokens(state.shared.balance_micro[scope]))
             shared.append(ScopeMemory(balance_micro, None if share is None else tokens(share[scope])))
         return cls(state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from spark_throttle.core.quota import Verdict
+from spark_throttle.core.quota import Dimension, Verdict
 from spark_throttle.testing.oracle.reference_bucket import ceil_div
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, total_tokens
 from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, Tokens, tokens
@@ -36,6 +36,7 @@ class FlowUsage:
     rejected: Tokens
     waiting: Tokens
     demand: Tokens
+    own_time_ns: int
     observed_messages: int
     delayed_ms: int
 
@@ -60,6 +61,7 @@ def usage_of(
         rejected=total_tokens(by_verdict[Verdict.REJECT]),
         waiting=total_tokens(waiting),
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
+        own_time_ns=flow.buckets[Dimension.TIME].balance_micro if Dimension.TIME in flow.buckets else 0,
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
         delayed_ms=sum(max(0, now_ms - row.arrival_ms) for row in admitted),
     )

@@ -105,7 +105,10 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
     byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
     absent = st.just((UNLIMITED, 0))
     tokens = st.one_of(
-        st.tuples(absent, absent), st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
+        st.tuples(absent, absent),
+        st.tuples(message_limits, absent),
+        st.tuples(absent, byte_limits),
+        st.tuples(message_limits, byte_limits),
     )
     return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES, TIME_QUOTAS)
 
