@@ -92,8 +92,9 @@ class MeasuredTime:
         limits = policy.namespace_limits.take(match(self.names, policy).rule)
         left, as_of_ms = full(limits.rate_micro_per_ms, limits.burst_micro), now_ms
         for report in reports:
-            at = positions_in(report.names, self.names)
-            left[at >= 0, _TIME], as_of_ms = report.own_time_ns[at[at >= 0]], report.as_of_ms
+            if report.own_time_ns is not None:
+                at = positions_in(report.names, self.names)
+                left[at >= 0, _TIME], as_of_ms = report.own_time_ns[at[at >= 0]], report.as_of_ms
         left = corrected_balances(left, self.owed_ns, limits)
         filled: Int64s = refill(left, limits.rate_micro_per_ms, limits.burst_micro, now_ms - as_of_ms)[:, _TIME]
         return filled

@@ -80,9 +80,6 @@ class UsageReport:
     """What is offered and waiting, as far as the namespace's own buckets would let them pass next;
     buckets that only observe hold nothing back."""
 
-    own_time_ns: Int64s
-    """What is left of each namespace's own quota on processing time; 0 without one."""
-
     observed_messages: Int64s
     """The number of admitted rows that an observing scope would have held or refused."""
 
@@ -109,6 +106,9 @@ class UsageReport:
 
     oldest_waiting_ms: int | None = None
     """How long the oldest waiting row has waited; `None` where no row waits."""
+
+    own_time_ns: Int64s | None = None
+    """What is left of each namespace's own quota on processing time, 0 without one; `None` if no scope limits time."""
 
     @property
     def is_active(self) -> Bools:

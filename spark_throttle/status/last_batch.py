@@ -80,7 +80,7 @@ def _own_left_ns(reports: list[UsageReport], namespace: str, otherwise_ns: int) 
     """Return what reports leave of a namespace's own quota on processing time."""
     for report in reports:
         at = pc.index(report.names, namespace).as_py()
-        if at >= 0:
+        if at >= 0 and report.own_time_ns is not None:
             return int(report.own_time_ns[at])
     return otherwise_ns
 

@@ -220,7 +220,9 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     is_limited = policy.namespace_limits.is_limited[-1]
     return replace(
         a_second_ago(policy),
-        flows=Flows(names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing),
+        flows=Flows(
+            names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing, nothing[:, 0], nothing[:, 0]
+        ),
         queue=queue,
     )
 

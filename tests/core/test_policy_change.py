@@ -186,7 +186,7 @@ def test_namespace_starts_full_in_each_dimension_that_gets_its_first_limit(engin
     decider.policy = make_policy(groups=groups, namespaces={"a/x": Namespace(both, "g")})
     decider.batch(2, [("a/x", 5)] * 900, {"g": (5_000, 0)})
     left = 1_000 - 900 - is_remembered
-    assert decider.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1))  # 500 bytes would let 101 pass
+    assert decider.plan.usage["a/x"].admitted == (left + 1, 5 * (left + 1), 0)  # 500 bytes would let 101 pass
 
 
 def test_limit_of_0_is_a_limit_and_owes_nothing_when_it_is_raised(engine: Engine) -> None:

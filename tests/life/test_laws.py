@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pytest
+from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.time_quota.time_mix import TimeMix
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control import plane, reports
@@ -20,10 +22,8 @@ from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.fair import contenders
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits import size_bounds, token_bucket
-from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.usage import pack_usage as pack_as_it_is
 from spark_throttle.files.storage import Directory

@@ -226,10 +226,9 @@ def test_time_quotas_stand_where_any_scope_has_one(publish: CompiledPolicy) -> N
         "{tenants: {a: {publish: {request_percentage: 250, burst_seconds: 2}}}, job: {dispatch: {weight: 2}}}"
     )
     compiled = compile_policy(document, "publish")
-    assert compiled.shared.time is not None
-    assert compiled.shared.time.rate_ns_per_ms.tolist() == [-1, 2_500_000]
-    assert compiled.shared.time.burst_ns.tolist() == [0, 5_000_000_000]
-    assert compiled.namespace_limits.time is None
+    assert compiled.shared.rate_micro_per_ms[:, Dimension.TIME].tolist() == [-1, 2_500_000]
+    assert compiled.shared.burst_micro[:, Dimension.TIME].tolist() == [0, 5_000_000_000]
+    assert not compiled.namespace_limits.has_time
     assert not compile_policy(document, "dispatch").has_time
 
 

@@ -138,12 +138,13 @@ def report(moved: RowOutcomes, decisions: Decisions, plan: FlowPlan, batch: Micr
         entered.matches.tenant[active], entered.matches.group[active],
         np.where(entered.matches.is_exempt, 0, limits.weight)[active],
         offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
-        still_waiting.take(active, axis=0), demand.take(active, axis=0), plan.balance_micro[active, _TIME],
+        still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
         plan.shared.balance_micro, due_ms, due_with_quotas_ms,
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
+        own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
     )  # fmt: skip
 
 

@@ -17,7 +17,6 @@ from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_sh
 from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where

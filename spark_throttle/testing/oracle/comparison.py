@@ -37,8 +37,10 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     }
 
 
-def _of_flow(column: Int64s, i: int) -> Any:  # noqa: ANN401 - a number, or one by dimension
+def _of_flow(column: Int64s | None, i: int) -> Any:  # noqa: ANN401 - a number, or one by dimension
     """Return the value of a report's column for a flow; the report and the oracle use the same name."""
+    if column is None:
+        return 0
     return int(column[i]) if column.ndim == 1 else tokens(column[i])
 
 
