@@ -9,8 +9,9 @@ is beyond it, all the more the shorter the window::
     throttle time = (used - quota) / quota * window = debt / rate
 
 The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
-It falls by at most half in the longest window of the namespace's scopes, so that rows which are cheap for a while do
-not buy as many dear ones. While nothing was measured it is 0, and only a debt or a quota of 0 holds anything back.
+It falls by at most half in the shortest window of the namespace's scopes, or in `_MOST_WINDOW_MS`, so that rows which
+are cheap for a while do not buy as many dear ones; whatever they buy is one batch's, and is repaid. While nothing was
+measured it is 0, and only a debt or a quota of 0 holds anything back.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ REMEMBERED_MS: Final = 600_000
 _NO_WINDOW_MS: Final = 1_000
 """The time in which a price falls by half where no scope has a window: their quotas are 0."""
 
-_MOST_WINDOW_MS: Final = 1 << 30
+_MOST_WINDOW_MS: Final = 10_000
+"""A window that is longer counts as this: else one dear batch, such as the first of a run, counts for many minutes."""
 
 _TIME: Final = Dimension.TIME
 
@@ -127,7 +129,7 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     passed_ms = np.maximum(state.advanced_to_ms - priced_ms[at], 0)
     tells = measured.messages > 0
     price[at] = np.where(
-        tells, moved_prices(price[at], measured, _longest_ms(matches, policy), passed_ms=passed_ms), price[at]
+        tells, moved_prices(price[at], measured, _shortest_ms(matches, policy), passed_ms=passed_ms), price[at]
     )
     priced_ms[at] = np.where(tells, state.advanced_to_ms, priced_ms[at])
     return replace(
@@ -192,9 +194,10 @@ def _windows_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
     return np.column_stack([own, shared])
 
 
-def _longest_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
-    longest_ms = by_row(np.maximum, _windows_ms(matches, policy))
-    return np.where(longest_ms > 0, longest_ms, _NO_WINDOW_MS)
+def _shortest_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    windows_ms = _windows_ms(matches, policy)
+    shortest_ms = by_row(np.minimum, np.where(windows_ms > 0, windows_ms, _MOST_WINDOW_MS + 1))
+    return np.where(shortest_ms > _MOST_WINDOW_MS, _NO_WINDOW_MS, shortest_ms)
 
 
 def _window_ms(limits: Limits) -> Int64s:

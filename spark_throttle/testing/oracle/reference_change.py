@@ -72,7 +72,9 @@ def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPo
         flow = flows.get(name) or Flow.remembered(policy, name, None, elapsed_ms=0).memory(0)
         flow = replace(flow, balance_micro=_owing(rules.limits, flow.balance_micro, used_ns - told_ns))
         if messages:
-            window_ms = max((_window_ms(each) for each in (rules.limits, *rules.shared)), default=0) or 1_000
+            window_ms = min(
+                (window for each in (rules.limits, *rules.shared) if (window := _window_ms(each))), default=1_000
+            )
             passed_ms = min(max(state.advanced_to_ms - flow.priced_ms, 0), window_ms)
             fallen_ns = flow.price_ns * passed_ms // (2 * window_ms)
             price_ns = max(ceil_div(used_ns, messages), flow.price_ns - fallen_ns)
@@ -103,7 +105,7 @@ def _owing(limits: ScopeLimits, balance_micro: Tokens, owed_ns: int) -> Tokens:
 def _window_ms(limits: ScopeLimits) -> int:
     """Return the time in which a bucket of time fills; 0 if it never does."""
     rate, burst = limits.rate_micro_per_ms[Dimension.TIME], limits.burst_micro[Dimension.TIME]
-    return min(max(burst // rate, 1), 1 << 30) if rate > 0 else 0
+    return min(max(burst // rate, 1), 10_000) if rate > 0 else 0
 
 
 def _earned(state: DeciderState, policy: CompiledPolicy, *, elapsed_ms: int) -> dict[tuple[Level, str], Tokens]:
