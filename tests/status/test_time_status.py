@@ -150,10 +150,9 @@ def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> Non
     epoch, policy = job.plane.epochs.load(job.epoch), job.policy
     assert epoch.time is not None
     assert policy is not None
-    part = np.array([-1, 100_000, -1], dtype=np.int64)  # a tenth of a core for acme, after the job, before blue
-    unlimited = np.full((3, 2), -1, dtype=np.int64)
-    shared = replace(epoch, share_micro_per_ms=unlimited, time=replace(epoch.time, share_ns_per_ms=part))
-    status = time_status_of(shared, policy)
+    part = np.full((3, 3), -1, dtype=np.int64)
+    part[1, 2] = 100_000  # a tenth of a core for acme, after the job, before blue
+    status = time_status_of(replace(epoch, share_micro_per_ms=part), policy)
     assert status is not None
     acme = status.by_scope()["tenant", "acme"]
     assert (acme.request_percentage, acme.share_percentage) == (50, 10)

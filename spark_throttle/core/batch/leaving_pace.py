@@ -36,7 +36,7 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     waiting = in_micro(plan.outcome.wanted - plan.outcome.served)
     by_other = np.flatnonzero(stops.dimension > Dimension.MESSAGES)
     messages, other = waiting[by_other, Dimension.MESSAGES], waiting[by_other, stops.dimension[by_other]]
-    in_messages = proportional(pace[by_other], messages, np.maximum(other, 1))
+    in_messages = proportional(pace[by_other], messages, np.where(other > 0, other, messages))
     pace[by_other] = np.minimum(np.maximum(in_messages, pace[by_other] > 0), FREE_MICRO_PER_MS)
     pace[stops.level < 0] = FREE_MICRO_PER_MS
     return pace

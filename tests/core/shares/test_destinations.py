@@ -107,15 +107,15 @@ def test_tasks_of_a_batch_are_told_the_latest_time() -> None:
 
 def test_nothing_is_admitted_while_unsent_calls_ask_whether_the_destination_is_back() -> None:
     rates = after(after(None), refused(WHOLE, accepted=0, unsent=1), elapsed_ms=9_000)
-    assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9]
+    assert under_share(policy(), rates.share(None, 2)).shared.rate_micro_per_ms[1].tolist() == [0, 10**9, -1]
 
 
 def test_rate_bounds_the_share_and_leaves_other_scopes_alone() -> None:
     rates = after(after(None), refused())
-    share = np.array([[-1, -1], [30_000, 77]])
+    share = np.array([[-1, -1, -1], [30_000, 77, -1]])
     assert rates.share(share, 2).tolist() == share.tolist()
     under = under_share(policy(), rates.share(None, 2)).shared
-    assert under.rate_micro_per_ms.tolist() == [[-1, -1], [int(rates.in_force_micro_per_ms[0]), 10**9]]
+    assert under.rate_micro_per_ms.tolist() == [[-1, -1, -1], [int(rates.in_force_micro_per_ms[0]), 10**9, -1]]
     assert under.burst_micro[1, 1] == policy().shared.burst_micro[1, 1]
 
 
