@@ -14,7 +14,7 @@ from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
@@ -205,4 +205,4 @@ def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[st
 
 
 def _per_second(rates: Int64s) -> tuple[float | None, ...]:
-    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates.tolist())
+    return tuple(None if rate == UNLIMITED else rate / 1000 for rate in rates[: Dimension.TIME].tolist())

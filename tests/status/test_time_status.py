@@ -77,12 +77,12 @@ def test_explain_says_how_long_time_holds_a_backlog(job: MadeUpJob) -> None:
     assert narrow.predicted_release_ms == tenant.release_ms  # its own tenant's, which it may see
 
 
-def test_messages_that_were_not_charged_yet_count_at_the_last_price(job: MadeUpJob) -> None:
+def test_messages_that_were_not_measured_yet_count_at_the_last_price(job: MadeUpJob) -> None:
     job.batch({"acme/a": 1}, used_ms={"acme/a": 200})
-    job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are to be charged
+    job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are charged
     tenant = explain_job(str(job.control_path), "acme/a").levels[1]
     assert tenant.waiting == (6, 6_000)
-    assert (tenant.balance_time_ns, tenant.release_ms) == (500 * MS, 2 * (3 * 200 + 6 * 200 - 500))
+    assert (tenant.balance_time_ns, tenant.release_ms) == (-100 * MS, 2 * (100 + 6 * 200))
 
 
 def test_what_a_quota_of_no_time_holds_never_leaves(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def costs_of(epoch: Epoch, policy: CompiledPolicy, reports: Sequence[UsageReport
         [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)], pa.string()
     ).combine_chunks()
     admitted = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
-    return row_costs(names, np.concatenate([np.zeros((0, 2), np.int64), *admitted]), policy, epoch.share_micro_per_ms)
+    return row_costs(names, np.concatenate([np.zeros((0, 3), np.int64), *admitted]), policy, epoch.share_micro_per_ms)
 
 
 def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], destination_of: Mapping[str, str]) -> int:
@@ -262,7 +262,9 @@ def longest_ns(reports: Sequence[UsageReport], costs: Mapping[str, RowCost], des
     admitted = (
         (costs[name], int(messages), int(size_bytes))
         for report in reports
-        for name, (messages, size_bytes) in zip(shown(report.names).to_pylist(), report.admitted.tolist(), strict=True)
+        for name, (messages, size_bytes, _) in zip(
+            shown(report.names).to_pylist(), report.admitted.tolist(), strict=True
+        )
         if messages and name not in destination_of
     )
     times_ps = (max(cost.message_ps * messages, cost.byte_ps * size_bytes) for cost, messages, size_bytes in admitted)

@@ -45,7 +45,8 @@ def shut(*, messages: int = UNBOUNDED_QUEUE.messages, size_bytes: int = UNBOUNDE
 def with_share(engine: Engine, policy: CompiledPolicy, share_micro_per_ms: int) -> Decider:
     """Return a decider that begins with a share of the messages of the job's quota."""
     decider = Decider(engine, policy)
-    decider.state = DeciderState.initial(policy, np.array([[share_micro_per_ms, UNLIMITED, UNLIMITED]]), now_ms=START_MS)
+    share = np.array([[share_micro_per_ms, UNLIMITED, UNLIMITED]])
+    decider.state = DeciderState.initial(policy, share, now_ms=START_MS)
     return decider
 
 
