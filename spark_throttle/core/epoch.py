@@ -15,7 +15,7 @@ from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.destinations import DestinationRates
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.time_charges import TimeCharges, sums_of_time
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import UsageReport, admitted_messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +28,9 @@ class SettledTime:
 
     shared_ns: Int64s
     """Shape (scopes,): what was used in every shared scope of the epoch's policy, by a quota or not."""
+
+    shared_messages: Int64s
+    """Shape (scopes,): the messages that were admitted there."""
 
     shared_left_ns: Int64s
     """Shape (scopes,): what is left of their quotas when the epoch is made; it decides nothing."""
@@ -46,7 +49,8 @@ class SettledTime:
         """Return what is settled before the first batch."""
         shared = policy.shared
         left = full(shared.rate_micro_per_ms, shared.burst_micro)[:, Dimension.TIME]
-        return cls(MeasuredTime.none(), np.zeros(0, dtype=np.int64), np.zeros_like(left), left, 0, 0, 0)
+        nothing = np.zeros_like(left)
+        return cls(MeasuredTime.none(), nothing[:0], nothing, nothing, left, 0, 0, 0)
 
     @classmethod
     def of(
@@ -68,7 +72,8 @@ class SettledTime:
         shared_ns = time_by_scope(charges.names, charges.time_ns, after)
         measured = MeasuredTime.of(charges, reports, before)
         return cls(
-            measured, measured.left_ns(reports, before, now_ms=now_ms), shared_ns, np.zeros_like(shared_ns),
+            measured, measured.left_ns(reports, before, now_ms=now_ms), shared_ns,
+            time_by_scope(*admitted_messages(reports), after), np.zeros_like(shared_ns),
             exempt_ns, charges.unattributed_ns, max(0, now_ms - since_ms),
         )  # fmt: skip
 

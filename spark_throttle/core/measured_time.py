@@ -109,7 +109,7 @@ class MeasuredTime:
 
 
 def time_by_scope(names: pa.StringArray, time_ns: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the sums of namespaces' times by shared scope, shape (scopes,)."""
+    """Return the sums of namespaces' times, or of messages, by shared scope, shape (scopes,)."""
     total = np.zeros(len(policy.shared) + 1, dtype=np.int64)  # with one more position for no scope
     for scope in match(names, policy).shared_scope.T:
         total += sums_of_time(scope % len(total), time_ns, len(total))

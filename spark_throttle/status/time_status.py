@@ -20,7 +20,6 @@ from spark_throttle.control.epochs import read_epoch, read_policy
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
-from spark_throttle.core.measured_time import time_by_scope
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import NEVER_MS, UNLIMITED, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
@@ -136,13 +135,10 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     levels = ["job", *["tenant"] * len(policy.tenant_names), *["resource_group"] * len(policy.group_names)]
     names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
     share = under_share(policy, epoch.share_micro_per_ms).shared
-    shared = _Rows(
-        share, settled.shared_left_ns, settled.shared_ns,
-        *(time_by_scope(measured.names, each, policy) for each in (measured.measured_ns, measured.messages)),
-    )  # fmt: skip
+    shared = _Rows(share, settled.shared_left_ns, settled.shared_ns, settled.shared_messages)
     at = np.flatnonzero(rules.is_limited[:, _TIME])  # the others are entered for their price
-    rules, own_ns = rules.take(at), measured.measured_ns[at]
-    own = _Rows(rules, settled.own_left_ns[at], own_ns, own_ns, measured.messages[at])
+    rules = rules.take(at)
+    own = _Rows(rules, settled.own_left_ns[at], measured.measured_ns[at], measured.messages[at])
     rows = pa.concat_tables([
         shared.named(levels, names, policy.shared, settled.interval_ms),
         own.named(["namespace"] * len(at), shown(measured.names.take(pa.array(at))), rules, settled.interval_ms),
@@ -160,9 +156,6 @@ class _Rows:
 
     left_ns: Int64s
     used_ns: Int64s
-    measured_ns: Int64s
-    """The time that is for `messages`."""
-
     messages: Int64s
 
     def named(self, levels: list[str], names: pa.StringArray, quotas: Limits, interval_ms: int) -> pa.Table:
@@ -170,7 +163,7 @@ class _Rows:
         rate = self.limits.rate_micro_per_ms[:, _TIME]
         throttle_ms, is_free = throttle_time_ms(self.left_ns, rate), rate == UNLIMITED
         is_open = is_free | (self.limits.on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
-        is_told = (self.messages > 0) & (self.measured_ns > 0)
+        is_told = (self.messages > 0) & (self.used_ns > 0)
         used_percent = self.used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT)
         return pa.table({
             "level": pa.array(levels, pa.string()),
@@ -181,7 +174,7 @@ class _Rows:
             "used_ns": pa.array(self.used_ns),
             "balance_ns": pa.array(self.left_ns, mask=is_free),
             "throttle_ms": pa.array(throttle_ms, mask=is_open),
-            "ns_per_message": pa.array(self.measured_ns // np.maximum(self.messages, 1), mask=~is_told),
+            "ns_per_message": pa.array(self.used_ns // np.maximum(self.messages, 1), mask=~is_told),
         })  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     """Return a decider that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
     names = pa.array([name_of(key) for key in range(flows)], pa.string())
     random = np.random.default_rng(1)
-    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 2))
+    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 3))
     nothing = np.zeros((flows, 2), dtype=np.int64)
     second = np.full(flows, NOW_MS // 1000 - 1, dtype=np.int64)
     key = random.integers(0, flows, queued)

@@ -258,7 +258,7 @@ def test_many_namespaces_compile_as_each_would_alone() -> None:
     compiled = compile_policy(document, "publish")
     for position, name in enumerate(compiled.namespace_names.to_pylist()):
         number = int(name.partition("/n")[2])
-        assert compiled.namespace_limits.rate_micro_per_ms[position].tolist() == [number * 125, UNLIMITED]
+        assert compiled.namespace_limits.rate_micro_per_ms[position].tolist() == [number * 125, UNLIMITED, UNLIMITED]
         assert compiled.namespace_limits.weight[position] == number % 1000 + 1
 
 
