@@ -133,7 +133,8 @@ BLOCKS: Final[list[Any]] = [
     ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, 2 * TRIPLES, MEASURED),
     Epoch(
         7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
-        SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3), DestinationRates(*np.arange(16).reshape(8, 2)),
+        SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
+        DestinationRates(*np.arange(16).reshape(8, 2)),
     ),
     CHARGES,
     ToldInBatch({"gold": Told(2**40, 3, 2**20, 0, 1_500, 7, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, 0)}),

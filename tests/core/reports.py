@@ -16,6 +16,6 @@ def usage_of_two() -> UsageReport:
     return UsageReport(
         9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
-        np.array([0, 12_345]), np.array([[-1, 0, 0], [5_000_000, 2**60, -(2**40)]]), 1_760_000_000_500, 1_760_000_000_400, 4,
-        1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([-5, 2**50]),
+        np.array([0, 12_345]), np.array([[-1, 0, 0], [5_000_000, 2**60, -(2**40)]]), 1_760_000_000_500,
+        1_760_000_000_400, 4, 1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([-5, 2**50]),
     )  # fmt: skip

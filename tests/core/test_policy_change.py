@@ -262,8 +262,10 @@ def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -
 
 @pytest.mark.parametrize("dimension", Dimension)
 def test_shared_scope_begins_full_in_the_dimension_that_had_no_limit(dimension: Dimension) -> None:
-    quotas = {"messages_per_second": 5, "bytes_per_second": 5, "request_percentage": 0.5}
-    one, every = limit(**{list(quotas)[dimension]: list(quotas.values())[dimension]}), limit(**quotas)
+    ones = (
+        limit(messages_per_second=5), limit(bytes_per_second=5), limit(request_percentage=0.5),
+    )  # fmt: skip
+    one, every = ones[dimension], limit(messages_per_second=5, bytes_per_second=5, request_percentage=0.5)
     before, after = (make_policy(groups={"g": each}, tenants={"a": Tenant(each)}) for each in (one, every))
     spent = np.full((3, 3), -7 * MICRO)
     told = carried_shared(spent, before, after)
