@@ -52,7 +52,7 @@ def control_block(
     """
     most_micro = None
     if tokens is not None:
-        most_micro = np.array([[round(n * MICRO) for n in pair] for pair in tokens], dtype=np.int64)
+        most_micro = np.array([[round(n * MICRO) for n in (*pair, 0)] for pair in tokens], dtype=np.int64)
     packed = None if policy is None else pack(policy)
     return pack(ControlRow(epoch, packed, PayingTime(now_ms, now_ms), most_micro=most_micro))
 
