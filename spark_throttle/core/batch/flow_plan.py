@@ -307,6 +307,8 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     contest: Contest | None,
 ) -> FlowPlan:
     """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
-    left = debit(flows.balance_micro, in_micro(outcome.served), floors.own)
-    balance_micro = np.where(limits.is_limited, left, flows.balance_micro)
+    is_limited, balance_micro = limits.is_limited, flows.balance_micro
+    if is_limited.any():
+        left = debit(balance_micro, in_micro(outcome.served), floors.own)
+        balance_micro = np.where(is_limited, left, balance_micro)
     return FlowPlan(outcome, balance_micro, shared.debited(by_dimension(taken), policy, floors.shared), contest)

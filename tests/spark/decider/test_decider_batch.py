@@ -269,7 +269,10 @@ def test_rows_that_waited_and_are_put_out_say_how_long_they_waited() -> None:
         {"id": 2, **full, "delayed_ms": 700}, {"id": 3, **full, "delayed_ms": 700}, {"id": 6, **full},
     ]  # fmt: skip
     report = unpack_usage(decider.outcome.usage, "it")
-    assert dict(zip(report.names.to_pylist(), report.rejected.tolist(), strict=True)) == {"a/x": [2, 2, 0], "b/y": [1, 1, 0]}
+    assert dict(zip(report.names.to_pylist(), report.rejected.tolist(), strict=True)) == {
+        "a/x": [2, 2, 0],
+        "b/y": [1, 1, 0],
+    }
     assert report.waiting.tolist() == [[2, 2, 0], [2, 2, 0]]
     # What is left waits with its payload, in order.
     assert [row["id"] for row in explained(decider, None, after_ms=29_301)] == [0, 1]
