@@ -95,7 +95,7 @@ class ScopeLimit:
     """Positions of its namespaces."""
 
     rate_micro_per_ms: Int64s
-    """Rates by `Dimension`; negative if there is no limit."""
+    """Rates of messages and bytes; negative if there is no limit."""
 
     burst_micro: Int64s
 
@@ -105,7 +105,7 @@ def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray) -> list[Sco
     found = match(namespaces, policy)
     tenants = len(policy.tenant_names)
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
-    limits = []
+    limits, shared = [], policy.shared
     for scope, name in enumerate(names):
         if scope == 0:
             members = np.flatnonzero(~found.is_exempt)
@@ -113,12 +113,12 @@ def scope_limits(policy: CompiledPolicy, namespaces: pa.StringArray) -> list[Sco
             members = np.flatnonzero(found.tenant == scope - 1)
         else:
             members = np.flatnonzero(found.group == scope - 1 - tenants)
-        rate, burst = policy.shared.rate_micro_per_ms[scope], policy.shared.burst_micro[scope]
-        if len(members) and policy.shared.on_excess[scope] != OnExcess.OBSERVE and (rate >= 0).any():
+        rate, burst = (each[scope, : Dimension.TIME] for each in (shared.rate_micro_per_ms, shared.burst_micro))
+        if len(members) and shared.on_excess[scope] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, members, rate, burst))
     own = policy.namespace_limits
     for index, (name, position) in enumerate(zip(namespaces.to_pylist(), found.rule.tolist(), strict=True)):
-        rate, burst = own.rate_micro_per_ms[position], own.burst_micro[position]
+        rate, burst = (each[position, : Dimension.TIME] for each in (own.rate_micro_per_ms, own.burst_micro))
         if own.on_excess[position] != OnExcess.OBSERVE and (rate >= 0).any():
             limits.append(ScopeLimit(name, np.array([index]), rate, burst))
     return limits
@@ -136,7 +136,7 @@ def count_over_limit(admitted: Int64s, batches: Sequence[Batch], limits: Sequenc
     for limit in limits:
         passed = np.vstack([np.zeros((1, 2), dtype=np.int64), admitted[:, limit.members].sum(axis=1).cumsum(axis=0)])
         debt = np.array([1, largest[limit.members].max(initial=0)], dtype=np.int64)
-        for dimension in Dimension:
+        for dimension in (Dimension.MESSAGES, Dimension.BYTES):
             if limit.rate_micro_per_ms[dimension] < 0:
                 continue
             in_window = passed[None, 1:, dimension] - passed[:-1, None, dimension]

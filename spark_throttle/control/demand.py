@@ -2,9 +2,10 @@
 
 Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
 rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one
-cycle. What these rows want of a quota on processing time is told at the price that the job knows. A demand that has
-risen by more than a quarter is believed once it is seen for the second time, an eighth of a cycle after the first, even
-while the mean over the cycle is still low. A scope without demand for some cycles is left out: the job gives it up.
+cycle. Rows whose time nobody knows yet count as a millisecond each, so that who has no price wants something too. A
+demand that has risen by more than a quarter is believed once it is seen for the second time, an eighth of a cycle after
+the first, even while the mean over the cycle is still low. A scope without demand for some cycles is left out: the job
+gives it up.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.limits.token_bucket import in_micro
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import demand_bins
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.measurement import Measurement
@@ -36,8 +37,7 @@ _RISE_PARTS = 8
 _NOTABLE_PART = 4
 """A demand has risen if it exceeds the mean over the cycle by more than the mean divided by this."""
 
-_MOST_TOKENS = 1 << 42
-_MICRO_PER_MS = 1_000_000
+_MOST_MESSAGES = 1 << 36
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +51,7 @@ class _Batch:
 
     names: pa.StringArray
     served: Int64s
-    """Messages and bytes admitted or rejected, shape (n, 2)."""
+    """What was admitted or rejected, shape (n, 3)."""
 
     wanted: Int64s
     admitted: Int64s
@@ -75,7 +75,7 @@ class _Flows:
 
     def total(self, column: str, begin: int, end: int) -> Int64s:
         """Return the sum of a column over the batches from `begin` up to but not including `end`, by namespace."""
-        out = np.zeros((self.count, 2), dtype=np.int64)
+        out = np.zeros((self.count, len(Dimension)), dtype=np.int64)
         for each in range(begin, end):
             out += sums(self.at[each], getattr(self.batches[each], column), self.count)
         return out
@@ -83,7 +83,7 @@ class _Flows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rates:
-    """What namespaces want and use, as rates of shape (n, 2): messages and bytes."""
+    """What namespaces want and use, as rates of shape (n, 3)."""
 
     names: pa.StringArray
     demand: Int64s
@@ -91,7 +91,14 @@ class _Rates:
 
 
 def _rate(tokens: Int64s, span_ms: int) -> Int64s:
-    return np.minimum(tokens, _MOST_TOKENS) * _MICRO_PER_MS // span_ms
+    return in_micro(tokens) // span_ms
+
+
+def _timed(tokens: Int64s) -> Int64s:
+    """Return messages, bytes and time, where messages whose time is not known take a millisecond each."""
+    out, time = tokens.copy(), tokens[:, Dimension.TIME]
+    out[:, Dimension.TIME] = np.where(time > 0, time, np.minimum(tokens[:, Dimension.MESSAGES], _MOST_MESSAGES) * MICRO)
+    return out
 
 
 class DemandMeter:
@@ -135,23 +142,16 @@ class DemandMeter:
                 now_ms,
                 before_ms,
                 pa.concat_arrays([report.names for report in reports]),
-                np.concatenate([report.admitted + report.rejected for report in reports]),
-                np.concatenate([report.demand for report in reports]),
-                np.concatenate([report.admitted for report in reports]),
-                np.concatenate([report.waiting for report in reports]),
+                np.concatenate([_timed(report.admitted + report.rejected) for report in reports]),
+                np.concatenate([_timed(report.demand) for report in reports]),
+                np.concatenate([_timed(report.admitted) for report in reports]),
+                np.concatenate([_timed(report.waiting) for report in reports]),
             )
         )
         self._newest_ms = time_ms
 
-    def measure(self, policy: CompiledPolicy, prices: TimeAccounts | None = None, *, now_ms: int) -> Measurement:
-        """Return the present demand and usage of each scope that jobs share and this one holds.
-
-        Parameters
-        ----------
-        prices
-            The accounts of the policy's shared scopes, by which messages are told in processing time; `None` if no
-            price is known.
-        """
+    def measure(self, policy: CompiledPolicy, *, now_ms: int) -> Measurement:
+        """Return the present demand and usage of each scope that jobs share and this one holds."""
         while len(self._batches) > 1 and self._batches[0].time_ms <= self._batches[-1].time_ms - self._cycle_ms:
             self._batches.popleft()
         scopes = self.scopes(policy)
@@ -161,8 +161,8 @@ class DemandMeter:
             # A job that starts takes its seats before it has rows that would wait for them.
             self._want(scopes.ids, self._began_ms)
         if not self._batches:
-            nothing = np.zeros((0, 2), dtype=np.int64)
-            return self._by_scope(policy, scopes, prices, _Rates(pa.array([], pa.string()), nothing, nothing), now_ms)
+            nothing = np.zeros((0, len(Dimension)), dtype=np.int64)
+            return self._by_scope(policy, scopes, _Rates(pa.array([], pa.string()), nothing, nothing), now_ms)
         newest, oldest = self._batches[-1], self._batches[0]
         names = pc.unique(pa.chunked_array([batch.names for batch in self._batches]))
         if isinstance(names, pa.ChunkedArray):
@@ -181,7 +181,7 @@ class DemandMeter:
         if not is_over:
             risen = self._risen(flows)
             demand = np.where(risen > demand + demand // _NOTABLE_PART, risen, demand)
-        return self._by_scope(policy, scopes, prices, _Rates(names, demand, usage), now_ms)
+        return self._by_scope(policy, scopes, _Rates(names, demand, usage), now_ms)
 
     def _risen(self, flows: _Flows) -> Int64s:
         """Return the rates that demands have risen to: the lesser arrival rate of the last two eighths of a cycle.
@@ -201,7 +201,7 @@ class DemandMeter:
             if least is not None:
                 return np.minimum(least, rate_micro_per_ms)
             least, end = rate_micro_per_ms, begin
-        return np.zeros((flows.count, 2), dtype=np.int64)
+        return np.zeros((flows.count, len(Dimension)), dtype=np.int64)
 
     def keep(self, ids: Int64s, until_ms: Int64s) -> None:
         """Note that the scopes `ids`, which ascend, are not given up before `until_ms`, wanted or not."""
@@ -219,16 +219,11 @@ class DemandMeter:
         wanted_ms[at] = np.maximum(wanted_ms[at], now_ms)
         self._wanted = held, wanted_ms
 
-    def _by_scope(
-        self, policy: CompiledPolicy, scopes: SharedScopes, prices: TimeAccounts | None, rates: _Rates, now_ms: int
-    ) -> Measurement:
+    def _by_scope(self, policy: CompiledPolicy, scopes: SharedScopes, rates: _Rates, now_ms: int) -> Measurement:
         found = match(rates.names, policy)
         flow, at = _places(found.shared_scope, scopes, len(policy.shared))
-        demand, usage = rates.demand.take(flow, axis=0), rates.usage.take(flow, axis=0)
+        demand, usage = (scopes.pairs(each.take(flow, axis=0), at) for each in (rates.demand, rates.usage))
         wants = (demand > 0).any(axis=1)
-        if scopes.is_time.any():
-            of_time, where = scopes.is_time[at], scopes.position[at]
-            demand, usage = (_told_in_time(each, of_time, where, prices) for each in (demand, usage))
         is_wanted = np.zeros(len(scopes.ids), dtype=np.bool_)
         is_wanted[at[wants]] = True
         self._want(scopes.ids[is_wanted], now_ms)
@@ -236,7 +231,7 @@ class DemandMeter:
         is_held = now_ms - wanted_ms <= self._patience_ms
         self._wanted = held[is_held], wanted_ms[is_held]
         kept = np.flatnonzero(found_in(scopes.ids, held[is_held]))
-        quota = scopes.taken(quotas_by_scope(policy))
+        quota = scopes.taken(policy.shared.rate_micro_per_ms)
         available = np.where(quota == UNLIMITED, PLENTY, quota)
         weight = policy.namespace_limits.weight[found.rule]
         bin_scope, bin_demand, bin_weight = demand_bins(
@@ -267,10 +262,3 @@ def _places(shared_scope: Int64s, scopes: SharedScopes, count: int) -> tuple[Int
         flows.append(flow)
         places.append(of_flow[flow, level])
     return np.concatenate(flows), np.concatenate(places)
-
-
-def _told_in_time(rate: Int64s, is_time: Bools, scope: Int64s, prices: TimeAccounts | None) -> Int64s:
-    """Return rates of messages and bytes, shape (n, 2), with those of `is_time` told in processing time."""
-    messages = np.maximum(rate[:, Dimension.MESSAGES], rate[:, Dimension.BYTES] > 0)
-    time = messages if prices is None else np.where(messages > 0, prices.time_of(messages, scope), 0)
-    return np.where(is_time[:, None], np.column_stack([time, np.zeros_like(time)]), rate)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,14 +27,13 @@ from spark_throttle.control.rejection_notice import RejectionNotice
 from spark_throttle.control.reports import Reports
 from spark_throttle.control.run_fence import RunFence, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import is_shared, is_time_shared
-from spark_throttle.core.epoch import Epoch, EpochTime
+from spark_throttle.control.shared_scopes import is_shared
+from spark_throttle.core.epoch import Epoch, SettledTime
+from spark_throttle.core.measured_time import corrected_balances
 from spark_throttle.core.policy_change import carried_shared
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
-from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_no_time, under_share
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, rates_after
-from spark_throttle.core.time_quota.time_in_force import limits_in_force
-from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import ConfigurationError
@@ -66,11 +65,11 @@ class _Left:
     """What an epoch leaves to the next one."""
 
     balance_micro: Int64s
-    """Shape (scopes, 2): the balances of the shared buckets now, as far as the last report tells."""
+    """Shape (scopes, 3): the balances of the shared buckets now, as far as the last report tells."""
 
     settled_batch: int = -1
     earns_until_ms: Int64s | None = None
-    time: TimeLedger | None = None
+    time: SettledTime | None = None
     destinations: DestinationRates | None = None
     undelivered: Undelivered | None = None
 
@@ -185,9 +184,7 @@ class ControlPlane:
         """Keep the shares of the scopes that a batch left in debt (`SharedQuotas.keep_until_repaid`)."""
         share = epoch.share_micro_per_ms
         if self._shared is not None and share is not None and last.revision == policy.revision:
-            no_time = np.zeros((len(share), 1), dtype=np.int64)
-            balance, share = (np.hstack([column, no_time]) for column in (last.shared_micro, share))
-            self._shared.keep_until_repaid(policy, balance, share, now_ms=now_ms)
+            self._shared.keep_until_repaid(policy, last.shared_micro, share, now_ms=now_ms)
 
     def _left(
         self, epoch: Epoch, start: EpochName, before: CompiledPolicy, policy: CompiledPolicy, moment: Moment
@@ -198,11 +195,12 @@ class ControlPlane:
         earns_until_ms = None
         if leased_until_ms is not None:
             earns_until_ms = np.where(is_shared(before), leased_until_ms, NEVER_MS)
-        balance_micro = self._balances(epoch, before, now_ms, earns_until_ms)
-        time = self._reports.settled_time(epoch, before, now_ms=now_ms, leased_until_ms=leased_until_ms)
+        time = self._reports.settled_time(epoch, before, policy, now_ms=now_ms)
+        balance_micro = self._balances(epoch, before, time, now_ms, earns_until_ms)
         if policy.revision != before.revision:
             balance_micro = carried_shared(balance_micro, before, policy)
-            time = None if time is None else time.carried(before, policy)
+        if time is not None:
+            time = replace(time, shared_left_ns=balance_micro[:, Dimension.TIME].copy())
         rates = None if self._reports.is_silent else epoch.destinations
         destinations = rates_after(
             rates, before, self._reports.told(), policy, elapsed_ms=now_ms - epoch.paid_ms,
@@ -211,12 +209,22 @@ class ControlPlane:
         settled_batch, undelivered = self._reports.newest_settled(epoch), self._reports.undelivered
         return _Left(balance_micro, settled_batch, earns_until_ms, time, destinations, undelivered)
 
-    def _balances(self, epoch: Epoch, policy: CompiledPolicy, now_ms: int, earns_until_ms: Int64s | None) -> Int64s:
+    def _balances(
+        self,
+        epoch: Epoch,
+        policy: CompiledPolicy,
+        time: SettledTime | None,
+        now_ms: int,
+        earns_until_ms: Int64s | None,
+    ) -> Int64s:
         """Return the balances of the shared buckets now, as the decider will find them."""
         share, last = epoch.share_in_force(len(policy.shared)), self._reports.last
         if last is None or last.revision != policy.revision:
             return SharedBuckets.full(policy, share, now_ms=now_ms).balance_micro
-        buckets = SharedBuckets(last.shared_micro, last.as_of_ms, share)
+        left = last.shared_micro
+        if time is not None:
+            left = corrected_balances(left, time.measured.owed_by_scope(policy), policy.shared)
+        buckets = SharedBuckets(left, last.as_of_ms, share)
         return buckets.refilled(policy, now_ms=now_ms, earns_until_ms=earns_until_ms).balance_micro
 
     def _leased_until_ms(self, epoch: Epoch, start: EpochName, *, now_ms: int) -> int | None:
@@ -291,12 +299,12 @@ class ControlPlane:
     def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):
             return True
-        shared, share, reports = self._shared, epoch.shares, self._reports
+        shared, share, reports = self._shared, epoch.share_micro_per_ms, self._reports
         if shared is not None and share is not None:
             if shared.is_due(policy, share, now_ms=now_ms, is_waiting=reports.is_waiting):
                 return True
             # The decider would pay the whole time since its last batch, though others had the share for a while.
-            if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy) | is_time_shared(policy)].any():
+            if shared.has_lapsed(start.file) and (share > 0)[is_shared(policy)].any():
                 return True
         # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
         if reports.last is None or reports.last.epoch != epoch.number:
@@ -332,9 +340,6 @@ class ControlPlane:
             return
         rate, burst = policy.shared.rate_micro_per_ms, policy.shared.burst_micro
         is_slow = (rate > 0) & (late_ms > burst // np.maximum(rate, 1))
-        if (time := policy.shared.time) is not None:
-            is_short = (time.rate_ns_per_ms > 0) & (late_ms > time.burst_ns // np.maximum(time.rate_ns_per_ms, 1))
-            is_slow = is_slow | is_short[:, None]
         if is_slow.any() and self._warned_of != policy.revision:
             self._warned_of = policy.revision
             first, *others = np.flatnonzero(is_slow.any(axis=1)).tolist()
@@ -356,49 +361,24 @@ class ControlPlane:
         """Write an epoch and the policy that it names, and return its name; in the first one, all buckets are full."""
         self._check_fence_and_go_on()
         now_ms = moment.paid_ms
-        shares, share, time_share, in_force = None, None, None, policy
-        if self._shared is not None:
-            prices = None if left is None or left.time is None else left.time.shared
-            shares = self._shared.begin_epoch(policy, prices, now_ms=now_ms)
-            share, time_share = shares[:, :2].copy(), None if policy.shared.time is None else shares[:, 2].copy()
-            in_force = under_share(policy, share, time_share)
-        destinations, wall_ms = None if left is None else left.destinations, moment.reading.wall_ms
+        share = None if self._shared is None else self._shared.begin_epoch(policy, now_ms=now_ms)
         if left is None:
-            destinations = rates_after(None, None, [], policy, elapsed_ms=0, wall_ms=wall_ms)
-        if destinations is not None:
-            in_force = under_share(policy, destinations.share(None, len(policy.shared)))
-        if left is None:
-            left = _Left(SharedBuckets.full(in_force, now_ms=now_ms).balance_micro)
-        balance_micro, time = left.balance_micro, _ledger(in_force, left.time, now_ms)
-        if self._shared is not None and shares is not None:
-            time = None if time is None else time.refilled(in_force, now_ms=now_ms)
-            balance_ns = np.zeros(len(shares), dtype=np.int64) if time is None else time.shared.balance_ns
-            balances = np.column_stack([balance_micro, balance_ns])
-            self._shared.keep_until_repaid(policy, balances, shares, now_ms=now_ms)
-        epoch_time = None
-        if time is not None:
-            is_unleased = None
-            if share is not None and time_share is not None:
-                is_unleased = has_no_share(share, policy)[:, 0] | has_no_time(time_share, policy)
-            report = self._reports.last_under(policy)
-            limits = limits_in_force(in_force, balance_micro, time, report, is_unleased)
-            epoch_time = EpochTime(time, limits, time_share)
+            destinations = rates_after(None, None, [], policy, elapsed_ms=0, wall_ms=moment.reading.wall_ms)
+            in_force = share if destinations is None else destinations.share(share, len(policy.shared))
+            balance_micro = SharedBuckets.full(policy, in_force, now_ms=now_ms).balance_micro
+            time = SettledTime.none(policy) if policy.has_time else None
+            left = _Left(balance_micro, time=time, destinations=destinations)
+        if self._shared is not None and share is not None:
+            self._shared.keep_until_repaid(policy, left.balance_micro, share, now_ms=now_ms)
         epoch = Epoch(
-            number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, epoch_time,
-            destinations, left.undelivered,
+            number, policy.revision, now_ms, moment.reading, left.settled_batch, share, left.earns_until_ms, left.time,
+            left.destinations, left.undelivered,
         )  # fmt: skip
         name = self.epochs.write(epoch, policy)
         if self._shared is not None:
             self._shared.end_epoch(name.file)
         self._epochs_made += 1
         return name
-
-
-def _ledger(policy: CompiledPolicy, left: TimeLedger | None, now_ms: int) -> TimeLedger | None:
-    """Return the time ledger of the next epoch; `None` if the policy has no quota on processing time."""
-    if not policy.has_time:
-        return None
-    return TimeLedger.opened(policy, now_ms=now_ms) if left is None else left.without_idle(policy)
 
 
 def _scope_in_words(policy: CompiledPolicy, scope: int) -> str:

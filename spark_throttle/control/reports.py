@@ -11,23 +11,16 @@ settled next is what the batches after that epoch and up to the newest that is l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-
-import numpy as np
 
 from spark_throttle.checkpoint.delivery import Delivery, delivery_file, read_delivery
 from spark_throttle.control.charges import bring_back_charges, read_charges
 from spark_throttle.control.feedback import KeptReport, forget_reports, kept_reports, newest_batch, report_files
-from spark_throttle.control.shared_scopes import is_time_shared
-from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.core.time_quota.time_ledger import TimeLease, TimeLedger
 from spark_throttle.core.undelivered import Undelivered
-from spark_throttle.core.usage import ReportHead, UsageReport
+from spark_throttle.core.usage import ReportHead
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 
@@ -144,41 +137,17 @@ class Reports:
             raise DamagedError(what, "it is gone", RESTORE_CHECKPOINT)
         return found
 
-    def last_under(self, policy: CompiledPolicy) -> UsageReport | None:
-        """Return the last report, with indices into `policy`."""
-        return None if self._last is None else _rematched(self._last.whole(), policy)
-
     def settled_time(
-        self, epoch: Epoch, policy: CompiledPolicy, *, now_ms: int, leased_until_ms: int | None = None
-    ) -> TimeLedger | None:
-        """Return the time ledger of `epoch` at `now_ms`, less the time that was used.
+        self, epoch: Epoch, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
+    ) -> SettledTime | None:
+        """Return the time that batches used since `epoch`, of the policy `before`, for an epoch of the policy `after`.
 
-        Returns `None` if the epoch has none. A batch that reports no processing time has used none.
-
-        Parameters
-        ----------
-        leased_until_ms
-            The paying time up to which scopes that jobs share earn after the settled batches; `None` if all scopes
-            earn up to `now_ms`.
+        A batch that reports no processing time has used none. `None` is returned if `after` has no quota on it.
         """
-        if epoch.time is None:
+        if not after.has_time:
             return None
-        lease = None if leased_until_ms is None else TimeLease(is_time_shared(policy), leased_until_ms)
-        policy = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms)
-        ledger, passed_ms = epoch.time.ledger.begun(), epoch.time.ledger.used.interval_ms
-        for batch, kept in self._unsettled.items():
-            reports = [report.whole() for report in kept]
-            charges = self._charges.get(batch, TimeCharges.sum_of([]))
-            at_ms = min(reports[0].as_of_ms, now_ms)
-            ledger = ledger.settled(charges, reports, policy, at_ms=at_ms, passed_ms=passed_ms)
-            passed_ms = 0
-        return ledger.refilled(policy, now_ms=now_ms, lease=lease)
-
-
-def _rematched(report: UsageReport, policy: CompiledPolicy) -> UsageReport:
-    """Return a report with indices into `policy`."""
-    if report.revision == policy.revision:
-        return report
-    found = match(report.names, policy)
-    weight = np.where(found.is_exempt, 0, policy.namespace_limits.weight[found.rule])
-    return replace(report, revision=policy.revision, tenant=found.tenant, group=found.group, weight=weight)
+        if epoch.time is None:
+            return SettledTime.none(after)
+        charges = TimeCharges.sum_of(list(self._charges.values()))
+        reports = [report.whole() for kept in self._unsettled.values() for report in kept]
+        return SettledTime.of(charges, reports, before, after, since_ms=epoch.paid_ms, now_ms=now_ms)

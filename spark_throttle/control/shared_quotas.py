@@ -6,15 +6,11 @@ Times are paying time (`clock`), which advances with the steady clock that measu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
-from spark_throttle.control.shared_scopes import quotas_by_scope
-from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
@@ -42,7 +38,6 @@ class SharedQuotas:
         self._is_new = True
         self._pinned: tuple[str, int, int] | None = None
         self._pinning: tuple[Share, int, int] | None = None
-        self._prices: tuple[CompiledPolicy, TimeAccounts] | None = None
 
     def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
         """Take in the reports of a batch."""
@@ -58,7 +53,7 @@ class SharedQuotas:
             Shape (scopes, 3): messages, bytes and processing time; `UNLIMITED` where there is no limit.
         """
         if self._is_new or now_ms - self._measured_ms >= self._keeper.settings.interval_ms:
-            self._keeper.measure(self._meter.measure(policy, self._prices_under(policy), now_ms=now_ms))
+            self._keeper.measure(self._meter.measure(policy, now_ms=now_ms))
             self._measured_ms, self._is_new = now_ms, False
         return self._by_scope(policy, self._keeper.share())
 
@@ -71,7 +66,7 @@ class SharedQuotas:
         rate = self.rates(policy, now_ms=now_ms)
         if self.may_go_on or (rate < pinned).any():
             return True
-        least = np.where(is_waiting, 0, np.maximum(quotas_by_scope(policy) // _NOTABLE_PART, 0))
+        least = np.where(is_waiting, 0, np.maximum(policy.shared.rate_micro_per_ms // _NOTABLE_PART, 0))
         return bool((rate - pinned > least).any())
 
     @property
@@ -87,17 +82,8 @@ class SharedQuotas:
         """
         self._keeper.go_on()
 
-    def begin_epoch(self, policy: CompiledPolicy, prices: TimeAccounts | None, *, now_ms: int) -> Int64s:
-        """Return the rates to pin in an epoch, as `rates` does; from now on the job counts as using them.
-
-        Parameters
-        ----------
-        prices
-            The accounts of the policy's shared scopes, which tell what a message costs in time; `None` if no time was
-            ever charged.
-        """
-        if prices is not None:
-            self._prices, self._is_new = (policy, prices), True
+    def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+        """Return the rates to pin in an epoch, as `rates` does; from now on the job counts as using them."""
         self.rates(policy, now_ms=now_ms)
         share, steady_ms = self._keeper.begin_pin()
         self._pinning = share, steady_ms, now_ms
@@ -144,21 +130,8 @@ class SharedQuotas:
         """Stop visiting the exchange."""
         self._keeper.stop()
 
-    def _prices_under(self, policy: CompiledPolicy) -> TimeAccounts | None:
-        """Return the accounts of the newest epoch for the scopes of `policy`, without a price where one is new."""
-        if self._prices is None:
-            return None
-        before, accounts = self._prices
-        former = former_scopes(before, policy)
-        known, is_known = accounts.take(np.maximum(former, 0)), former >= 0
-        return replace(
-            known,
-            time_ns=np.where(is_known, known.time_ns, 0),
-            messages_micro=np.where(is_known, known.messages_micro, 0),
-        )
-
     def _by_scope(self, policy: CompiledPolicy, share: Share) -> Int64s:
         scopes = self._meter.scopes(policy)
         leased = moved(share.rate_micro_per_ms, share.ids, scopes.ids)  # nothing of a scope that is not leased
-        quota = scopes.taken(whole := quotas_by_scope(policy))
+        quota = scopes.taken(whole := policy.shared.rate_micro_per_ms)
         return scopes.spread(np.where(quota == UNLIMITED, UNLIMITED, np.maximum(leased, 0)), whole)

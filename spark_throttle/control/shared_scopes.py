@@ -12,34 +12,24 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import name_hash
-from spark_throttle.core.limits.message_limits import enforced_time
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, OnExcess
+from spark_throttle.core.arithmetic.segments import by_row, name_hash
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.policy.model import Direction
 
 
 def is_shared(policy: CompiledPolicy) -> Bools:
-    """Return, for each shared scope, whether jobs share its messages and bytes.
+    """Return, for each shared scope, whether jobs share any of its quotas.
 
     They share every scope that enforces a limit, except the job's own.
     """
-    shares = policy.shared.is_limited.any(axis=1) & (policy.shared.on_excess != OnExcess.OBSERVE)
+    return by_row(np.logical_or, _are_shared(policy))
+
+
+def _are_shared(policy: CompiledPolicy) -> Bools:
+    """Return which quotas of the shared scopes jobs share, shape (scopes, 3)."""
+    shares: Bools = policy.shared.is_limited & (policy.shared.on_excess != OnExcess.OBSERVE)[:, None]
     shares[0] = False
     return shares
-
-
-def is_time_shared(policy: CompiledPolicy) -> Bools:
-    """Return, for each shared scope, whether jobs share its processing time."""
-    shares = enforced_time(policy.shared) != UNLIMITED
-    shares[0] = False
-    return shares
-
-
-def quotas_by_scope(policy: CompiledPolicy) -> Int64s:
-    """Return the quotas of shared scopes, shape (scopes, 3): messages, bytes and processing time."""
-    shared = policy.shared
-    time = np.full(len(shared), UNLIMITED, dtype=np.int64) if shared.time is None else shared.time.rate_ns_per_ms
-    return np.column_stack([shared.rate_micro_per_ms, time])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +51,9 @@ class SharedScopes:
     @classmethod
     def of(cls, policy: CompiledPolicy, direction: Direction) -> SharedScopes:
         """Return what jobs share of a policy; the job's own limit concerns no other job."""
-        tokens, time = np.flatnonzero(is_shared(policy)), np.flatnonzero(is_time_shared(policy))
+        shared = _are_shared(policy)
+        tokens = np.flatnonzero(by_row(np.logical_or, shared[:, : Dimension.TIME]))
+        time = np.flatnonzero(shared[:, Dimension.TIME])
         position = np.concatenate([tokens, time])
         ids = np.concatenate([_ids(policy, direction, tokens, ""), _ids(policy, direction, time, ".time")])
         order = np.argsort(ids, kind="stable")
@@ -69,9 +61,12 @@ class SharedScopes:
 
     def taken(self, values: Int64s) -> Int64s:
         """Return the pairs of all places, given values of shape (scopes, 3); `UNLIMITED` beside time."""
-        at = values.take(self.position, axis=0)
-        time = np.column_stack([at[:, 2], np.full(len(at), UNLIMITED, dtype=np.int64)])
-        return np.where(self.is_time[:, None], time, at[:, :2])
+        return self.pairs(values.take(self.position, axis=0), np.arange(len(self.ids)), beside=UNLIMITED)
+
+    def pairs(self, values: Int64s, at: Int64s, *, beside: int = 0) -> Int64s:
+        """Return the pairs of the places `at`, given a row of values, shape (n, 3), for each."""
+        time = np.column_stack([values[:, Dimension.TIME], np.full(len(values), beside, dtype=np.int64)])
+        return np.where(self.is_time[at][:, None], time, values[:, : Dimension.TIME])
 
     def spread(self, pairs: Int64s, onto: Int64s) -> Int64s:
         """Return `onto`, of shape (scopes, 3), with the pairs of all places in it."""

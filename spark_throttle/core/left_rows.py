@@ -13,8 +13,8 @@ Laws: every row has one fate. A bucket whose rows all came back holds what it wo
 hold of what was delivered. Rows of a namespace keep their order: all that left stood before all that waits. The fates
 follow from the state and the control row alone, so a batch that is run again finds the same.
 
-Surprises: a lead in the fair tree is not taken back; it is at most two of the largest messages. Processing time is
-charged by what was measured, and a row that was not sent took none.
+Surprises: a lead in the fair tree is not taken back; it is at most two of the largest messages. The processing time
+that a row was charged by an estimate is corrected to what was measured (`measured_time`), so it is not given back here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
-from spark_throttle.core.limits.token_bucket import credit, full
+from spark_throttle.core.limits.token_bucket import credit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import under_share
@@ -127,10 +127,11 @@ def _given_back(state: DeciderState, returned: Int64s, policy: CompiledPolicy) -
     """Return the state with what rows were charged, given by namespace, back in its buckets."""
     matches, shared = match(state.flows.names, policy), under_share(policy, state.shared.share_micro_per_ms).shared
     own = policy.namespace_limits.take(matches.rule)
-    own_micro = credit(state.flows.balance_micro, returned, full(own.rate_micro_per_ms, own.burst_micro))
-    by_scopes = by_scope(matches.shared_scope, returned, len(shared))
+    given = np.hstack([returned, np.zeros((len(returned), 1), dtype=np.int64)])
+    own_micro = credit(state.flows.balance_micro, in_micro(given), full(own.rate_micro_per_ms, own.burst_micro))
+    by_scopes = by_scope(matches.shared_scope, given, len(shared))
     full_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
-    shared_micro = credit(state.shared.balance_micro, by_scopes, full_micro)
+    shared_micro = credit(state.shared.balance_micro, in_micro(by_scopes), full_micro)
     return replace(
         state,
         flows=replace(state.flows, balance_micro=own_micro),

@@ -4,7 +4,8 @@ A policy acts from the batch that brings it. What was remembered under the old p
 
 - *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
 - *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
-  in one that no longer has any. An observing scope's overdraft is not a debt: it owes one burst at most.
+  in one that no longer has any. A debt stays, whatever the new burst. An observing scope's overdraft is not a debt: it
+  owes one burst at most.
 - *A lead* in the fair tree is work, and stays as it is where the namespace passes the same scopes as before and these
   count work as before. Elsewhere it is forgotten: it is at most two of the largest rows, but as another policy counted
   them. The next batch honours of it what can be paid under the new weights (`fair.promises`).
@@ -23,6 +24,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.change import carried_nodes, counts_the_same, is_same_work
 from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.measured_time import corrected
 from spark_throttle.core.names.matching import match, positions_in, scopes_of
 from spark_throttle.core.quota import (
     MIN_BALANCE_MICRO,
@@ -44,16 +46,20 @@ def under_epoch(
 ) -> DeciderState:
     """Return the state, paid up to `now_ms` under `before`, with what an epoch pins; `after` is the epoch's policy.
 
+    What was measured of the batches before is charged first: it was used under `before`.
+
     Under the same policy, the shared buckets are paid up to the time at which the epoch was made: from then on they
     earn at the shares that it pins.
     """
+    if row.measured is not None:
+        state = corrected(state, row.measured, before)
     if after is before:
         pinned_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
         shared = state.shared.refilled(before, now_ms=pinned_ms, earns_until_ms=row.earns_until_ms)
         state = replace(state, shared=shared)
     else:
         state = carried(state, before, after, now_ms=now_ms, earns_until_ms=row.earns_until_ms)
-    shared = state.shared.under(after, row.share_micro_per_ms, row.time)
+    shared = state.shared.under(after, row.share_micro_per_ms)
     unavailable = np.zeros(0, dtype=np.int64) if row.unavailable is None else row.unavailable
     return replace(state, shared=shared, epoch=row.epoch, unavailable=unavailable)
 
@@ -94,7 +100,7 @@ def carried(
 
 
 def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
-    """Return the balances of the shared scopes of `after`, shape (scopes, 2), given those of `before`."""
+    """Return the balances of the shared scopes of `after`, shape (scopes, 3), given those of `before`."""
     shared = after.shared
     carried_micro = full(shared.rate_micro_per_ms, shared.burst_micro)
     former = former_scopes(before, after)
@@ -105,7 +111,7 @@ def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: Compile
 
 
 def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:
-    """Return the balances, shape (n, 2), of scopes whose limits change from `before` to `after`.
+    """Return the balances, shape (n, 3), of scopes whose limits change from `before` to `after`.
 
     Examples
     --------

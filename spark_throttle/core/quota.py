@@ -1,9 +1,12 @@
 """Quotas as columns: what every scope may use, ready for arithmetic over all scopes at once.
 
-A token is a message or a byte. Rates are whole millitokens per second, which are whole micro-tokens per
-millisecond, so a refill over Spark's millisecond clock is an exact integer product. Bursts and balances
-are in micro-tokens. A rate of `UNLIMITED` means that the scope has no limit in that dimension; a rate of 0
-is a limit that admits nothing.
+A token is a message, a byte, or a millisecond of one core. Rates are whole millitokens per second, which are whole
+micro-tokens per millisecond, so a refill over Spark's millisecond clock is an exact integer product. Bursts and
+balances are in micro-tokens; of time, these are nanoseconds. A rate of `UNLIMITED` means that the scope has no limit in
+that dimension; a rate of 0 is a limit that admits nothing.
+
+What rows take is counted in messages, bytes and nanoseconds (`token_bucket.in_micro`). A batch is estimated to take at
+most `MOST_NS` of time, and is charged at most as much, so that every sum of it stays in int64.
 
 Shared scopes (the job, tenants, resource groups) share one index space, in this order::
 
@@ -40,6 +43,9 @@ MAX_SIZE_BYTES = 2**36
 MIN_BALANCE_MICRO = -(2**61)
 """The balance at which every debt stops growing."""
 
+MOST_NS = 2**56
+"""The most time that a batch takes, and that it is charged to anybody: 834 days of a core. What is more is cut."""
+
 NEVER_MS = 2**62
 """A wait without end, in arrays of throttle times."""
 
@@ -49,6 +55,8 @@ class Dimension(IntEnum):
 
     MESSAGES = 0
     BYTES = 1
+    TIME = 2
+    """Processing time (KIP-124)."""
 
 
 class Level(IntEnum):
@@ -84,44 +92,14 @@ class Overflow(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TimeQuotas:
-    """The quotas on processing time of many scopes, one position per scope.
-
-    A token of time is a millisecond of one core. So a nanosecond is a micro-token, 100 % of a core earns 1,000,000 of
-    them per millisecond, and the arithmetic of token buckets holds as it stands.
-    """
-
-    rate_ns_per_ms: Int64s
-    """Shape (n,): core time per millisecond, `UNLIMITED` where there is no quota."""
-
-    burst_ns: Int64s
-    """Shape (n,): the balance of a full bucket, and the largest debt; 0 where unlimited."""
-
-    @property
-    def is_limited(self) -> Bools:
-        """Whether each scope has a quota, shape (n,)."""
-        return self.rate_ns_per_ms != UNLIMITED
-
-    @property
-    def window_ms(self) -> Int64s:
-        """The time in which a bucket fills, shape (n,); 0 where there is no quota, or one of 0."""
-        rate = self.rate_ns_per_ms
-        return np.where(rate > 0, np.maximum(self.burst_ns // np.maximum(rate, 1), 1), 0)
-
-    def take(self, index: Int64s) -> TimeQuotas:
-        """Return the quotas at `index`, in that order."""
-        return TimeQuotas(self.rate_ns_per_ms[index], self.burst_ns[index])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Limits:
     """The limits of many scopes, one position per scope."""
 
     rate_micro_per_ms: Int64s
-    """Shape (n, 2), by `Dimension`: micro-tokens per millisecond, `UNLIMITED` where no limit is set."""
+    """Shape (n, 3), by `Dimension`: micro-tokens per millisecond, `UNLIMITED` where no limit is set."""
 
     burst_micro: Int64s
-    """Shape (n, 2): the balance of a full bucket; 0 where unlimited."""
+    """Shape (n, 3): the balance of a full bucket; 0 where unlimited."""
 
     on_excess: Int64s
     """Shape (n,): an `OnExcess`."""
@@ -133,16 +111,18 @@ class Limits:
     """Shape (n,): the size of the largest message that may pass, `MAX_SIZE_BYTES` where no bound is set; `None` if no
     scope has one."""
 
-    time: TimeQuotas | None = None
-    """The quotas on processing time; `None` if no scope has one."""
-
     def __len__(self) -> int:
         return len(self.weight)
 
     @property
     def is_limited(self) -> Bools:
-        """Whether each dimension has a limit, shape (n, 2)."""
+        """Whether each dimension has a limit, shape (n, 3)."""
         return self.rate_micro_per_ms != UNLIMITED
+
+    @property
+    def has_time(self) -> bool:
+        """Whether any scope has a limit on processing time."""
+        return int(self.rate_micro_per_ms[:, Dimension.TIME].max(initial=UNLIMITED)) > UNLIMITED
 
     def take(self, index: Int64s) -> Limits:
         """Return the limits at `index`, in that order."""
@@ -152,13 +132,12 @@ class Limits:
             self.on_excess[index],
             self.weight[index],
             None if self.max_message_bytes is None else self.max_message_bytes[index],
-            None if self.time is None else self.time.take(index),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowRules:
-    """The Pegasus rules of many namespaces: thresholds per wall-clock second, by `Dimension`; 0 units means off."""
+    """The Pegasus rules of namespaces: thresholds per wall-clock second, of messages and bytes; 0 units means off."""
 
     delay_units: Int64s
     """Shape (n, 2): the units that may pass in a second before delay begins."""
@@ -270,7 +249,7 @@ class CompiledPolicy:
     @property
     def has_time(self) -> bool:
         """Whether any scope has a quota on processing time."""
-        return self.shared.time is not None or self.namespace_limits.time is not None
+        return self.shared.has_time or self.namespace_limits.has_time
 
     @property
     def exempt_rule(self) -> int:

@@ -7,9 +7,6 @@ burst goes with it. So the buckets of all jobs together hold and earn what the s
 shares sum to no more than the quota. A bucket whose share grows fills up from its present balance; a bucket whose share
 shrinks is cut to its smaller burst. No bucket gains tokens when shares change. A share of 0 admits nothing, and keeps a
 debt.
-
-A quota on processing time stands beside these buckets as a limit on messages (`message_limits`). A row passes if both
-let it pass, and is debited in both.
 """
 
 from __future__ import annotations
@@ -20,16 +17,14 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits, stricter, under_time
-from spark_throttle.core.limits.token_bucket import debit, full, refill, throttle_time_ms
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, TimeQuotas
+from spark_throttle.core.limits.token_bucket import debit, full, in_micro, refill, throttle_time_ms
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s
 
 _SHARE_BITS = 30
-_MESSAGES = Dimension.MESSAGES
 
 
 def rates_of_shares(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Int64s:
-    """Return the rates that a job may use with its shares, shape (scopes, 2): never more than the quotas.
+    """Return the rates that a job may use with its shares, shape (scopes, 3): never more than the quotas.
 
     Shares follow a quota that was lowered only when the jobs have divided it anew.
     """
@@ -38,39 +33,24 @@ def rates_of_shares(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Int64
 
 
 def has_no_share(share_micro_per_ms: Int64s, policy: CompiledPolicy) -> Bools:
-    """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 2)."""
+    """Return where a job may use nothing of a quota, though the quota is not 0; shape (scopes, 3)."""
     return (share_micro_per_ms == 0) & (policy.shared.rate_micro_per_ms > 0)
 
 
-def has_no_time(share_ns_per_ms: Int64s, policy: CompiledPolicy) -> Bools:
-    """Return where a job may use no processing time of a quota that is not 0; shape (scopes,)."""
-    time = policy.shared.time
-    if time is None:
-        return np.zeros(len(policy.shared), dtype=np.bool_)
-    return (share_ns_per_ms == 0) & (time.rate_ns_per_ms > 0)
-
-
-def under_share(
-    policy: CompiledPolicy, share_micro_per_ms: Int64s | None, share_ns_per_ms: Int64s | None = None
-) -> CompiledPolicy:
+def under_share(policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> CompiledPolicy:
     """Return a policy whose shared scopes have a job's shares as their rates, and their bursts in proportion.
 
     Parameters
     ----------
     share_micro_per_ms
-        Shape (scopes, 2), `UNLIMITED` where the scope has no limit; `None` leaves the policy unchanged.
-    share_ns_per_ms
-        Shape (scopes,): the shares of processing time; `None` leaves the time quotas unchanged.
+        Shape (scopes, 3), `UNLIMITED` where the scope has no limit; `None` leaves the policy unchanged.
     """
     if share_micro_per_ms is None:
         return policy
-    shared, time = policy.shared, policy.shared.time
+    shared = policy.shared
     rate = rates_of_shares(share_micro_per_ms, policy)
     burst = _in_proportion(shared.burst_micro, rate, shared.rate_micro_per_ms)
-    if time is not None and share_ns_per_ms is not None:
-        rate_ns = np.where(time.is_limited, np.clip(share_ns_per_ms, 0, time.rate_ns_per_ms), UNLIMITED)
-        time = TimeQuotas(rate_ns, _in_proportion(time.burst_ns, rate_ns, time.rate_ns_per_ms))
-    return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst, time=time))
+    return replace(policy, shared=replace(shared, rate_micro_per_ms=rate, burst_micro=burst))
 
 
 def _in_proportion(burst: Int64s, share: Int64s, rate: Int64s) -> Int64s:
@@ -84,15 +64,12 @@ class SharedBuckets:
     """The buckets of all shared scopes, at one paying time."""
 
     balance_micro: Int64s
-    """Shape (scopes, 2), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
+    """Shape (scopes, 3), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
     as_of_ms: int
     share_micro_per_ms: Int64s | None = None
-    """Shape (scopes, 2): this job's shares of the rates, at which the buckets earn; `None` if it has the whole
+    """Shape (scopes, 3): this job's shares of the rates, at which the buckets earn; `None` if it has the whole
     quotas."""
-
-    time: MessageLimits | None = None
-    """The quotas on processing time as limits on messages; `None` if the policy has no such quota."""
 
     @classmethod
     def full(cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int) -> SharedBuckets:
@@ -114,12 +91,12 @@ class SharedBuckets:
 
         >>> from spark_throttle.testing.oracle.worlds import limit, make_policy
         >>> policy = make_policy(groups={"gold": limit(messages_per_second=10, burst_seconds=5)})
-        >>> spent = SharedBuckets(np.zeros((2, 2), dtype=np.int64), 0)
+        >>> spent = SharedBuckets(np.zeros((2, 3), dtype=np.int64), 0)
         >>> (spent.refilled(policy, now_ms=2_000).balance_micro[1] / 1_000_000).tolist()
-        [20.0, 0.0]
-        >>> half = replace(spent, share_micro_per_ms=np.array([[-1, -1], [5_000, -1]]))
+        [20.0, 0.0, 0.0]
+        >>> half = replace(spent, share_micro_per_ms=np.array([[-1, -1, -1], [5_000, -1, -1]]))
         >>> (half.refilled(policy, now_ms=2_000).balance_micro[1] / 1_000_000).tolist()
-        [10.0, 0.0]
+        [10.0, 0.0, 0.0]
         """
         elapsed_ms = max(0, now_ms - self.as_of_ms)
         shared = under_share(policy, self.share_micro_per_ms).shared
@@ -132,52 +109,29 @@ class SharedBuckets:
         if self.share_micro_per_ms is not None:
             is_shut = has_no_share(self.share_micro_per_ms, policy)
             filled = np.where(is_shut, np.minimum(self.balance_micro, -1), filled)
-        time = None if self.time is None else self.time.grown(elapsed_ms)
-        return replace(self, balance_micro=filled, as_of_ms=now_ms, time=time)
+        return replace(self, balance_micro=filled, as_of_ms=now_ms)
 
-    def under(
-        self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None, time: MessageLimits | None
-    ) -> SharedBuckets:
+    def under(self, policy: CompiledPolicy, share_micro_per_ms: Int64s | None) -> SharedBuckets:
         """Return these buckets with what a new epoch pins; a balance is cut to its new burst."""
-        held = replace(self, share_micro_per_ms=share_micro_per_ms, time=None)
-        return replace(held.refilled(policy, now_ms=self.as_of_ms), time=time)
+        return replace(self, share_micro_per_ms=share_micro_per_ms).refilled(policy, now_ms=self.as_of_ms)
 
     def debited(self, taken: Int64s, policy: CompiledPolicy, floor_micro: Int64s | int) -> SharedBuckets:
-        """Return these buckets less the messages and bytes that were `taken`, shape (scopes, 2)."""
-        left = debit(self.balance_micro, taken, floor_micro)
-        time = None if self.time is None else self.time.less_shared(taken[:, _MESSAGES])
-        return replace(self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro), time=time)
-
-    def in_force(self, policy: CompiledPolicy) -> tuple[CompiledPolicy, Int64s]:
-        """Return the policy and the balances with the stricter of messages and time in the place of messages."""
-        if self.time is None or not self.time.limits_shared:
-            return policy, self.balance_micro
-        shared, balance = policy.shared, self.balance_micro.copy()
-        own = MessageBuckets(
-            balance[:, _MESSAGES], shared.rate_micro_per_ms[:, _MESSAGES], shared.burst_micro[:, _MESSAGES]
-        )
-        is_timed = self.time.shared.is_limited
-        balance[is_timed, _MESSAGES] = stricter(self.time.shared, own).balance_micro[is_timed]
-        return under_time(policy, self.time), balance
+        """Return these buckets less the tokens that were `taken`, shape (scopes, 3)."""
+        left = debit(self.balance_micro, in_micro(taken), floor_micro)
+        return replace(self, balance_micro=np.where(policy.shared.is_limited, left, self.balance_micro))
 
     def wait_ms(self, policy: CompiledPolicy) -> Int64s:
-        """Return how long each bucket owes anything, by `Dimension`, shape (scopes, 2): at the quota if a share is 0.
-
-        Messages wait for their time too.
-        """
+        """Return how long each bucket owes anything, shape (scopes, 3): at the quota if a share is 0."""
         rate = under_share(policy, self.share_micro_per_ms).shared.rate_micro_per_ms
-        wait_ms = throttle_time_ms(self.balance_micro, np.where(rate == 0, policy.shared.rate_micro_per_ms, rate))
-        if self.time is not None:
-            wait_ms[:, _MESSAGES] = np.maximum(wait_ms[:, _MESSAGES], self.time.shared.wait_ms)
-        return wait_ms
+        return throttle_time_ms(self.balance_micro, np.where(rate == 0, policy.shared.rate_micro_per_ms, rate))
 
     def expected_micro_per_ms(self, policy: CompiledPolicy) -> Int64s:
-        """Return the rates at which the scopes of `policy` earn, shape (scopes, 2).
+        """Return the rates at which the scopes of `policy` earn, shape (scopes, 3).
 
         In place of a share of 0 stands the quota: nobody knows how long that share lasts.
         """
-        rate = under_time(under_share(policy, self.share_micro_per_ms), self.time).shared.rate_micro_per_ms
-        return np.where(rate == 0, under_time(policy, self.time).shared.rate_micro_per_ms, rate)
+        rate = under_share(policy, self.share_micro_per_ms).shared.rate_micro_per_ms
+        return np.where(rate == 0, policy.shared.rate_micro_per_ms, rate)
 
     def is_unleased(self, policy: CompiledPolicy) -> Bools:
         """Return which shared scopes this job may use nothing of, though their quota is not 0, shape (scopes,).
@@ -186,5 +140,4 @@ class SharedBuckets:
         """
         if self.share_micro_per_ms is None:
             return np.zeros(len(policy.shared), dtype=np.bool_)
-        found = by_row(np.logical_or, has_no_share(self.share_micro_per_ms, policy))
-        return found if self.time is None else found | self.time.is_unleased
+        return by_row(np.logical_or, has_no_share(self.share_micro_per_ms, policy))

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.message_limits import MessageLimits
 from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.measured_time import MeasuredTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.undelivered import Undelivered
@@ -27,7 +27,7 @@ class Flows:
     names: pa.StringArray
 
     balance_micro: Int64s
-    """Shape (n, 2), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
+    """Shape (n, 3), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
 
     lead_work: Int64s
     """Shape (n, 2): the lead in the fair tree (`fair.tree`), and that among the nodes of the same tenant, which only a
@@ -42,6 +42,12 @@ class Flows:
 
     window_units: Int64s
     """Shape (n, 2): the messages and bytes that passed in `window_second`."""
+
+    price_ns: Int64s
+    """Shape (n,): the processing time as which a message counts until it is measured; 0 while nothing is known."""
+
+    priced_ms: Int64s
+    """Shape (n,): the paying time of the last batch that told the price; 0 if none did."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -60,13 +66,15 @@ class Flows:
             self.held_work.take(at, axis=0),
             self.window_second[at],
             self.window_units.take(at, axis=0),
+            self.price_ns[at],
+            self.priced_ms[at],
         )
 
     @classmethod
     def empty(cls) -> Flows:
         """Return an empty table of namespaces."""
-        pairs = np.zeros((0, 2), dtype=np.int64)
-        return cls(pa.array([], pa.string()), pairs, pairs, pairs, np.zeros(0, dtype=np.int64), pairs)
+        none, pairs, triples = (np.zeros(shape, dtype=np.int64) for shape in (0, (0, 2), (0, 3)))
+        return cls(pa.array([], pa.string()), triples, pairs, pairs, none, pairs, none, none)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -195,8 +203,8 @@ class ControlRow:
     """Shape (shared scopes of the policy before,): the paying time up to which each scope earns at the share that was
     in force; `NEVER_MS` where no lease bounds it. `None` if none does."""
 
-    time: MessageLimits | None = None
-    """As in `SharedBuckets`."""
+    measured: MeasuredTime | None = None
+    """What was measured of batches that were charged by an estimate; `None` without a quota on processing time."""
 
     undelivered: Undelivered | None = None
     """What was not delivered of the rows that left in the batch before (`left_rows`); `None` if it is not said."""

@@ -9,17 +9,14 @@ Source: KIP-124, "Request rate quotas".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import Int64s
-
-MOST_NS = 1 << 56
-"""The most time that a batch is charged to anybody; it is 834 days of a core. What is more is cut, and never wraps."""
+from spark_throttle.core.quota import MOST_NS, Int64s
 
 _HALF_BITS = 28
 
@@ -56,10 +53,6 @@ class TimeCharges:
 
     unattributed_ns: int = 0
     """The time that was used for no namespace's rows; it is measured, and limits nobody."""
-
-    common_ns: Int64s | None = None
-    """For each namespace, the part of its time that all rows of the batch used together, divided by rows; `None` if
-    there is none."""
 
     @classmethod
     def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0) -> TimeCharges:
@@ -110,13 +103,10 @@ class TimeCharges:
 
         Examples
         --------
-        >>> charges = TimeCharges.common(30, pa.array(["acme/a", "acme/b"]), np.array([1, 2]))
-        >>> both = TimeCharges.sum_of([charges, TimeCharges.of({"acme/b": 7})])
-        >>> both.time_ns.tolist(), both.specific_ns.tolist()
-        ([10, 27], [0, 7])
+        >>> TimeCharges.common(30, pa.array(["acme/a", "acme/b"]), np.array([1, 2])).time_ns.tolist()
+        [10, 20]
         """
-        divided = cls.divided([Lot(time_ns, names, rows)])
-        return replace(divided, common_ns=divided.time_ns)
+        return cls.divided([Lot(time_ns, names, rows)])
 
     @classmethod
     def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:
@@ -129,16 +119,7 @@ class TimeCharges:
         key = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         time_ns = sums_of_time(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
         order = pc.sort_indices(coded.dictionary)
-        sorted_names, at, common_ns = coded.dictionary.take(order), order.to_numpy(), None
-        if any(part.common_ns is not None for part in parts):
-            each_ns = np.concatenate([part.time_ns - part.specific_ns for part in parts])
-            common_ns = sums_of_time(key, each_ns, len(coded.dictionary))[at]
-        return cls(sorted_names, time_ns[at], unattributed_ns, common_ns)
-
-    @property
-    def specific_ns(self) -> Int64s:
-        """The time of each namespace that was not common to the batch."""
-        return self.time_ns if self.common_ns is None else np.maximum(self.time_ns - self.common_ns, 0)
+        return cls(coded.dictionary.take(order), time_ns[order.to_numpy()], unattributed_ns)
 
     @property
     def total_ns(self) -> int:

@@ -47,7 +47,8 @@ class ReportHead:
 class UsageReport:
     """The report on one batch; arrays run over the flows whose rows arrived, waited or left.
 
-    Arrays of shape (n, 2) are by `Dimension`: messages, then bytes.
+    Arrays of shape (n, 3) are by `Dimension`: messages, bytes, and the nanoseconds that they were estimated to take,
+    which are 0 where no scope of the policy limits time.
     """
 
     epoch: int
@@ -70,15 +71,15 @@ class UsageReport:
     """The weight in the division of shared tokens; 0 for an exempt namespace, which takes none of them."""
 
     offered: Int64s
-    """The messages and bytes that arrived in the batch."""
+    """What arrived in the batch."""
 
     admitted: Int64s
     rejected: Int64s
     waiting: Int64s
-    """The messages and bytes queued after the batch."""
+    """What is queued after the batch."""
 
     demand: Int64s
-    """The messages and bytes offered and waiting, as far as the namespace's own buckets would let them pass next;
+    """What is offered and waiting, as far as the namespace's own buckets would let them pass next;
     buckets that only observe hold nothing back."""
 
     observed_messages: Int64s
@@ -88,7 +89,7 @@ class UsageReport:
     """The sum of the admitted rows' waiting times."""
 
     shared_micro: Int64s
-    """Shape (scopes, 2): the balances of the shared buckets after the batch, at its paying time."""
+    """Shape (scopes, 3): the balances of the shared buckets after the batch, at its paying time."""
 
     due_ms: int
     """The paying time at which the first waiting row can leave or expire; `NEVER_MS` if none ever does by itself."""
@@ -108,6 +109,9 @@ class UsageReport:
     oldest_waiting_ms: int | None = None
     """How long the oldest waiting row has waited; `None` where no row waits."""
 
+    own_time_ns: Int64s | None = None
+    """What is left of each namespace's own quota on processing time, 0 without one; `None` if no scope limits time."""
+
     returned: Int64s | None = None
     """The messages and bytes that were admitted before and not delivered: they wait again (`left_rows`). `None` if
     there are none."""
@@ -117,8 +121,8 @@ class UsageReport:
 
     @property
     def returned_counts(self) -> Int64s:
-        """`returned` as an array."""
-        return np.zeros_like(self.offered) if self.returned is None else self.returned
+        """`returned` as an array, shape (namespaces, 2)."""
+        return np.zeros((len(self.names), 2), dtype=np.int64) if self.returned is None else self.returned
 
     @property
     def is_active(self) -> Bools:
@@ -178,19 +182,19 @@ def unpack_head(stored: bytes | memoryview, what: str) -> ReportHead:
 
 
 def used_by_scope(reports: Sequence[UsageReport], policy: CompiledPolicy) -> Int64s:
-    """Return the messages and bytes that were admitted, by shared scope; shape (scopes, 2).
+    """Return what was admitted, by shared scope; shape (scopes, 3).
 
     The reports must belong to `policy`'s revision.
     """
-    used = np.zeros((len(policy.shared), 2), dtype=np.int64)
+    used = np.zeros((len(policy.shared), len(Dimension)), dtype=np.int64)
     for report in reports:
         used += by_scope(report.shared_scopes(len(policy.tenant_names)), report.admitted, len(used))
     return used
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
-    """Return the sums, over the flows of every scope, of an amount of shape (n, 2)."""
-    total = np.zeros((scopes + 1, 2), dtype=np.int64)  # with one more position for no scope
+    """Return the sums, over the flows of every scope, of an amount of shape (n, 3)."""
+    total = np.zeros((scopes + 1, amount.shape[1]), dtype=np.int64)  # with one more position for no scope
     for scope in shared_scope.T:
         if scope.max(initial=-1) >= 0:
             total += sums(scope, amount, scopes + 1)

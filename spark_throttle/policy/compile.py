@@ -30,7 +30,6 @@ from spark_throttle.core.quota import (
     OnExcess,
     Overflow,
     QueueBounds,
-    TimeQuotas,
     WindowRules,
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
@@ -46,6 +45,9 @@ from spark_throttle.policy.model import (
 
 _ON_EXCESS: Final = {name: int(OnExcess[name.upper()]) for name in ("delay", "reject", "observe")}
 _EXEMPT: Final = NamespacePolicy()
+_UNITS: Final = (1_000, 1_000, NS_PER_MS_OF_A_PERCENT)
+"""The micro-tokens per millisecond in a message and a byte a second, and in a percent of a core."""
+
 _DEFAULT_FLOOR_PARTS: Final = 100
 
 _OVERFLOW: Final = {"reject": Overflow.REJECT, "fail": Overflow.FAIL}
@@ -74,7 +76,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
     --------
     >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": {"messages_per_second": 5}}}})
     >>> compile_policy(document, "publish").shared.rate_micro_per_ms.tolist()
-    [[-1, -1], [5000, -1]]
+    [[-1, -1, -1], [5000, -1, -1]]
     """
     if direction not in DIRECTIONS:
         hint = did_you_mean(str(direction), DIRECTIONS)
@@ -161,7 +163,10 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
     positions = {key: position for position, key in enumerate(distinct)}
     quotas = list(distinct.values())
     rates = np.array(
-        [(_rate_micro_per_ms(q.messages_per_second), _rate_micro_per_ms(q.bytes_per_second)) for q in quotas],
+        [
+            [UNLIMITED if each is None else int(each * unit) for each, unit in zip(_rates(q), _UNITS, strict=True)]
+            for q in quotas
+        ],
         dtype=np.int64,
     )
     burst_ms = np.array([_milli(q.burst_seconds) for q in quotas], dtype=np.int64)
@@ -172,17 +177,12 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
         max_message_bytes=_max_message_bytes(quotas),
-        time=_time(quotas, burst_ms),
     )
     return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
 
 
-def _time(quotas: Sequence[Quota], burst_ms: Int64s) -> TimeQuotas | None:
-    percentages = [q.request_percentage for q in quotas]
-    if all(percentage is None for percentage in percentages):
-        return None
-    rates = np.array([UNLIMITED if each is None else int(NS_PER_MS_OF_A_PERCENT * each) for each in percentages])
-    return TimeQuotas(rates, np.where(rates == UNLIMITED, 0, rates) * burst_ms)
+def _rates(quota: Quota) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
+    return quota.messages_per_second, quota.bytes_per_second, quota.request_percentage
 
 
 def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:
@@ -190,10 +190,6 @@ def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:
     if all(bound is None for bound in bounds):
         return None
     return np.array([MAX_SIZE_BYTES if bound is None else bound for bound in bounds], dtype=np.int64)
-
-
-def _rate_micro_per_ms(tokens_per_second: Decimal | None) -> int:
-    return UNLIMITED if tokens_per_second is None else _milli(tokens_per_second)
 
 
 def _milli(value: Decimal) -> int:

@@ -20,7 +20,7 @@ def batch_counts(control_path: str, batch: int) -> dict[str, int]:
     invalid_messages = sum(report.invalid_messages for report in reports)
     counts = {}
     for count in ("offered", "admitted", "rejected", "waiting"):
-        for dimension in Dimension:
+        for dimension in (Dimension.MESSAGES, Dimension.BYTES):
             total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
             is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
             counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)

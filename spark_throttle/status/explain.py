@@ -29,6 +29,7 @@ from spark_throttle.core.quota import (
     MICRO,
     UNLIMITED,
     CompiledPolicy,
+    Dimension,
     Limits,
     OnExcess,
 )
@@ -112,16 +113,15 @@ def explain_job(
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     explained = _explained(policy, namespace, direction)
-    newest = newest_batch(directory)  # without a quota on processing time, what earlier batches used does not count
-    first = newest if epoch.time is None else min(epoch.settled_batch, newest)
-    reports = read_reports(directory, after_batch=first - 1)
+    newest = newest_batch(directory)
+    reports = read_reports(directory, after_batch=newest - 1)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
     if not reports:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     batch, last = max(reports.items())
-    spent = [report for number, each in reports.items() if number > epoch.settled_batch for report in each]
-    levels = observed_levels(explained, match(pa.array([namespace]), policy), policy, epoch, spent, last)
+    found = match(pa.array([namespace]), policy)
+    levels = observed_levels(explained, found, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
     seen = last_batch_of(batch, last, namespace)
     predicted_ms, reasons = _prediction(levels, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
     return replace(
@@ -252,7 +252,7 @@ def _bound(limits: Limits, position: int) -> int | None:
 
 
 def _percentage(limits: Limits, position: int) -> float | None:
-    rate_ns_per_ms = UNLIMITED if limits.time is None else int(limits.time.rate_ns_per_ms[position])
+    rate_ns_per_ms = int(limits.rate_micro_per_ms[position, Dimension.TIME])
     return None if rate_ns_per_ms == UNLIMITED else rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT
 
 

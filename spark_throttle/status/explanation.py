@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_throttle.core.quota import UNLIMITED, Int64s
+from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ class Explanation:
 def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:
     """Return values of messages and bytes in a larger unit; `None` where there is no limit."""
     messages, in_bytes = (
-        None if rate == UNLIMITED else value / unit for value, rate in zip(values.tolist(), rates.tolist(), strict=True)
+        None if rate == UNLIMITED else value / unit
+        for value, rate in zip(values[: Dimension.TIME].tolist(), rates[: Dimension.TIME].tolist(), strict=True)
     )
     return messages, in_bytes

@@ -1,7 +1,7 @@
 """What a running job's reports say of one namespace: the balances and backlogs of its levels, and its last batch.
 
-What the batches since the newest epoch used of processing time is not known yet: their messages count at the price that
-the epoch found.
+What the batches since the newest epoch used of processing time is not known yet: their messages count at what they were
+estimated to take.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.core.usage import UsageReport, used_by_scope
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.explanation import Explanation, LastBatch, LevelExplanation, pair_of
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
@@ -28,11 +28,19 @@ def observed_levels(
     found: Matches,
     policy: CompiledPolicy,
     epoch: Epoch,
-    spent: list[UsageReport],
     last: list[UsageReport],
+    *,
+    is_settled: bool,
 ) -> list[LevelExplanation]:
-    """Return the levels with their buckets' balances and their backlogs."""
-    used = used_by_scope(spent, policy)
+    """Return the levels with their buckets' balances and their backlogs.
+
+    Parameters
+    ----------
+    last
+        The reports of the last batch.
+    is_settled
+        Whether the epoch knows what that batch used of processing time.
+    """
     is_of_policy = last[-1].revision == policy.revision
     balance_micro = last[-1].shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
     times = _times(explained, epoch, policy)
@@ -43,12 +51,14 @@ def observed_levels(
         scope = scopes.get(level.level, -1)
         waiting = _waiting(matched, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
-        balance = balance_micro[scope] if scope >= 0 else np.zeros(2, dtype=np.int64)
-        admitted = int(used[scope, Dimension.MESSAGES]) if scope >= 0 else _admitted(spent, level.scope)
-        free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, admitted)
+        balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)
+        left_ns = None if time is None else time.balance_ns
+        if left_ns is not None and not is_settled:
+            left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
+        free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, left_ns)
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
-        balance_ns = None if time is None else time.balance_ns
-        seen = replace(level, waiting=waiting, release_ms=release_ms, balance_time_ns=balance_ns)
+        messages, size_bytes = waiting[: Dimension.TIME].tolist()
+        seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns)
         if scope >= 0:
             seen = replace(seen, balance=pair_of(balance, MICRO, rates))
         observed.append(seen)
@@ -66,51 +76,57 @@ def _times(explained: Explanation, epoch: Epoch, policy: CompiledPolicy) -> list
     return [None if row["used_ns"] is None else ScopeTime(**row) for row in rows]
 
 
-def _admitted(reports: list[UsageReport], namespace: str) -> int:
-    """Return how many messages of a namespace these reports admitted."""
-    rows = (report.admitted[pc.equal(report.names, namespace).to_numpy(zero_copy_only=False)] for report in reports)
-    return sum(int(each[:, Dimension.MESSAGES].sum()) for each in rows)
+def _own_left_ns(reports: list[UsageReport], namespace: str, otherwise_ns: int) -> int:
+    """Return what reports leave of a namespace's own quota on processing time."""
+    for report in reports:
+        at = pc.index(report.names, namespace).as_py()
+        if at >= 0 and report.own_time_ns is not None:
+            return int(report.own_time_ns[at])
+    return otherwise_ns
 
 
-def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> tuple[int, int]:
-    total = np.zeros(2, dtype=np.int64)
+def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> Int64s:
+    total = np.zeros(len(Dimension), dtype=np.int64)
     for report, found in matched:
         if level.level == "namespace":
             rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
         else:
             rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
         total += report.waiting[rows].sum(axis=0)
-    return int(total[0]), int(total[1])
+    return total
 
 
-def _release_ms(waiting: tuple[int, int], balance_micro: Int64s, rates: Int64s) -> int | None:
+def _release_ms(waiting: Int64s, balance_micro: Int64s, rates: Int64s) -> int | None:
     """Return how long a bucket takes to earn the tokens for a backlog; `None` if nothing waits, or at a rate of 0."""
     if not waiting[Dimension.MESSAGES]:
         return None
     longest = 0
-    for dimension in Dimension:
+    for dimension in (Dimension.MESSAGES, Dimension.BYTES):
         rate = int(rates[dimension])
         if rate == UNLIMITED:
             continue
         if rate == 0:
             return None
-        lacking = waiting[dimension] * MICRO - int(balance_micro[dimension])
+        lacking = int(waiting[dimension]) * MICRO - int(balance_micro[dimension])
         longest = max(longest, -(-lacking // rate))
     return max(0, longest)
 
 
-def _paid_ms(waiting: tuple[int, int], level: LevelExplanation, time: ScopeTime | None, admitted: int) -> int | None:
+def _paid_ms(waiting: Int64s, level: LevelExplanation, time: ScopeTime | None, left_ns: int | None) -> int | None:
     """Return how long a quota on processing time takes to pay for a backlog; `None` if nothing waits, or for ever.
 
-    It pays first what it owes, and what `admitted` messages take that were not charged yet.
+    It pays first what it owes. Messages count at what the last ones took or, if nothing was measured, as estimated.
     """
     if not waiting[Dimension.MESSAGES]:
         return None
-    if time is None or time.share_percentage is None or time.balance_ns is None or level.on_excess == "observe":
+    if time is None or time.share_percentage is None or left_ns is None or level.on_excess == "observe":
         return 0
     if time.share_percentage == 0:
         return None
-    due_ns = (waiting[Dimension.MESSAGES] + admitted) * (time.ns_per_message or 0) - time.balance_ns
+    takes_ns = int(waiting[Dimension.TIME])
+    if time.ns_per_message is not None:
+        takes_ns = int(waiting[Dimension.MESSAGES]) * time.ns_per_message
+    due_ns = takes_ns - left_ns
     return max(0, -(-due_ns // round(time.share_percentage * NS_PER_MS_OF_A_PERCENT)))
 
 

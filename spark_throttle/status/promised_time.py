@@ -19,8 +19,7 @@ from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
 from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.time_quota.time_ledger import quotas_of
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s
 from spark_throttle.errors import NotFoundError
 from spark_throttle.files.storage import Directory
 
@@ -110,14 +109,14 @@ def promised_time(control_path: str) -> PromisedTime:
         _promises(
             "namespace",
             shown(policy.namespace_names),
-            quotas_of(policy.namespace_limits).rate_ns_per_ms[: len(policy.namespace_names)],
+            policy.namespace_limits.rate_micro_per_ms[: len(policy.namespace_names), Dimension.TIME],
         ),
     )
     return PromisedTime(sign.cores, levels, len(policy.tenant_names) - len(tenants.percents))
 
 
 def _rates(policy: CompiledPolicy, first: int, count: int) -> Int64s:
-    return quotas_of(policy.shared).rate_ns_per_ms[first : first + count]
+    return policy.shared.rate_micro_per_ms[first : first + count, Dimension.TIME]
 
 
 def _promises(level: str, names: pa.StringArray, rates: Int64s) -> LevelPromises:

@@ -16,7 +16,7 @@ from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
@@ -238,4 +238,4 @@ def _quotas(policy: CompiledPolicy, namespaces: pa.StringArray) -> dict[tuple[st
     ]
     own = policy.namespace_limits.rate_micro_per_ms[match(namespaces, policy).rule]
     rates = [*policy.shared.rate_micro_per_ms, *own]
-    return {name: per_second(pair) for name, pair in zip(names, rates, strict=True)}
+    return {name: per_second(pair[: Dimension.TIME]) for name, pair in zip(names, rates, strict=True)}

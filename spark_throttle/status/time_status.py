@@ -1,7 +1,7 @@
 """What the scopes of a job used of their quotas on processing time, by an epoch.
 
-An epoch says what its job was charged between the epoch before it and itself (`core.time_quota.time_ledger`): the time
-used by every scope, that of exempt namespaces, and that which belongs to no namespace. A scope in debt waits for its
+An epoch says what its job was charged between the epoch before it and itself (`core.epoch.SettledTime`): the time used
+by every scope, that of exempt namespaces, and that which belongs to no namespace. A scope in debt waits for its
 throttle time, which is KIP-124's without its bound: a debt is repaid as a whole.
 
 A row of the usage table has what was settled before its batch was planned. An epoch that serves several batches, as
@@ -19,16 +19,14 @@ import pyarrow.compute as pc
 from spark_throttle.control.epochs import read_epoch, read_policy
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s, OnExcess, TimeQuotas
+from spark_throttle.core.quota import NEVER_MS, UNLIMITED, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 from spark_throttle.core.shared_buckets import under_share
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
-from spark_throttle.core.time_quota.time_ledger import quotas_of
 from spark_throttle.files.storage import Directory
 
-_MOST_WHOLE_NS = 1 << 52
-"""A price of a thousandth of a message that is shown; a thousand times as much fits in int64."""
+_TIME = Dimension.TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class ScopeTime:
     """How long it is in debt, 0 if it is not; `None` without a quota that holds rows back, or if it is for ever."""
 
     ns_per_message: int | None
-    """The price of a message, by which the next batch is bounded; `None` if it is not known."""
+    """What a message took in the interval; `None` if nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,54 +130,53 @@ def time_status_of(epoch: Epoch, policy: CompiledPolicy) -> TimeStatus | None:
     """Return the processing time of an epoch of `policy`; `None` if the policy has no quota on processing time."""
     if epoch.time is None:
         return None
-    ledger, used = epoch.time.ledger, epoch.time.ledger.used
-    rules = policy.namespace_limits.take(match(ledger.names, policy).rule)
+    settled, measured = epoch.time, epoch.time.measured
+    rules = policy.namespace_limits.take(match(measured.names, policy).rule)
     levels = ["job", *["tenant"] * len(policy.tenant_names), *["resource_group"] * len(policy.group_names)]
     names = pa.concat_arrays([pa.array(["job"]), policy.tenant_names, policy.group_names])
-    share = under_share(policy, epoch.share_micro_per_ms, epoch.time.share_ns_per_ms).shared
-    shared = _rows(ledger.shared, quotas_of(share), used.shared_ns, share.on_excess, used.interval_ms)
-    at = np.flatnonzero(quotas_of(rules).is_limited)  # the others are entered for their price
-    own_names, rules = ledger.names.take(pa.array(at)), rules.take(at)
-    own = _rows(ledger.own.take(at), quotas_of(rules), used.own_ns[at], rules.on_excess, used.interval_ms)
+    share = under_share(policy, epoch.share_micro_per_ms).shared
+    shared = _Rows(share, settled.shared_left_ns, settled.shared_ns, settled.shared_messages)
+    at = np.flatnonzero(rules.is_limited[:, _TIME])  # the others are entered for their price
+    rules = rules.take(at)
+    own = _Rows(rules, settled.own_left_ns[at], measured.measured_ns[at], measured.messages[at])
     rows = pa.concat_tables([
-        _named(shared, levels, names, quotas_of(policy.shared)),
-        _named(own, ["namespace"] * len(at), shown(own_names), quotas_of(rules)),
+        shared.named(levels, names, policy.shared, settled.interval_ms),
+        own.named(["namespace"] * len(at), shown(measured.names.take(pa.array(at))), rules, settled.interval_ms),
     ]).combine_chunks()  # fmt: skip
-    job = JobTime(ledger.as_of_ms, used.interval_ms, used.exempt_ns, used.unattributed_ns)
+    job = JobTime(epoch.paid_ms, settled.interval_ms, settled.exempt_ns, settled.unattributed_ns)
     return TimeStatus(policy.revision, job, rows)
 
 
-def _named(rows: pa.Table, levels: list[str], names: pa.StringArray, quotas: TimeQuotas) -> pa.Table:
-    """Return rows with their level, their name and their quota before them."""
-    columns = {"level": pa.array(levels, pa.string()), "scope": names, "request_percentage": _percents(quotas)}
-    return pa.table(columns | dict(zip(rows.column_names, rows.columns, strict=True)))
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What is known of some scopes."""
+
+    limits: Limits
+    """The job's parts of the quotas."""
+
+    left_ns: Int64s
+    used_ns: Int64s
+    messages: Int64s
+
+    def named(self, levels: list[str], names: pa.StringArray, quotas: Limits, interval_ms: int) -> pa.Table:
+        """Return the fields of `ScopeTime`, with the level and the name before them."""
+        rate = self.limits.rate_micro_per_ms[:, _TIME]
+        throttle_ms, is_free = throttle_time_ms(self.left_ns, rate), rate == UNLIMITED
+        is_open = is_free | (self.limits.on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
+        is_told = (self.messages > 0) & (self.used_ns > 0)
+        used_percent = self.used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT)
+        return pa.table({
+            "level": pa.array(levels, pa.string()),
+            "scope": names,
+            "request_percentage": _percents(quotas.rate_micro_per_ms[:, _TIME]),
+            "share_percentage": _percents(rate),
+            "used_percentage": pa.array(used_percent, mask=np.full(len(rate), interval_ms == 0)),
+            "used_ns": pa.array(self.used_ns),
+            "balance_ns": pa.array(self.left_ns, mask=is_free),
+            "throttle_ms": pa.array(throttle_ms, mask=is_open),
+            "ns_per_message": pa.array(self.used_ns // np.maximum(self.messages, 1), mask=~is_told),
+        })  # fmt: skip
 
 
-def _percents(quotas: TimeQuotas) -> pa.DoubleArray:
-    return pa.array(quotas.rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT, mask=~quotas.is_limited)
-
-
-def _rows(accounts: TimeAccounts, quotas: TimeQuotas, used_ns: Int64s, on_excess: Int64s, interval_ms: int) -> pa.Table:
-    """Return the other fields of `ScopeTime`.
-
-    Parameters
-    ----------
-    quotas
-        The job's parts of the quotas.
-    """
-    throttle_ms = accounts.throttle_ms(quotas)
-    is_free = ~quotas.is_limited
-    milli = np.maximum(accounts.messages_micro // 1_000, 1)
-    whole_ns, rest_ns = np.divmod(accounts.time_ns, milli)
-    price_ns = np.minimum(whole_ns, _MOST_WHOLE_NS) * 1_000 + rest_ns * 1_000 // milli
-    is_open = is_free | (on_excess == OnExcess.OBSERVE) | (throttle_ms >= NEVER_MS)
-    return pa.table({
-        "share_percentage": _percents(quotas),
-        "used_percentage": pa.array(
-            used_ns / (max(interval_ms, 1) * NS_PER_MS_OF_A_PERCENT), mask=np.full(len(used_ns), interval_ms == 0)
-        ),
-        "used_ns": pa.array(used_ns),
-        "balance_ns": pa.array(accounts.balance_ns, mask=is_free),
-        "throttle_ms": pa.array(throttle_ms, mask=is_open),
-        "ns_per_message": pa.array(price_ns, mask=~accounts.has_price),
-    })  # fmt: skip
+def _percents(rate_ns_per_ms: Int64s) -> pa.DoubleArray:
+    return pa.array(rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT, mask=rate_ns_per_ms == UNLIMITED)

@@ -234,7 +234,7 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     """Return a decider that remembers `flows` namespaces in debt, and has `queued` rows waiting."""
     names = pa.array([name_of(key) for key in range(flows)], pa.string())
     random = np.random.default_rng(1)
-    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 2))
+    balance = -random.integers(10_000 * MICRO, 1 << 40, (flows, 3))
     nothing = np.zeros((flows, 2), dtype=np.int64)
     second = np.full(flows, NOW_MS // 1000 - 1, dtype=np.int64)
     key = random.integers(0, flows, queued)
@@ -244,7 +244,9 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     is_limited = policy.namespace_limits.is_limited[-1]
     return replace(
         a_second_ago(policy),
-        flows=Flows(names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing),
+        flows=Flows(
+            names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing, nothing[:, 0], nothing[:, 0]
+        ),
         queue=queue,
     )
 

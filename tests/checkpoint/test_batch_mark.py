@@ -29,7 +29,7 @@ CHANGES: list[Callable[[UsageReport], UsageReport]] = [
     lambda r: replace(r, invalid_messages=1),
     lambda r: replace(r, names=pa.array(["acme/ax"])),
     *(
-        lambda r, name=name: replace(r, **{name: getattr(r, name) + np.array([[0, 1]])})
+        lambda r, name=name: replace(r, **{name: getattr(r, name) + np.array([[0, 1, 0]])})
         for name in ("offered", "admitted", "rejected", "waiting")
     ),
 ]

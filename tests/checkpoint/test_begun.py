@@ -65,7 +65,7 @@ CHANGES = {
 
 def report(names: list[str], counts: list[tuple[int, int, int]], **changes: Any) -> UsageReport:
     offered, admitted, rejected = (
-        np.array([[row[at], 100 * row[at]] for row in counts], dtype=np.int64).reshape(-1, 2) for at in range(3)
+        np.array([[row[at], 100 * row[at], 0] for row in counts], dtype=np.int64).reshape(-1, 3) for at in range(3)
     )
     nothing = np.zeros_like(offered)
     zeros = np.zeros(len(names), dtype=np.int64)

@@ -86,7 +86,7 @@ def refilled(buckets: dict[int, list[int]], now_ms: int) -> Balances:
             min(messages + LIMITS.rate_micro_per_ms[0] * elapsed_ms, LIMITS.burst_micro[0]),
             min(in_bytes + LIMITS.rate_micro_per_ms[1] * elapsed_ms, LIMITS.burst_micro[1]),
         )
-        if held != LIMITS.burst_micro:
+        if held != LIMITS.burst_micro[:2]:
             balances[key] = held
     return balances
 
@@ -162,9 +162,9 @@ def flows_of(balances: list[Balances]) -> Flows:
     """Return a table of the namespaces of all segments, with these balances."""
     rows = {name_of(s, key): held for s, of_segment in enumerate(balances) for key, held in of_segment.items()}
     nothing = np.zeros((len(rows), 2), dtype=np.int64)
-    held_micro = np.array(list(rows.values()), dtype=np.int64).reshape(-1, 2)
-    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing, nothing[:, 0], nothing)
+    held_micro, none = np.array([(*held, 0) for held in rows.values()], dtype=np.int64).reshape(-1, 3), nothing[:, 0]
+    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing, none, nothing, none, none)
 
 
 def balances_of(state: DeciderState) -> dict[str, list[int]]:
-    return dict(zip(state.flows.names.to_pylist(), state.flows.balance_micro.tolist(), strict=True))
+    return dict(zip(state.flows.names.to_pylist(), state.flows.balance_micro[:, :2].tolist(), strict=True))

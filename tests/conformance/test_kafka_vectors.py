@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_throttle.core.limits.token_bucket import admissible_messages, refill, throttle_time_ms
-from spark_throttle.core.quota import Int64s
+from spark_throttle.core.limits.token_bucket import refill, room_before, throttle_time_ms
+from spark_throttle.core.quota import Dimension, Int64s
 
 VECTORS = Path(__file__).parent / "kafka.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line, parse_float=Decimal) for line in VECTORS.read_text().splitlines()]
@@ -76,7 +76,7 @@ def replay(case: dict[str, Any]) -> Iterator[Answer]:
         elapsed_ms = event["t_ms"] - advanced_to_ms
         balance = int(refill(one(balance), one(rate_per_ms), one(burst), elapsed_ms)[0])
         advanced_to_ms = event["t_ms"]
-        is_accepted = case["mode"] != "strict" or int(admissible_messages(one(balance))[0]) > 0
+        is_accepted = case["mode"] != "strict" or int(room_before(one(balance), Dimension.MESSAGES)[0]) >= 0
         if is_accepted:
             balance = min(balance - round(Fraction(event["n"]) * unit), burst)
         yield Answer(

@@ -23,10 +23,9 @@ from spark_throttle.checkpoint.manifest import Manifest
 from spark_throttle.checkpoint.open_batch import OpenBatch
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
-from spark_throttle.core.epoch import Epoch, EpochTime
-from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
-from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.measured_time import MeasuredTime
 from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -34,9 +33,6 @@ from spark_throttle.core.shares.destinations import DestinationRates, Told
 from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.core.time_quota.namespace_prices import NamespacePrices
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
-from spark_throttle.core.time_quota.time_ledger import TimeLedger, UsedTime
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
@@ -111,22 +107,15 @@ ROWS: Final = StoredRows(
 CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unattributed_ns=7)
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
-LIMITS: Final = MessageLimits(
-    MessageBuckets(ONE, 2 * ONE, 3 * ONE), np.array([True]), NAMES, MessageBuckets(TWO, 2 * TWO, 3 * TWO),
-    MessagePrices(TWO, ONE),
-)  # fmt: skip
-LEDGER: Final = TimeLedger(
-    5_000, TimeAccounts(ONE, 2 * ONE, 3 * ONE), NAMES, TimeAccounts(TWO, 2 * TWO, 3 * TWO),
-    NamespacePrices(TimeAccounts(PAIRS, 2 * PAIRS, 3 * PAIRS), TimeAccounts(TWO, 2 * TWO, 3 * TWO)), 7 * TWO,
-    UsedTime(9 * ONE, 9 * TWO, 1, 2, 3),
-)  # fmt: skip
+TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
+MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO)
 UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
 ])  # fmt: skip
 STATE: Final = DeciderState(
-    5_000, Flows(NAMES, PAIRS, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS),
+    5_000, Flows(NAMES, TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
-    SharedBuckets(PAIRS, 4_000, 2 * PAIRS, LIMITS), 7,
+    SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
     Queue(*np.arange(8).reshape(4, 2)), ONE,
 )  # fmt: skip
@@ -144,13 +133,13 @@ BLOCKS: Final[list[Any]] = [
     InlineFile("b.parquet", b"\x00\xff"),
     usage_of_two(),
     usage_of_two().head,
-    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), PAIRS, TWO, LIMITS, UNDELIVERED, TWO),
+    ControlRow(7, b"a policy", PayingTime(5_000, 2**41), TRIPLES, TWO, MEASURED, UNDELIVERED, TWO),
     Epoch(
-        7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, PAIRS, TWO,
-        EpochTime(LEDGER, LIMITS, ONE), DestinationRates(*np.arange(14).reshape(7, 2)),
-        UNDELIVERED,
+        7, "0123456789abcdef", 5_000, ClockReading(2**41, 2**41 + 1, 9, "boot"), 41, TRIPLES, TWO,
+        SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
+        DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED,
     ),
-    replace(CHARGES, common_ns=np.array([0, 2**40])),
+    CHARGES,
     Delivery(
         {"gold": Told(2**40, 3, 2**20, 0, 1_500, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, slows=1)}, UNDELIVERED, ("zoë",)
     ),

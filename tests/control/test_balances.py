@@ -17,9 +17,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import quotas_by_scope
 from spark_throttle.core.quota import CompiledPolicy, Int64s
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport, by_scope
 from tests.control.whole_job import WholeJob
 from tests.effort import IS_SEARCH
@@ -83,14 +81,14 @@ class DrawnShares:
         pass
 
     def rates(self, policy: CompiledPolicy) -> Int64s:
-        rates = quotas_by_scope(policy)
+        rates = policy.shared.rate_micro_per_ms.copy()
         rates[1:] = np.where(rates[1:] > 0, rates[1:] * self.quarters // 4, rates[1:])
         return rates
 
     def is_due(self, policy: CompiledPolicy, pinned: Int64s, *, now_ms: int, is_waiting: bool) -> bool:
         return bool((self.rates(policy) != pinned).any())
 
-    def begin_epoch(self, policy: CompiledPolicy, prices: TimeAccounts | None, *, now_ms: int) -> Int64s:
+    def begin_epoch(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:
         return self.rates(policy)
 
     def end_epoch(self, file: str) -> None:

@@ -13,7 +13,6 @@ from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
-from spark_throttle.core.time_quota.time_accounts import TimeAccounts
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.measurement import Measurement
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
@@ -35,17 +34,19 @@ Use = dict[str, tuple[int, int, int]]
 """By namespace: messages admitted, waiting, and wanted as far as its own limits go."""
 
 
-def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY) -> UsageReport:
+def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY, price_ns: int = 0) -> UsageReport:
     names = pa.array(list(use), pa.string())
     found = match(names, policy)
     admitted, waiting, wanted = (
-        np.array([[row[column], 10 * row[column]] for row in use.values()], dtype=np.int64).reshape(-1, 2)
+        np.array(
+            [[row[column], 10 * row[column], price_ns * row[column]] for row in use.values()], dtype=np.int64
+        ).reshape(-1, 3)
         for column in range(3)
     )
     nothing = np.zeros(len(use), dtype=np.int64)
     return UsageReport(
         1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
-        0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 2), dtype=np.int64), NEVER_MS,
+        0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 3), dtype=np.int64), NEVER_MS,
         NEVER_MS,
     )  # fmt: skip
 
@@ -86,13 +87,12 @@ ACME_TIME = int(name_hash(pa.array(["publish/tenant.time/acme"]))[0])
 
 
 def test_time_is_wanted_at_the_price_that_is_known_and_a_millisecond_a_message_before() -> None:
-    meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
-    for second in range(20):
-        meter.add([report({"acme/a": (50, 100, 150)}, second * 1_000, TIMED)], now_ms=second * 1_000 + 1_000)
-    nothing = np.zeros(3, dtype=np.int64)
-    prices = TimeAccounts(nothing, np.array([0, 20_000_000, 0]), np.array([0, 2_000_000, 0]))  # 10 ms a message
-    for known, ms in ((None, 1), (TimeAccounts(nothing, nothing, nothing), 1), (prices, 10)):
-        found = meter.measure(TIMED, known, now_ms=20_000)
+    for price_ns, ms in ((0, 1), (10_000_000, 10)):
+        meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
+        for second in range(20):
+            told = report({"acme/a": (50, 100, 150)}, second * 1_000, TIMED, price_ns)
+            meter.add([told], now_ms=second * 1_000 + 1_000)
+        found = meter.measure(TIMED, now_ms=20_000)
         at = np.searchsorted(found.ids, ACME_TIME)
         assert wanted(found, ACME_TIME) == [70.0 * ms, 0.0]  # ms a second
         assert (found.usage[at] / 1000).tolist() == [50.0 * ms, 0.0]

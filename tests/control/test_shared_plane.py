@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.core.limits.token_bucket import admissible_messages
+from spark_throttle.core.limits.token_bucket import room_before
+from spark_throttle.core.quota import Dimension
 from spark_throttle.errors import TakenOverError
 from spark_throttle.record import pack
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
@@ -58,7 +59,7 @@ class SharingQuery(Query):
 
     def spendable(self) -> int:
         """Return how many messages of gold a batch that is run now may admit."""
-        return int(admissible_messages(self.decider().shared.balance_micro[GOLD, :1])[0])
+        return int(room_before(self.decider().shared.balance_micro[GOLD, :1], Dimension.MESSAGES)[0]) + 1
 
 
 @pytest.fixture

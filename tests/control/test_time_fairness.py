@@ -227,24 +227,22 @@ def test_scope_that_runs_short_of_messages_first_is_divided_by_messages() -> Non
     assert found == {"acme/x": pytest.approx(12 * 100, rel=0.05), "blue/x": pytest.approx(12 * 10, rel=0.05)}
 
 
-def test_prices_are_pinned_only_where_the_time_of_a_shared_scope_is_short() -> None:
+def test_epoch_pins_what_was_measured_of_those_who_pass_a_limit_on_time() -> None:
     each_ms = {"acme/x": 10, "blue/x": 1}
-    for document, has_prices in (
-        (PLACES["job"], True),
-        ({"namespaces": {"acme/*": {"publish": HALF}}}, False),
-        ({"job": {"publish": HALF | {"bytes_per_second": 10**6}}}, False),
-        ({"job": {"publish": HALF | {"on_excess": "observe"}}}, False),
+    for document, names in (
+        (PLACES["job"], ["acme/x", "blue/x"]),
+        ({"namespaces": {"acme/*": {"publish": HALF}}}, ["acme/x"]),
+        ({"job": {"publish": HALF | {"on_excess": "observe"}}}, ["acme/x", "blue/x"]),
     ):
         job = SimulatedJob(document, cost_ns=costs(each_ms))
-        played(job, 3, dict.fromkeys(each_ms, 60))
+        played(job, 3, dict.fromkeys(each_ms, 20))
         path = max(path for path in job.checkpoint.control if path.startswith("epochs/"))
-        block = job.checkpoint.control[path]
-        time = unpack(Epoch, block, path).time
+        time = unpack(Epoch, job.checkpoint.control[path], path).time
         assert time is not None
-        assert (time.limits.prices is not None) == has_prices
-        if time.limits.prices is not None:
-            assert time.limits.names.to_pylist() == ["acme/x", "blue/x"]
-            assert time.limits.prices.own_ns.tolist() == [10 * MS, MS]
+        found = dict(zip(time.measured.names.to_pylist(), time.measured.measured_ns.tolist(), strict=True))
+        assert found == {name: 20 * each_ms[name] * MS for name in names}
+        assert time.measured.estimated_ns.tolist() == list(found.values())  # at the price of the batch before
+        assert time.measured.messages.tolist() == [20] * len(names)
 
 
 # One dear message, and cheap ones beside it

@@ -188,6 +188,33 @@ def test_quota_that_changes_while_in_debt_is_the_new_one_soon(place: str) -> Non
     assert core_ms(job, played(job, 20)) == pytest.approx(0.5 * 20_000, rel=0.05)
 
 
+BURSTS: dict[str, tuple[float, ...]] = {
+    "as given": (60,), "shorter": (0.1,), "toggled": (60, 0.1), "set back": (*[60] * 10, *[0.1] * 10),
+}  # fmt: skip
+"""The bursts in seconds, one after another, each for 5 s."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row_ms", [100, 1_000, 5_000])
+@pytest.mark.parametrize("kind", BURSTS)
+def test_no_setting_of_burst_seconds_forgives_a_debt(kind: str, row_ms: int) -> None:
+    """A tenant's administrator may set it: what passes is the quota, what was saved up, and one batch."""
+    seconds, bursts = 200, BURSTS[kind]
+
+    def document(burst_seconds: float) -> dict[str, Any]:
+        return {"defaults": {"publish": {"request_percentage": 10, "burst_seconds": burst_seconds}}}
+
+    job = SimulatedJob(document(bursts[0]), cost_ns=costs(acme=row_ms))
+    batches = []
+    for second in range(seconds):
+        job.set_policies(document(bursts[second // 5 % len(bursts)]))
+        job.offer([(DEAR, 1)] * 10)
+        batch = job.trigger(after_ms=1_000)
+        batches += [batch] if batch is not None else []
+    worst_ms = max(core_ms(job, [batch]) for batch in batches)
+    assert core_ms(job, batches) <= 100 * seconds + 100 * max(bursts) + worst_ms
+
+
 @pytest.mark.slow
 def test_namespace_that_reports_no_time_is_not_limited() -> None:
     document = {"namespaces": {"*": {"publish": {"request_percentage": 1}}}, "job": HALF}
@@ -210,8 +237,8 @@ def test_exempt_namespaces_are_measured_and_not_throttled() -> None:
     document = {"job": HALF, "exempt": [DEAR]}
     job = SimulatedJob(document, cost_ns=TEN_TO_ONE)
     assert admitted(played(job, 5), DEAR) == [60] * 5
-    used = newest_epoch(job).time.ledger.used
-    assert (used.exempt_ns, used.shared_ns.tolist(), used.interval_ms) == (600 * MS, [60 * MS], 1_000)
+    time = newest_epoch(job).time
+    assert (time.exempt_ns, time.shared_ns.tolist(), time.interval_ms) == (600 * MS, [60 * MS], 1_000)
 
 
 def newest_epoch(job: SimulatedJob) -> Any:
@@ -276,9 +303,8 @@ def test_charges_of_batches_that_were_undone_do_not_count() -> None:
             each.offer([(name, 100) for name in (DEAR, CHEAP) for _ in range(100)])
             each.trigger(after_ms=after_ms)
     assert [row.id for row in clean.admitted] == [row.id for row in put_back.admitted]
-    ledgers = [newest_epoch(each).time.ledger for each in (clean, put_back)]
-    assert ledgers[0].shared.balance_ns.tolist() == ledgers[1].shared.balance_ns.tolist()
-    assert ledgers[0].shared.time_ns.tolist() == ledgers[1].shared.time_ns.tolist()
+    left = [newest_epoch(each).time.shared_left_ns.tolist() for each in (clean, put_back)]
+    assert left[0] == left[1]
 
 
 @pytest.mark.slow

@@ -10,10 +10,13 @@ from spark_throttle.core.usage import UsageReport
 
 def usage_of_two() -> UsageReport:
     """Return the report of a batch."""
-    offered, admitted, rejected, waiting, demand = (np.array([[n, 100 * n], [0, 2**40 + n]]) for n in range(5))
+    offered, admitted, rejected, waiting, demand = (
+        np.array([[n, 100 * n, 7 * n], [0, 2**40 + n, 2**50 + n]]) for n in range(5)
+    )
     return UsageReport(
         9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
-        np.array([0, 12_345]), np.array([[-1, 0], [5_000_000, 2**60]]), 1_760_000_000_500, 1_760_000_000_400, 4,
-        1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([[3, 300], [0, 0]]), 5,
+        np.array([0, 12_345]), np.array([[-1, 0, 0], [5_000_000, 2**60, -(2**40)]]), 1_760_000_000_500,
+        1_760_000_000_400, 4, 1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([-5, 2**50]),
+        np.array([[3, 300], [0, 0]]), 5,
     )  # fmt: skip

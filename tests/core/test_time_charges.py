@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.time_charges import MOST_NS, Lot, TimeCharges, sums_of_time
+from spark_throttle.core.quota import MOST_NS
+from spark_throttle.core.time_charges import Lot, TimeCharges, sums_of_time
 
 times_ns = st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=3), st.integers(0, 2**40))
 

@@ -136,7 +136,7 @@ def _shares(text: str, share_micro_per_ms: npt.NDArray[np.int64]) -> Shares:
     keys: list[Key] = [("job", "")]
     keys += [("tenant", name) for name in policy.tenant_names.to_pylist()]
     keys += [("group", name) for name in policy.group_names.to_pylist()]
-    pairs = share_micro_per_ms.tolist()
+    pairs = share_micro_per_ms[:, :2].tolist()
     return {
         key: tuple(None if rate == UNLIMITED else int(rate) for rate in pair)  # type: ignore[misc]
         for key, pair in zip(keys, pairs, strict=True)

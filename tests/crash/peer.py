@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.codec import parse_policies
@@ -49,7 +49,7 @@ class Peer:
         policy = compile_policy(parse_policies(policies), "publish")
         scopes = SharedScopes.of(policy, "publish")
         kept = slice(None) if percent else slice(0)
-        ids, quota = scopes.ids[kept], scopes.taken(quotas_by_scope(policy))[kept]
+        ids, quota = scopes.ids[kept], scopes.taken(policy.shared.rate_micro_per_ms)[kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // 100 * percent
         one_each = np.arange(len(ids))
         self._keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))

@@ -146,6 +146,7 @@ class AtomicDebit(Law):
             usage = unpack_usage(block, "a usage report")
             # A name may be no UTF-8, which has no Python text.
             names = usage.names.view("binary").to_pylist()
-            reported |= {name: pair for name, pair in zip(names, usage.admitted.tolist(), strict=True) if any(pair)}
+            pairs = usage.admitted[:, :2].tolist()
+            reported |= {name: pair for name, pair in zip(names, pairs, strict=True) if any(pair)}
         if reported != dict(admitted):
             yield f"charged {reported} and admitted {dict(admitted)}"

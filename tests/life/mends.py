@@ -209,20 +209,20 @@ MENDS: Final = (
         "a scope that is short of time is divided by messages, so dear rows take more of it",
         (
             (
-                "core/limits/message_prices.py",
-                "return cls(own_ns, shared_ns) if own_ns.any() and shared_ns.any() else None",
-                "return None",
+                "core/fair/contenders.py",
+                "np.where(by_others[1], of_time, 0)",
+                "np.where(by_others[1], MESSAGE, 0)",
             ),
         ),
     ),
     Mend(
-        "time for those that wait",
-        "one dear message holds up cheap ones until the price of their scope has fallen",
+        "corrected time",
+        "what was measured is not charged, so that the estimate stands",
         (
             (
-                "core/time_quota/time_in_force.py",
-                "    time = time if mix is None else mix.with_waiting(time)\n",
-                "",
+                "core/policy_change.py",
+                "        state = corrected(state, row.measured, before)\n",
+                "        corrected(state, row.measured, before)\n",
             ),
         ),
     ),

@@ -14,16 +14,15 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control import plane, reports
 from spark_throttle.control.clock import Clock, Moment, moment_after
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core import shared_buckets
+from spark_throttle.core import measured_time, shared_buckets
 from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.fair import contenders
 from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.work import MESSAGE
 from spark_throttle.core.limits import size_bounds, token_bucket
-from spark_throttle.core.limits.message_prices import MessagePrices
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.core.time_quota.time_mix import TimeMix
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.usage import pack_usage as pack_as_it_is
 from spark_throttle.files.storage import Directory
@@ -246,11 +245,12 @@ def loses_charges(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MessagePrices, "of", classmethod(lambda *_: None))
+    patch.setattr(contenders, "work_of_time", lambda price_ns, _: price_ns * 0 + MESSAGE)
 
 
 def waits_for_the_price_to_fall(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(TimeMix, "with_waiting", lambda _, time: time)
+    moved = measured_time.moved_prices
+    patch.setattr(measured_time, "moved_prices", lambda *told, passed_ms: moved(*told, passed_ms=0 * passed_ms))
 
 
 def dies_of_a_row(patch: pytest.MonkeyPatch) -> None:

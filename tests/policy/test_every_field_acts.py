@@ -14,8 +14,6 @@ from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.core.time_quota.time_in_force import limits_in_force
-from spark_throttle.core.time_quota.time_ledger import TimeLedger
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
@@ -53,11 +51,7 @@ def decided(
     state = DeciderState.initial(policy, now_ms=TIMES_MS[0])
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
-        limits = None
-        if policy.has_time:
-            held = state.shared.refilled(policy, now_ms=now_ms).balance_micro
-            limits = limits_in_force(policy, held, TimeLedger.opened(policy, now_ms=now_ms), None, None)
-        row = ControlRow(turn, None, PayingTime(now_ms, now_ms), time=limits)
+        row = ControlRow(turn, None, PayingTime(now_ms, now_ms))
         state = under_epoch(state, row, policy, policy, now_ms=now_ms)
         arrivals = make_arrivals([(name, SIZE_BYTES) for name in names])
         try:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spark_throttle.core.limits.token_bucket import admissible_messages
-from spark_throttle.core.quota import NEVER_MS
+from spark_throttle.core.limits.token_bucket import room_before
+from spark_throttle.core.quota import NEVER_MS, Dimension
 from spark_throttle.sharing.settings import ShareSettings
 from tests.control.queries import Query
 from tests.sharing.test_register import MemoryExchange
@@ -60,7 +60,7 @@ class TimedJob(Query):
         if self.name == before and self.came < 1:
             return
         self.waiting, self.came = self.waiting + int(self.came), self.came % 1
-        most = int(admissible_messages(self.decider().shared.balance_micro[GOLD, :1])[0])
+        most = int(room_before(self.decider().shared.balance_micro[GOLD, :1], Dimension.MESSAGES)[0]) + 1
         admitted = min(int(self.waiting), most)
         self.waiting -= admitted
         used = {"a/x": (admitted, admitted)} if admitted or self.waiting else {}

@@ -39,11 +39,11 @@ def report(flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> 
     names = pa.array(list(flows), pa.string())
     found = match(names, POLICY)
     counts = np.array(list(flows.values()), dtype=np.int64).reshape(-1, 4)
-    offered, admitted, rejected, waiting = (np.stack([n, 10 * n], axis=1) for n in counts.T)
+    offered, admitted, rejected, waiting = (np.stack([n, 10 * n, 0 * n], axis=1) for n in counts.T)
     one = np.ones(len(names), dtype=np.int64)
     return UsageReport(
         4, POLICY.revision, START_MS, names, found.tenant, found.group, one, offered, admitted, rejected,
-        waiting, waiting, one, 100 * one, np.zeros((len(POLICY.shared), 2), np.int64), 0, 0, invalid,
+        waiting, waiting, one, 100 * one, np.zeros((len(POLICY.shared), 3), np.int64), 0, 0, invalid,
     )  # fmt: skip
 
 

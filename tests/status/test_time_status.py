@@ -77,12 +77,12 @@ def test_explain_says_how_long_time_holds_a_backlog(job: MadeUpJob) -> None:
     assert narrow.predicted_release_ms == tenant.release_ms  # its own tenant's, which it may see
 
 
-def test_messages_that_were_not_charged_yet_count_at_the_last_price(job: MadeUpJob) -> None:
+def test_messages_that_were_not_measured_yet_count_at_the_last_price(job: MadeUpJob) -> None:
     job.batch({"acme/a": 1}, used_ms={"acme/a": 200})
-    job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are to be charged
+    job.batch({"acme/a": 9}, seconds=1)  # 500 ms are there: 3 go, 600 ms are charged
     tenant = explain_job(str(job.control_path), "acme/a").levels[1]
     assert tenant.waiting == (6, 6_000)
-    assert (tenant.balance_time_ns, tenant.release_ms) == (500 * MS, 2 * (3 * 200 + 6 * 200 - 500))
+    assert (tenant.balance_time_ns, tenant.release_ms) == (-100 * MS, 2 * (100 + 6 * 200))
 
 
 def test_what_a_quota_of_no_time_holds_never_leaves(tmp_path: Path) -> None:
@@ -150,10 +150,9 @@ def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> Non
     epoch, policy = job.plane.epochs.load(job.epoch), job.policy
     assert epoch.time is not None
     assert policy is not None
-    part = np.array([-1, 100_000, -1], dtype=np.int64)  # a tenth of a core for acme, after the job, before blue
-    unlimited = np.full((3, 2), -1, dtype=np.int64)
-    shared = replace(epoch, share_micro_per_ms=unlimited, time=replace(epoch.time, share_ns_per_ms=part))
-    status = time_status_of(shared, policy)
+    part = np.full((3, 3), -1, dtype=np.int64)
+    part[1, 2] = 100_000  # a tenth of a core for acme, after the job, before blue
+    status = time_status_of(replace(epoch, share_micro_per_ms=part), policy)
     assert status is not None
     acme = status.by_scope()["tenant", "acme"]
     assert (acme.request_percentage, acme.share_percentage) == (50, 10)

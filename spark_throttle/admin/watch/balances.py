@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 from spark_throttle.admin.watch.job_watch import JobView
-from spark_throttle.core.quota import MICRO, CompiledPolicy, Int64s
+from spark_throttle.core.quota import MICRO, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shared_buckets import under_share
 
 Pair: TypeAlias = tuple[float | None, float | None]
@@ -32,9 +32,9 @@ def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str,
         return {}
     positions = shared_positions(policy, tenants)
     at = list(positions.values())
-    limited = policy.shared.is_limited[at].tolist()
-    held = (balance_micro[at] / MICRO).tolist()
-    per_second = (rates[at] / 1000).tolist()
+    limited = policy.shared.is_limited[at, : Dimension.TIME].tolist()
+    held = (balance_micro[at, : Dimension.TIME] / MICRO).tolist()
+    per_second = (rates[at, : Dimension.TIME] / 1000).tolist()
     return {
         key: (_pair(tokens, is_limited), _pair(rate, is_limited))
         for key, is_limited, tokens, rate in zip(positions, limited, held, per_second, strict=True)

@@ -112,7 +112,7 @@ class JobView:
     """The newest batch, with its tenants and namespaces."""
 
     balance_micro: Int64s | None = None
-    """Shape (scopes, 2): the balances of the shared buckets after the newest batch; `None` unless that was decided
+    """Shape (scopes, 3): the balances of the shared buckets after the newest batch; `None` unless that was decided
     under `epoch_policy`."""
 
     window: Window | None = None

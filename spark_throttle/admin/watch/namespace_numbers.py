@@ -27,7 +27,7 @@ from spark_throttle.status.time_status import TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
 _ADMITTED: Final = by_dimension("admitted")
-_QUOTAS: Final = (*(dimension.name.lower() for dimension in Dimension), "processing time")
+_QUOTAS: Final = ("messages", "bytes", "processing time")
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 MIN_HELD_RATIO: Final = 0.5
 """A scope that used less than this part of its quota holds nobody back; a Pegasus rule or the queue's bounds may."""
@@ -166,7 +166,7 @@ def _fairness(services: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float |
 
 def _group_rates(policy: CompiledPolicy, group: Int64s) -> Int64s:
     """Return the rates of each namespace's group in tokens per second, 0 where there is no limit; shape (n, 2)."""
-    rates = policy.shared.rate_micro_per_ms[len(policy.shared) - len(policy.group_names) :]
+    rates = policy.shared.rate_micro_per_ms[len(policy.shared) - len(policy.group_names) :, : Dimension.TIME]
     padded = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
     return np.maximum(padded[group], 0) / 1000
 
@@ -196,7 +196,7 @@ def used_ratios(
     found
         The matches of the window's namespaces, if they are known.
     rates
-        The rates of the shared scopes in micro-tokens per ms; by default the policy's.
+        The rates of the shared scopes in micro-tokens per ms, shape (scopes, 3); by default the policy's.
     time
         The processing time of the newest epoch; it is left out if that epoch has another policy.
     """
@@ -207,8 +207,8 @@ def used_ratios(
     for column in found.shared_scope.T:
         used[:-1] += sums(column[column >= 0], admitted[column >= 0], len(policy.shared))
     rates = policy.shared.rate_micro_per_ms if rates is None else rates
-    shared_rates = np.concatenate([rates, np.full((1, 2), UNLIMITED)])
-    own_rates = rates_per_second(policy.namespace_limits.rate_micro_per_ms[found.rule])
+    shared_rates = np.concatenate([rates[:, : Dimension.TIME], np.full((1, 2), UNLIMITED)])
+    own_rates = rates_per_second(policy.namespace_limits.rate_micro_per_ms[found.rule, : Dimension.TIME])
     own = ratio_of_quota(admitted, own_rates, window.elapsed_ms)
     shared = ratio_of_quota(used, rates_per_second(shared_rates), window.elapsed_ms)
     own_time, shared_time = _time_ratios(window, time)

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
-from spark_throttle.core.batch.flow_time import own_throttle_ms
 from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.batch.scope_room import by_dimension, cost
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.names.match_memory import taken
 from spark_throttle.core.names.matching import Matches, enforcing_scopes
 from spark_throttle.core.quota import (
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from spark_throttle.core.fair.contenders import Leads
     from spark_throttle.core.fair.layout import Candidates
 
-_MESSAGES = Dimension.MESSAGES
+_MESSAGES, _TIME = Dimension.MESSAGES, Dimension.TIME
 _MOST_EARNED_MICRO = 1 << 62
 
 
@@ -67,15 +69,21 @@ class RowOutcomes:
     marked: Int64s
     """The positions of the admitted rows that are marked for their size alone."""
 
-    def offered(self, wanted: Int64s) -> Int64s:
-        """Return the messages and bytes that arrived, by flow, shape (flows, 2); the candidates want `wanted`."""
+    def offered(self, wanted: Int64s, price_ns: Int64s | None) -> Int64s:
+        """Return what arrived, by flow, shape (flows, 3); the candidates want `wanted`."""
         if self.candidates.row is None and not self.rows.queued:
             return wanted
-        return self.rows.arrived(len(wanted))
+        return _priced(self.rows.arrived(len(wanted)), price_ns)
 
 
 def remembered(
-    entered: BatchFlows, plan: FlowPlan, leads: Leads, window_units: Int64s, waits: Bools, left_flow: Int64s
+    entered: BatchFlows,
+    plan: FlowPlan,
+    leads: Leads,
+    window_units: Int64s,
+    waits: Bools,
+    left_flow: Int64s,
+    now_ms: int,
 ) -> tuple[Flows, Matches, Int64s]:
     """Return the flows worth remembering, their matches, and the position among them of every known flow.
 
@@ -98,6 +106,8 @@ def remembered(
     keep[at[waits]] = True
     keep[left_flow] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
+    if entered.price_ns is not None:
+        keep |= (after.price_ns > 0) & (now_ms - after.priced_ms <= REMEMBERED_MS)
     if keep.all():
         return after, entered.known.matches, np.arange(len(flows))
     stays = np.flatnonzero(keep)
@@ -123,13 +133,18 @@ def report(
     """
     entered, policy, now_ms, rows, candidates = batch.entered, batch.policy, batch.now_ms, moved.rows, moved.candidates
     flows, limits, outcome = len(entered.flows), entered.limits, plan.outcome
-    offered, admitted = moved.offered(outcome.wanted), outcome.served
-    refused = candidates.tally(moved.refused, flows)
+    price_ns = entered.price_ns
+
+    def tally(among: Candidates, at: Int64s) -> Int64s:
+        return _priced(among.tally(at, flows), price_ns)
+
+    offered, admitted = moved.offered(outcome.wanted, price_ns), outcome.served
+    refused = tally(candidates, moved.refused)
     still_waiting = outcome.wanted - admitted - refused
-    rejected = refused + rows.tally(moved.closed, flows)
+    rejected = refused + tally(rows, moved.closed)
     wants = offered
     if len(moved.oversized):
-        too_large = rows.tally(moved.oversized, flows)
+        too_large = tally(rows, moved.oversized)
         rejected, wants = rejected + too_large, offered - too_large
     observed = outcome.marks.by_flow(flows)
     if len(moved.marked):
@@ -158,31 +173,32 @@ def report(
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
+        own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
     )  # fmt: skip
 
 
+def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return messages and bytes, shape (2, flows), with the time that they take, shape (flows, 3)."""
+    return by_dimension(cost(pairs[0], pairs[1], price_ns))
+
+
 def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: FlowPlan, batch: MicroBatch) -> Int64s:
-    """Return what each flow could take of the shared scopes until the next batch, shape (flows, 2).
+    """Return what each flow could take of the shared scopes until the next batch, shape (flows, 3).
 
     That is its waiting rows, plus as much as arrived in this batch, but nothing from the first row on that its release
-    time holds for longer. If its own limits let less pass, it is scaled down to that, messages and bytes alike.
+    time holds for longer. If its own limits let less pass, it is scaled down to that, all dimensions alike.
     """
     free = still_waiting
     until_ms = batch.now_ms + batch.elapsed_ms
     if waiting.holds(until_ms):
         first_held = waiting.first_of(len(wants), np.flatnonzero(waiting.is_held(until_ms)))
-        free = waiting.tally(np.flatnonzero(np.arange(len(waiting)) < first_held[waiting.flow]), len(wants))
+        is_free = np.arange(len(waiting)) < first_held[waiting.flow]
+        free = _priced(waiting.tally(np.flatnonzero(is_free), len(wants)), batch.entered.price_ns)
         wants = np.where((first_held < len(waiting))[:, None], 0, wants)
     wanted = wants + free
-    limits = batch.entered.limits if batch.time is None else batch.time.limits
-    passing = np.minimum(wanted, _may_pass(plan.balance_micro, limits, batch.elapsed_ms))
-    if batch.time is not None:
-        left = batch.time.after(plan)
-        soon = _soon(left.balance_micro, left.rate_micro_per_ms, batch.elapsed_ms)
-        soon = np.where(left.is_limited, np.maximum(soon, 0), NEVER_MS)
-        passing[:, _MESSAGES] = np.minimum(passing[:, _MESSAGES], soon)
+    passing = np.minimum(wanted, _may_pass(plan.balance_micro, batch.entered.limits, batch.elapsed_ms))
     if (passing == wanted).all():
         return wanted
     part = np.where(wanted > 0, quotient(passing, wanted, FACTOR_BITS, round_up=True), WHOLE)
@@ -191,7 +207,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
 
 
 def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
-    """Return the messages and bytes that each flow's own limits may let pass until the next batch; shape (flows, 2)."""
+    """Return what each flow's own limits may let pass until the next batch; shape (flows, 3)."""
     is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
@@ -201,11 +217,14 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
 
 
 def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
-    """Return the messages or bytes that buckets let pass within `elapsed_ms`, less than 1 where they stay in debt."""
+    """Return what buckets let pass within `elapsed_ms`, shape (n, 3); less than 1 where they stay in debt."""
     rate = np.maximum(rate_micro_per_ms, 0)
     # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
     earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
-    return balance_micro // MICRO + 1 + rate * earning_ms // MICRO
+    earned = rate * earning_ms
+    soon: Int64s = balance_micro // MICRO + 1 + earned // MICRO
+    soon[:, _TIME] = balance_micro[:, _TIME] + 1 + earned[:, _TIME]
+    return soon
 
 
 def _leaves_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
@@ -213,7 +232,7 @@ def _leaves_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
     entered, now_ms, waiting, waits = batch.entered, batch.now_ms, moved.waiting, moved.waits
     leaves_ms = np.full(len(entered.flows), NEVER_MS)
     is_enforcing = entered.limits.on_excess != OnExcess.OBSERVE
-    own_wait_ms = by_row(np.maximum, own_throttle_ms(plan, batch))
+    own_wait_ms = by_row(np.maximum, throttle_time_ms(plan.balance_micro, entered.limits.rate_micro_per_ms))
     leaves_ms[waits] = now_ms
     np.copyto(leaves_ms, now_ms + np.minimum(own_wait_ms, NEVER_MS - now_ms), where=waits & is_enforcing)
     if waiting.holds(now_ms):
@@ -238,8 +257,8 @@ def _due_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> tuple[int,
     own_ms, now_ms, shared = _leaves_ms(plan, moved, batch), batch.now_ms, plan.shared
     waits = np.flatnonzero(own_ms < NEVER_MS)
     scopes = enforcing_scopes(batch.entered.matches.shared_scope.take(waits, axis=0), batch.policy)
-    wait_ms, found = by_row(np.maximum, shared.wait_ms(batch.quotas)), []
-    for is_shut in (shared.is_unleased(batch.quotas), np.zeros(len(wait_ms), dtype=np.bool_)):
+    wait_ms, found = by_row(np.maximum, shared.wait_ms(batch.policy)), []
+    for is_shut in (shared.is_unleased(batch.policy), np.zeros(len(wait_ms), dtype=np.bool_)):
         open_ms = now_ms + np.minimum(np.where(is_shut, NEVER_MS, wait_ms), NEVER_MS - now_ms)
         leaves_ms = np.maximum(own_ms[waits], by_row(np.maximum, np.append(open_ms, 0)[scopes]))
         found.append(min(int(leaves_ms.min(initial=NEVER_MS)), expires_ms))

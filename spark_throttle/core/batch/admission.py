@@ -3,15 +3,15 @@
 `plan_admission` is a pure function of the state, the arrivals, the policy and the batch's paying time. It decides, row
 by row:
 
-1. Namespace buckets refill to that time. Quotas on processing time hold as limits on messages (`flow_time`). Queued
-   rows that are too old are rejected, as are arrivals that are larger than one of their scopes lets pass
-   (`size_bounds`).
+1. Namespace buckets refill to that time. Queued rows that are too old are rejected, as are arrivals that are larger
+   than one of their scopes lets pass (`size_bounds`).
 2. The other arrivals go through their namespace's Pegasus rules, which pass, delay or reject them (`pegasus`).
 3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.
 4. Eligible rows of all flows take turns in the fair tree (`fair.turns`). A row is admitted if the balances of its
-   tenant, its group and the job are not negative, and is then debited at all levels in both dimensions; otherwise its
-   flow stops for this batch. So nothing is charged for a row that is not admitted.
+   tenant, its group and the job are not negative, and is then debited at all levels in every dimension; otherwise its
+   flow stops for this batch. So nothing is charged for a row that is not admitted. The time that a row takes is
+   an estimate, which the next epoch corrects (`measured_time`).
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
    reject only arrivals; a row that is already queued waits on (`rows_behind`), unless its destination is unavailable
    and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the
@@ -31,14 +31,12 @@ from spark_throttle.core.batch import account, queue_bounds
 from spark_throttle.core.batch.arrivals import Arrivals, enter
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Decisions
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
-from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.batch.leaving_pace import leaving_pace
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import REASONS, Reason
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.left_rows import may_return
-from spark_throttle.core.limits.message_limits import under_time
 from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.names.match_memory import MatchMemory
@@ -106,25 +104,17 @@ def plan_admission(
         If arrivals would overfill the queue and the policy says to fail.
     """
     memory = MatchMemory() if memory is None else memory
-    quotas, policy = policy, under_time(policy, state.shared.time)
-    entered = enter(state, arrivals, quotas, memory, now_ms=now_ms)
+    entered = enter(state, arrivals, policy, memory, now_ms=now_ms)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms) if state.advanced_to_ms else 0
-    shared = state.shared.refilled(quotas, now_ms=now_ms)
-    time = FlowTime.of(entered, shared.time)
-    if time is not None:
-        entered = time.in_force(entered)
-    batch = MicroBatch(
-        state.queue, entered, shared, quotas, policy, state.epoch, now_ms, elapsed_ms, time, state.unavailable
-    )
+    shared = state.shared.refilled(policy, now_ms=now_ms)
+    batch = MicroBatch(state.queue, entered, shared, policy, state.epoch, now_ms, elapsed_ms, state.unavailable)
     decisions = DecisionDraft(len(state.queue) + len(arrivals))
     entrance = _Entrance.of(batch, decisions)
     rows, candidates = entrance.rows, entrance.candidates(decisions)
     plan = plan_flows(
-        candidates, entered.flows, entered.limits, entered.matches, shared, state.nodes, quotas,
-        lapsed=entrance.lapsed, now_ms=now_ms,
+        candidates, entered.flows, entered.limits, entered.matches, shared, state.nodes, policy,
+        price_ns=entered.price_ns, lapsed=entrance.lapsed, now_ms=now_ms,
     )  # fmt: skip
-    if time is not None:
-        plan = time.put_back(plan)
     behind = RowsBehind.of(candidates, plan, batch)
     _decide_by_quota(decisions, candidates, behind, plan, batch)
     waiting, refused, still = behind.at, behind.at[:0], behind.rows
@@ -146,9 +136,11 @@ def plan_admission(
     is_admitted = decisions.verdict == Verdict.ADMIT
     may_come_back = may_return(rows.flow, is_admitted, entered.matches.group, policy if keeps else None)
     concerned = waits | rows.take(may_come_back).has_rows(len(waits))
-    kept, matches, place = account.remembered(entered, plan, leads, entrance.window_units, concerned, state.left.flow)
+    kept, matches, place = account.remembered(
+        entered, plan, leads, entrance.window_units, concerned, state.left.flow, now_ms
+    )
     position = place[entered.at]
-    memory.keep(kept.names, matches, quotas)
+    memory.keep(kept.names, matches, policy)
     queue = Queue(
         position[still.flow], still.size_bytes,
         np.ascontiguousarray(still.arrival_ms), np.ascontiguousarray(still.release_ms),
@@ -249,14 +241,14 @@ def _through_windows(decisions: DecisionDraft, batch: MicroBatch) -> _PegasusVer
     at = np.flatnonzero(windowed.rejected_by >= 0)
     dimension = windowed.rejected_by[at]
     causes = Causes.of(
-        Reason.THROTTLING, level=Level.NAMESPACE, dimension=np.tile(list(Dimension), len(rules)),
+        Reason.THROTTLING, level=Level.NAMESPACE, dimension=np.tile([Dimension.MESSAGES, Dimension.BYTES], len(rules)),
         wait_ms=rules.reject_ms.ravel(),
     )  # fmt: skip
     rejected, release_ms = at, windowed.release_ms
     if asked is not None:
         rejected, release_ms = asked[at], np.zeros(len(entered.flow), dtype=np.int64)
         release_ms[asked] = windowed.release_ms
-    decisions.decide(len(batch.queue) + rejected, Verdict.REJECT, causes, flow[at] * len(Dimension) + dimension)
+    decisions.decide(len(batch.queue) + rejected, Verdict.REJECT, causes, 2 * flow[at] + dimension)
     return _PegasusVerdicts(rejected, release_ms, windowed.units)
 
 

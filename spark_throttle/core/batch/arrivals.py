@@ -18,7 +18,7 @@ from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.match_memory import MatchMemory, taken
 from spark_throttle.core.names.matching import Matches, positions_in
-from spark_throttle.core.quota import MAX_SIZE_BYTES, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import MAX_SIZE_BYTES, MOST_NS, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
@@ -54,7 +54,7 @@ class KnownFlows:
 
     matches: Matches
     full_micro: Int64s
-    """Shape (n, 2): the balances of the namespaces' buckets when full."""
+    """Shape (n, 3): the balances of the namespaces' buckets when full."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +86,9 @@ class BatchFlows:
     oversized: OversizedRows
     """The usable arrivals that are larger than a scope lets pass."""
 
+    price_ns: Int64s | None
+    """The processing time as which a message of each flow counts; `None` if no scope of the policy limits time."""
+
 
 def enter(
     state: DeciderState, arrivals: Arrivals, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
@@ -114,6 +117,7 @@ def enter(
     return BatchFlows(
         known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
+        np.minimum(flows.price_ns, MOST_NS // max(1, len(state.queue) + len(arrivals))) if policy.has_time else None,
     )  # fmt: skip
 
 
@@ -228,14 +232,17 @@ def _refilled(
     full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
     filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
-    second = now_ms // 1000
-    lead_work, held_work, units = state.flows.lead_work, state.flows.held_work, state.flows.window_units
-    is_current = state.flows.window_second == second
+    second, flows = now_ms // 1000, state.flows
+    lead_work, held_work, units = flows.lead_work, flows.held_work, flows.window_units
+    price_ns, priced_ms = flows.price_ns, flows.priced_ms
+    is_current = flows.window_second == second
     if not is_current.all():
         units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
     if new:
-        nothing = np.zeros((new, 2), dtype=np.int64)
+        pairs, nothing = np.zeros((new, 2), dtype=np.int64), np.zeros(new, dtype=np.int64)
         filled = np.concatenate([filled, full_micro[known:]])
-        lead_work, held_work, units = (np.concatenate([each, nothing]) for each in (lead_work, held_work, units))
+        lead_work, held_work, units = (np.concatenate([each, pairs]) for each in (lead_work, held_work, units))
+        price_ns, priced_ms = (np.concatenate([each, nothing]) for each in (price_ns, priced_ms))
     window_second = np.full(len(names), second, dtype=np.int64)
-    return KnownFlows(Flows(names, filled, lead_work, held_work, window_second, units), matches, full_micro)
+    known_flows = Flows(names, filled, lead_work, held_work, window_second, units, price_ns, priced_ms)
+    return KnownFlows(known_flows, matches, full_micro)

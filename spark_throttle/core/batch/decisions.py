@@ -29,7 +29,7 @@ class Causes:
     """The `Level` that refused or marked the row, -1 where none did."""
 
     dimension: Int8s
-    """The `Dimension` that refused or marked the row, `TIME` where processing time did, -1 where none did."""
+    """The `Dimension` that refused or marked the row, -1 where none did."""
 
     scope: Int64s
     """The position of the shared scope that refused or marked the row; -1 for the row's own namespace, or for none."""

@@ -13,19 +13,16 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
-from spark_throttle.core.batch.scope_room import Room, is_short_of, limited_scopes, taken_by
+from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_short_of, limited_scopes, taken_by
 from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import Rows
-from spark_throttle.core.limits.token_bucket import debit
+from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.state import Flows, NodeLeads
-
-_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,10 +54,10 @@ class Outcome:
 
     stops: Stops
     wanted: Int64s
-    """Shape (flows, 2): the messages and bytes of all candidates."""
+    """Shape (flows, 3): what all candidates take, by `Dimension`."""
 
     served: Int64s
-    """Shape (flows, 2): the messages and bytes of the admitted candidates."""
+    """Shape (flows, 3): what the admitted candidates take."""
 
     queues: Layout | None = None
     """The layout of the candidates that are not admitted; `None` if no candidate was put in order."""
@@ -80,7 +77,7 @@ class FlowPlan:
 
     outcome: Outcome
     balance_micro: Int64s
-    """Shape (flows, 2): the balances after the debits."""
+    """Shape (flows, 3): the balances after the debits."""
 
     shared: SharedBuckets
     """The shared buckets after the debits."""
@@ -105,6 +102,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     nodes: NodeLeads,
     policy: CompiledPolicy,
     *,
+    price_ns: Int64s | None,
     lapsed: Int64s | None,
     now_ms: int,
 ) -> FlowPlan:
@@ -114,66 +112,67 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     ----------
     nodes
         The leads of the fair tree's inner nodes.
+    price_ns
+        Shape (flows,): the time as which a message of each flow counts; `None` if no scope limits time.
     lapsed
         Shape (flows,): the number of first rows of each flow that became too old; `None` if none did.
     """
-    given = policy
-    policy, balance_micro = shared.in_force(given)
-    room, scopes = Room.of(balance_micro, policy.shared), limited_scopes(matches, policy)
-    own, counts = Room.of(flows.balance_micro, limits), np.bincount(candidates.flow, minlength=len(flows))
-    outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, now_ms=now_ms)
+    dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
+    room, scopes = Room.of(shared.balance_micro, policy.shared, dimensions), limited_scopes(matches, policy)
+    own, counts = Room.of(flows.balance_micro, limits, dimensions), np.bincount(candidates.flow, minlength=len(flows))
+    outcome = _outcome_if_all_fits(candidates, counts, own, room, scopes, price_ns, now_ms=now_ms)
     if outcome is not None:
-        taken = taken_by(scopes, outcome.served[:, _MESSAGES], outcome.served[:, _BYTES], len(policy.shared))
-        return _settled(outcome, flows, limits, taken, shared, given, floors=DebtFloors.none(), contest=None)
+        taken = taken_by(scopes, outcome.served.T[:dimensions], len(policy.shared))
+        return _settled(outcome, flows, limits, taken, shared, policy, floors=DebtFloors.none(), contest=None)
     layout = Layout.of(candidates, counts)
-    by_messages, passing = own.prefixes(layout)
+    prefixes = own.prefixes(layout, price_ns)
+    passing = prefixes[-1]
     is_observing = limits.on_excess == OnExcess.OBSERVE
     released = counts
     if candidates.holds(now_ms):
         released = layout.segments.first(candidates.is_held(now_ms)[layout.segments.order])
     eligible = np.minimum(released, np.where(is_observing, counts, passing))
-    is_short = is_short_of(scopes, eligible, layout.bytes_of_first(eligible), room)
+    is_short = is_short_of(scopes, cost(eligible, layout.bytes_of_first(eligible), price_ns), room)
     count, stops, levels, contest = eligible, Stops.none(len(flows)), [], None
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
         at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
-        prices = None if shared.time is None else shared.time.prices_of(flows.names)
-        rows = Rows.of(layout.segments.starts[at], layout.total, row_work(layout, short, policy, prices))
+        work = row_work(layout, short, policy, price_ns)
+        rows = Rows.of(layout.segments.starts[at], layout.total, work, None if price_ns is None else price_ns[at])
         contenders = Contenders.of(
             at, rows, flows, limits, matches, nodes, policy,
             counts=counts, lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
-    served = np.stack([count, layout.bytes_of_first(count)], axis=1)
-    taken = taken_by(scopes, count, served[:, _BYTES], len(policy.shared))
+    served = cost(count, layout.bytes_of_first(count), price_ns)
+    taken = taken_by(scopes, served, len(policy.shared))
     if contest is not None:
         enforcing = enforcing_scopes(matches.shared_scope, policy)
-        stops = contest.stops(np.flatnonzero(count < eligible), enforcing, room.less(*taken))
-        levels = contest.marked_from(count, scopes_where(room.lacks(*taken), scopes))
+        stops = contest.stops(np.flatnonzero(count < eligible), enforcing, room.less(taken))
+        levels = contest.marked_from(count, scopes_where(room.lacks(taken), scopes))
     if is_observing.any():
         own_rank = np.where(is_observing, np.minimum(passing, count), count)
-        levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, by_messages))
+        levels.insert(0, MarkStarts(Level.NAMESPACE, np.full(len(flows), -1), own_rank, prefixes))
     is_own = ~is_observing & (count == passing) & (count < released)
+    scarce = sum(prefix > passing for prefix in prefixes[:-1])  # prefixes descend
     stops = Stops(
-        np.where(is_own, Level.NAMESPACE, stops.level),
-        np.where(is_own, np.where(by_messages <= passing, _MESSAGES, _BYTES), stops.dimension),
-        stops.scope,
+        np.where(is_own, Level.NAMESPACE, stops.level), np.where(is_own, scarce, stops.dimension), stops.scope
     )
     outcome = Outcome(
         layout.beyond(count),
         Marks.narrowest(layout, count, levels),
         stops,
-        np.stack([counts, layout.bytes_of_first(counts)], axis=1),
-        served,
+        by_dimension(cost(counts, layout.bytes_of_first(counts), price_ns)),
+        by_dimension(served),
         layout.behind(count),
         levels,
     )
     floors = DebtFloors.none() if not levels else DebtFloors.of(
         layout, count, levels, flows.balance_micro, limits, shared.balance_micro,
-        under_share(given, shared.share_micro_per_ms).shared,
+        under_share(policy, shared.share_micro_per_ms).shared, price_ns,
     )  # fmt: skip
-    return _settled(outcome, flows, limits, taken, shared, given, floors=floors, contest=contest)
+    return _settled(outcome, flows, limits, taken, shared, policy, floors=floors, contest=contest)
 
 
 def _outcome_if_all_fits(
@@ -182,6 +181,7 @@ def _outcome_if_all_fits(
     own: Room,
     room: Room,
     scope: Int64s,
+    price_ns: Int64s | None,
     *,
     now_ms: int,
 ) -> Outcome | None:
@@ -202,19 +202,22 @@ def _outcome_if_all_fits(
         is_free = np.arange(len(candidates)) < first_held[flow]
         behind = np.flatnonzero(~is_free)
         messages = counts - np.bincount(flow[behind], minlength=len(counts))
+
+    def is_short(costs: Int64s) -> bool:
+        return bool(own.lacks(costs).any() or is_short_of(scope, costs, room).any())
+
     nothing = np.zeros_like(messages)
-    if (messages > own.messages).any() or is_short_of(scope, messages, nothing, room).any():
+    if is_short(cost(messages, nothing, price_ns)):
         return None
     wanted_bytes = sums(flow, size_bytes, len(counts))
     held_bytes = nothing if behind is None else sums(flow[behind], size_bytes[behind], len(counts))
-    free_bytes = wanted_bytes - held_bytes
-    if ((free_bytes > own.bytes) & (messages > 0)).any() or is_short_of(scope, messages, free_bytes, room).any():
+    served = cost(messages, wanted_bytes - held_bytes, price_ns)
+    if is_short(served):
         return None
-    wanted = np.stack([counts, wanted_bytes], axis=1)
+    wanted = by_dimension(cost(counts, wanted_bytes, price_ns))
     if behind is None:
         return Outcome.of_all(wanted)
-    served = np.stack([messages, free_bytes], axis=1)
-    return replace(Outcome.of_all(wanted), behind=behind, served=served)
+    return replace(Outcome.of_all(wanted), behind=behind, served=by_dimension(served))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,7 +251,7 @@ class Contest:
         return count
 
     def stops(self, stopped: Int64s, scope: Int64s, left: Room) -> Stops:
-        """Return what stopped the flows that were: the narrowest of its scopes that has no room left, messages first.
+        """Return what stopped the flows that were: the narrowest of its scopes without room, messages first, time last.
 
         Parameters
         ----------
@@ -264,7 +267,7 @@ class Contest:
         level = np.append(left.is_spent, False)[scope].argmax(axis=1)
         stopping = scope[np.arange(len(stopped)), level]
         stops.level[stopped] = np.array(SHARED_LEVELS)[level]
-        stops.dimension[stopped] = np.where(left.messages[stopping] <= 0, _MESSAGES, _BYTES)
+        stops.dimension[stopped] = (left.before[:, stopping] < 0).argmax(axis=0)
         stops.scope[stopped] = stopping
         return stops
 
@@ -280,15 +283,15 @@ class Contest:
         scope, levels = scopes_where(is_observing, scope), list[MarkStarts]()
         if scope.max(initial=-1) < 0:
             return []
-        both, at = self.room.before_rows(is_observing), self.contenders.flow
-        # By messages alone: a row behind that end is short of messages, whatever else it is short of.
-        messages_only = np.stack([both[_MESSAGES], np.full_like(both[_BYTES], UNBOUNDED)])
+        # A row behind the end by messages alone is short of messages, whatever else it is short of.
+        rooms = [self.room.before_rows(is_observing, d + 1) for d in range(len(self.room.before))]
+        at = self.contenders.flow
         for column, level in enumerate(SHARED_LEVELS):
-            ranks = [count.copy(), count.copy()]
+            ranks = [count.copy() for _ in rooms]
             if scope[:, column].max(initial=-1) >= 0:
-                for rank, room in zip(ranks, (both, messages_only), strict=True):
+                for rank, room in zip(ranks, rooms, strict=True):
                     rank[at] = self.contenders.let_pass(count[at], room, column)
-            levels.append(MarkStarts(level, scope[:, column], *ranks))
+            levels.append(MarkStarts(level, scope[:, column], ranks[-1], ranks))
         return levels
 
 
@@ -304,6 +307,8 @@ def _settled(  # noqa: PLR0913 - all that a batch debits
     contest: Contest | None,
 ) -> FlowPlan:
     """Return the plan of a batch, with the admitted rows debited: those of all scopes together are `taken`."""
-    left = debit(flows.balance_micro, outcome.served, floors.own)
-    balance_micro = np.where(limits.is_limited, left, flows.balance_micro)
-    return FlowPlan(outcome, balance_micro, shared.debited(taken.T, policy, floors.shared), contest)
+    is_limited, balance_micro = limits.is_limited, flows.balance_micro
+    if is_limited.any():
+        left = debit(balance_micro, in_micro(outcome.served), floors.own)
+        balance_micro = np.where(is_limited, left, balance_micro)
+    return FlowPlan(outcome, balance_micro, shared.debited(by_dimension(taken), policy, floors.shared), contest)

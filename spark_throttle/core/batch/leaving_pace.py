@@ -14,6 +14,7 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.batch.flow_plan import FlowPlan
 from spark_throttle.core.batch.micro_batch import MicroBatch
+from spark_throttle.core.limits.token_bucket import in_micro
 from spark_throttle.core.quota import Dimension, Int64s
 
 FREE_MICRO_PER_MS: Final = 1 << 50
@@ -32,10 +33,10 @@ def leaving_pace(plan: FlowPlan, batch: MicroBatch) -> Int64s:
     in_force = np.maximum(batch.shared.expected_micro_per_ms(policy), 0)
     # What a scope that is shut holds back leaves in turns when it opens, as what a slow one holds back does.
     pace[at] = np.maximum(proportional(in_force[scope, dimension[at]], weight[at], together), 1)
-    waiting = plan.outcome.wanted - plan.outcome.served
-    by_bytes = np.flatnonzero(stops.dimension == Dimension.BYTES)
-    messages, size_bytes = waiting[by_bytes].T
-    in_messages = proportional(pace[by_bytes], messages, np.maximum(size_bytes, messages))
-    pace[by_bytes] = np.maximum(in_messages, pace[by_bytes] > 0)
+    waiting = in_micro(plan.outcome.wanted - plan.outcome.served)
+    by_other = np.flatnonzero(stops.dimension > Dimension.MESSAGES)
+    messages, other = waiting[by_other, Dimension.MESSAGES], waiting[by_other, stops.dimension[by_other]]
+    in_messages = proportional(pace[by_other], messages, np.where(other > 0, other, messages))
+    pace[by_other] = np.minimum(np.maximum(in_messages, pace[by_other] > 0), FREE_MICRO_PER_MS)
     pace[stops.level < 0] = FREE_MICRO_PER_MS
     return pace

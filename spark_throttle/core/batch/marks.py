@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges, sums
+from spark_throttle.core.batch.scope_room import by_dimension, cost
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits.size_bounds import bounded_floor
-from spark_throttle.core.limits.token_bucket import observed_floor
+from spark_throttle.core.limits.token_bucket import in_micro, observed_floor
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, Dimension, Int64s, Level, Limits
 
 
@@ -30,8 +31,9 @@ class MarkStarts:
     rank: Int64s
     """The rank of the first marked row; the flow's count where no row is marked."""
 
-    messages_rank: Int64s
-    """The rank of the first row that finds the balance of messages negative."""
+    ranks: Sequence[Int64s]
+    """By dimension: the rank of the first row that finds the balance of this dimension, or of one before it, negative.
+    """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,14 +64,12 @@ class Marks:
         until, found = count, []
         for marked in levels:
             first = np.minimum(marked.rank, until)
-            short_of_messages = np.clip(marked.messages_rank, first, until)
-            for dimension, begin, end in (
-                (Dimension.BYTES, first, short_of_messages), (Dimension.MESSAGES, short_of_messages, until),
-            ):  # fmt: skip
-                flow = np.flatnonzero(end > begin)
+            for dimension, rank in enumerate(marked.ranks):
+                begin = np.clip(rank, first, until)
+                flow = np.flatnonzero(until > begin)
                 of_run = np.broadcast_to([[marked.level], [dimension]], (2, len(flow)))
-                found.append(np.stack([flow, *of_run, marked.scope[flow], begin[flow], end[flow] - begin[flow]]))
-            until = first
+                found.append(np.stack([flow, *of_run, marked.scope[flow], begin[flow], until[flow] - begin[flow]]))
+                until = begin
         if not found:
             return cls.none()
         flow, level, dimension, scope, first, rows = np.concatenate(found, axis=1)
@@ -87,10 +87,10 @@ class DebtFloors:
     """The floors of the debts that a batch leaves: `MIN_BALANCE_MICRO`, except where an observing scope marks rows."""
 
     own: Int64s | int
-    """Shape (flows, 2): the floors of the namespaces' own buckets."""
+    """Shape (flows, 3): the floors of the namespaces' own buckets."""
 
     shared: Int64s | int
-    """Shape (scopes, 2): the floors of the shared scopes."""
+    """Shape (scopes, 3): the floors of the shared scopes."""
 
     @classmethod
     def none(cls) -> DebtFloors:
@@ -98,7 +98,7 @@ class DebtFloors:
         return cls(MIN_BALANCE_MICRO, MIN_BALANCE_MICRO)
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913, PLR0917 - all that a debt follows from
         cls,
         layout: Layout,
         count: Int64s,
@@ -107,22 +107,23 @@ class DebtFloors:
         own: Limits,
         shared_micro: Int64s,
         shared: Limits,
+        price_ns: Int64s | None,
     ) -> DebtFloors:
         """Return the floors of a batch that admits the first `count` rows of every flow, with the marks of `levels`."""
         own_floor_micro = np.full_like(own_micro, MIN_BALANCE_MICRO)
         is_marking = np.zeros(len(shared), dtype=np.bool_)
-        unmarked = np.zeros((len(shared), 2), dtype=np.int64)
+        unmarked = np.zeros((len(shared), len(Dimension)), dtype=np.int64)
         for marked in levels:
             marks = marked.rank < count
-            passed = np.stack([marked.rank, layout.bytes_of_first(marked.rank)], axis=1)
+            passed = by_dimension(cost(marked.rank, layout.bytes_of_first(marked.rank), price_ns))
             if marked.level == Level.NAMESPACE:
-                floor_micro = observed_floor(own_micro, passed, own.burst_micro)
+                floor_micro = observed_floor(own_micro, in_micro(passed), own.burst_micro)
                 own_floor_micro = np.where(marks[:, None], floor_micro, MIN_BALANCE_MICRO)
                 continue
             held = np.flatnonzero(marked.scope >= 0)
             unmarked += sums(marked.scope[held], passed.take(held, axis=0), len(shared))
             is_marking[marked.scope[held[marks[held]]]] = True
-        floor_micro = observed_floor(shared_micro, unmarked, shared.burst_micro)
+        floor_micro = observed_floor(shared_micro, in_micro(unmarked), shared.burst_micro)
         shared_floor_micro = np.where(is_marking[:, None], floor_micro, MIN_BALANCE_MICRO)
         return cls(
             bounded_floor(own_floor_micro, own_micro, own), bounded_floor(shared_floor_micro, shared_micro, shared)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spark_throttle.core.batch.arrivals import BatchFlows
-from spark_throttle.core.batch.flow_time import FlowTime
 from spark_throttle.core.names.matching import domains_of, enforcing_scopes, weights_in
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -27,12 +26,7 @@ class MicroBatch:
     shared: SharedBuckets
     """The shared buckets when the batch begins."""
 
-    quotas: CompiledPolicy
-    """The policy as it stands."""
-
     policy: CompiledPolicy
-    """The policy with quotas on processing time in the form of limits on messages (`message_limits.under_time`)."""
-
     epoch: int
     """The number of the epoch in force."""
 
@@ -41,9 +35,6 @@ class MicroBatch:
 
     elapsed_ms: int
     """The time since the previous batch, used as an estimate of the time until the next; 0 for the first batch."""
-
-    time: FlowTime | None = None
-    """The time quotas of the flows; `None` if they hold none back. `entered` has the limits that they put in force."""
 
     unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The shared scopes whose rows are given up (`state.ControlRow`)."""

@@ -32,10 +32,7 @@ class Reason(IntEnum):
 REASONS = ("", *(reason.name.lower() for reason in list(Reason)[1:]))
 """The word for every `Reason`, by its number."""
 
-TIME = len(Dimension)
-"""Stands in place of a `Dimension` where a quota on processing time refused a row."""
-
-DIMENSIONS = (*(dimension.name.lower() for dimension in Dimension), "time")
+DIMENSIONS = tuple(dimension.name.lower() for dimension in Dimension)
 """The word for what refused or marked a row, by its number."""
 
 MAX_NAMESPACE_BYTES = 1024

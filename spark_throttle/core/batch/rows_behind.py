@@ -18,10 +18,10 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Int8s
 from spark_throttle.core.batch.flow_plan import FlowPlan
-from spark_throttle.core.batch.flow_time import own_throttle_ms, told_dimension
 from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.fair.layout import Candidates
+from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.matching import enforcing_scopes
 from spark_throttle.core.quota import NEVER_MS, Bools, Int64s, Level, OnExcess, Verdict
 
@@ -31,15 +31,16 @@ class ThrottleTimes:
     """How long each bucket earns until its balance is not negative any more."""
 
     own_ms: Int64s
-    """Shape (flows, 2)."""
+    """Shape (flows, 3)."""
 
     shared_ms: Int64s
-    """Shape (scopes, 2)."""
+    """Shape (scopes, 3)."""
 
     @classmethod
     def of(cls, plan: FlowPlan, batch: MicroBatch) -> ThrottleTimes:
         """Return the times after the debits of a batch."""
-        return cls(own_throttle_ms(plan, batch), plan.shared.wait_ms(batch.quotas))
+        own_ms = throttle_time_ms(plan.balance_micro, batch.entered.limits.rate_micro_per_ms)
+        return cls(own_ms, plan.shared.wait_ms(batch.policy))
 
     def of_flows(self, batch: MicroBatch) -> Int64s:
         """Return how long any of the scopes that hold a flow back owes anything, shape (flows,)."""
@@ -82,7 +83,7 @@ class RowsBehind:
             stops.scope >= 0, batch.policy.shared.on_excess[stops.scope], batch.entered.limits.on_excess
         )
         rejects = (on_excess == OnExcess.REJECT) & (stops.level >= 0)
-        rejects &= ~np.append(batch.shared.is_unleased(batch.quotas), False)[stops.scope]
+        rejects &= ~np.append(batch.shared.is_unleased(batch.policy), False)[stops.scope]
         if rejects.any():
             is_rejected = rejects[rows.flow]
             is_rejected[: rows.queued] = False
@@ -97,8 +98,9 @@ class RowsBehind:
         wait_ms = times.of_flows(batch)
         # A scope may have given a row of another flow its last token at this very moment.
         wait_ms = np.where(stops.scope >= 0, np.maximum(wait_ms, 1), wait_ms)
-        dimension = told_dimension(stops, batch)
-        causes = Causes.of(Reason.QUOTA, level=stops.level, dimension=dimension, scope=stops.scope, wait_ms=wait_ms)
+        causes = Causes.of(
+            Reason.QUOTA, level=stops.level, dimension=stops.dimension, scope=stops.scope, wait_ms=wait_ms
+        )
         verdict: Verdict | Int8s = Verdict.DELAY
         if self.is_rejected.any():
             verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))

@@ -1,6 +1,7 @@
 """The room that a batch finds: what the flows' own balances and the shared scopes let pass, and which run short.
 
-Room counts whole messages, and bytes before a message. Where nothing is limited, it is larger than any batch.
+What rows take, and the room for it, is counted by dimension: messages, bytes and, if any scope of the policy limits it,
+time. Where nothing is limited, room is larger than any batch.
 """
 
 from __future__ import annotations
@@ -12,56 +13,84 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.turns import UNBOUNDED
-from spark_throttle.core.limits.token_bucket import admissible_messages, byte_room
+from spark_throttle.core.limits.token_bucket import room_before
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits
 
-_MESSAGES, _BYTES = Dimension.MESSAGES, Dimension.BYTES
+
+def cost(messages: Int64s, size_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return what so many messages of each flow take, shape (dimensions, flows).
+
+    Parameters
+    ----------
+    price_ns
+        The time of a message of each flow; `None` if no scope limits time.
+    """
+    return np.stack([messages, size_bytes] if price_ns is None else [messages, size_bytes, messages * price_ns])
+
+
+def by_dimension(costs: Int64s) -> Int64s:
+    """Return costs, shape (dimensions, n), as a table of shape (n, 3)."""
+    out = np.zeros((costs.shape[1], len(Dimension)), dtype=np.int64)
+    out[:, : len(costs)] = costs.T
+    return out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Room:
-    """The room left in the balances of flows, or of shared scopes, in tokens."""
+    """The room left in the balances of flows, or of shared scopes."""
 
-    messages: Int64s
-    """Shape (n,): the number of messages that pass; large where unlimited."""
-
-    bytes: Int64s
-    """Shape (n,): the most bytes that may go before a message, negative if none may; large where unlimited."""
+    before: Int64s
+    """Shape (dimensions, n): the most that may go before a message, negative if none may; large where unlimited."""
 
     @classmethod
-    def of(cls, balance_micro: Int64s, limits: Limits) -> Room:
-        """Return the room in balances, shape (n, 2), to which these limits apply."""
-        limited = limits.is_limited
-        return cls(
-            np.where(limited[:, _MESSAGES], admissible_messages(balance_micro[:, _MESSAGES]), UNBOUNDED),
-            np.where(limited[:, _BYTES], byte_room(balance_micro[:, _BYTES]), UNBOUNDED),
-        )
+    def of(cls, balance_micro: Int64s, limits: Limits, dimensions: int) -> Room:
+        """Return the room in balances, shape (n, 3), to which these limits apply, in the first dimensions."""
+        before = np.full((dimensions, len(balance_micro)), UNBOUNDED)
+        for d in list(Dimension)[:dimensions]:
+            is_limited = limits.rate_micro_per_ms[:, d] >= 0
+            if is_limited.any():
+                np.copyto(before[d], room_before(balance_micro[:, d], d), where=is_limited)
+        return cls(before)
 
-    def prefixes(self, layout: Layout) -> tuple[Int64s, Int64s]:
-        """Return how many first rows of each flow the messages alone let pass, and how many both do; large if all."""
-        by_messages = self.messages
-        by_bytes = layout.rows_within(self.bytes)
-        by_bytes = np.where(by_bytes < layout.segments.counts, by_bytes, UNBOUNDED)
-        return by_messages, np.minimum(by_messages, by_bytes)
+    def prefixes(self, layout: Layout, price_ns: Int64s | None) -> list[Int64s]:
+        """Return how many first rows of each flow pass, by messages alone, by bytes too, by time too; large if all."""
+        messages, in_bytes, *times = self.before
+        by_bytes = layout.rows_within(in_bytes)
+        passing = [messages + 1, np.where(by_bytes < layout.segments.counts, by_bytes, UNBOUNDED)]
+        if price_ns is not None:
+            passing.append(np.where(times[0] < 0, 0, times[0] // np.maximum(price_ns, 1) + 1))
+            passing[-1][(price_ns == 0) & (times[0] >= 0)] = UNBOUNDED
+        return list(np.minimum.accumulate(np.stack(passing)))
 
-    def less(self, messages: Int64s, size_bytes: Int64s) -> Room:
-        """Return the room that is left after `messages` and `size_bytes` are taken."""
-        return Room(self.messages - messages, self.bytes - size_bytes)
+    def less(self, costs: Int64s) -> Room:
+        """Return the room that is left after so much is taken."""
+        return Room(self.before - costs)
 
-    def lacks(self, messages: Int64s, size_bytes: Int64s) -> Bools:
-        """Return whether there is less room than for so many messages and bytes."""
-        return (messages > self.messages) | ((size_bytes > self.bytes) & (messages > 0))
+    def lacks(self, costs: Int64s) -> Bools:
+        """Return whether there is less room than for so much."""
+        lacks: Bools = costs[0] > self.before[0] + 1
+        for need, room in zip(costs[1:], self.before[1:], strict=True):
+            lacks |= (need > room) & (costs[0] > 0)
+        return lacks
 
     @property
     def is_spent(self) -> Bools:
         """Whether no message passes, shape (n,)."""
-        return (self.messages <= 0) | (self.bytes < 0)
+        return np.logical_or.reduce(self.before < 0)
 
-    def before_rows(self, is_counted: Bools) -> Int64s:
-        """Return the tokens that may go before a row, -1 if none may, shape (2, n); large if not counted."""
-        room = np.stack([self.messages - 1, self.bytes])
-        return np.where(is_counted, np.where(self.is_spent, -1, room), UNBOUNDED)
+    def before_rows(self, is_counted: Bools, dimensions: int | None = None) -> Int64s:
+        """Return how much may go before a row, -1 if none may, shape (dimensions, n); large if not counted.
+
+        Parameters
+        ----------
+        dimensions
+            How many of the first dimensions count; by default all.
+        """
+        before, out = self.before[:dimensions], np.full_like(self.before, UNBOUNDED)
+        is_spent = np.logical_or.reduce(before < 0)
+        out[:dimensions] = np.where(is_counted, np.where(is_spent, -1, before), UNBOUNDED)
+        return out
 
 
 def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
@@ -69,16 +98,16 @@ def limited_scopes(matches: Matches, policy: CompiledPolicy) -> Int64s:
     return scopes_where(by_row(np.logical_or, policy.shared.is_limited), matches.shared_scope)
 
 
-def taken_by(scope: Int64s, messages: Int64s, size_bytes: Int64s, scopes: int) -> Int64s:
-    """Return the messages and bytes that flows take of their scopes, shape (2, scopes); `scope` is -1 for none."""
-    taken = np.zeros((2, scopes + 1), dtype=np.int64)  # with one more position for no scope
+def taken_by(scope: Int64s, costs: Int64s, scopes: int) -> Int64s:
+    """Return what flows take of their scopes, shape (dimensions, scopes); `scope` is -1 for none."""
+    taken = np.zeros((len(costs), scopes + 1), dtype=np.int64)  # with one more position for no scope
     for column in scope.T:
         if column.max(initial=-1) >= 0:
-            np.add.at(taken[0], column, messages)
-            np.add.at(taken[1], column, size_bytes)
+            for to, each in zip(taken, costs, strict=True):
+                np.add.at(to, column, each)
     return taken[:, :-1]
 
 
-def is_short_of(scope: Int64s, messages: Int64s, size_bytes: Int64s, room: Room) -> Bools:
+def is_short_of(scope: Int64s, costs: Int64s, room: Room) -> Bools:
     """Return whether each scope has less room than its flows want; `scope` has the shape (flows, levels)."""
-    return room.lacks(*taken_by(scope, messages, size_bytes, len(room.messages)))
+    return room.lacks(taken_by(scope, costs, room.before.shape[1]))

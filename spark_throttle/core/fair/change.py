@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.work import byte_work
+from spark_throttle.core.fair.work import byte_work, time_work
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.state import NodeLeads
@@ -61,7 +61,8 @@ def _node_key(group: pa.StringArray, tenant: pa.StringArray) -> pa.StringArray:
 def is_same_work(before: CompiledPolicy, after: CompiledPolicy, former: Int64s) -> Bools:
     """Return whether each shared scope of `after` counts work as it did before; `former` has its former position."""
     is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
-    is_same &= byte_work(before.shared.rate_micro_per_ms)[former] == byte_work(after.shared.rate_micro_per_ms)
+    for work_of in (byte_work, time_work):
+        is_same &= work_of(before.shared.rate_micro_per_ms)[former] == work_of(after.shared.rate_micro_per_ms)
     is_same &= _between_namespaces(before)[former] == _between_namespaces(after)
     return (former >= 0) & is_same
 

@@ -21,10 +21,9 @@ from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, 
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import UNBOUNDED
-from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work
-from spark_throttle.core.limits.message_prices import MessagePrices
+from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work, time_work, work_of_time
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
+from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
 
 _WIDEST_FIRST = (2, 1, 0)
@@ -161,7 +160,7 @@ class Contenders:
         Parameters
         ----------
         room
-            Shape (2, scopes): as in `Scopes`.
+            Shape (resources, scopes): as in `Scopes`.
         """
         return decide(self.tree, self.standing, self.rows, eligible, self._with_room(room), self.tie)
 
@@ -225,12 +224,12 @@ class Contenders:
         )  # fmt: skip
 
 
-def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: MessagePrices | None) -> Int64s | None:
+def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, price_ns: Int64s | None) -> Int64s | None:
     """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
 
     The resources that count for a row are those that its scopes running short limit. They count in one proportion for
     all that compete in the same widest scope: that of its own rates, and where narrower scopes limit a resource, of the
-    sum of theirs. Where a scope is divided by time, a message counts by its price.
+    sum of theirs. A message takes the time of its price.
 
     Parameters
     ----------
@@ -238,24 +237,24 @@ def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, prices: Mess
         Shape (flows, 3): the shared scopes of each flow that run short, -1 for the others.
     """
     shared = policy.shared
-    widest, *limiting = (np.full(len(short), -1) for _ in range(3))
+    widest, *limiting = (np.full(len(short), -1) for _ in range(1 + 2 + (price_ns is not None)))
     for column in _WIDEST_FIRST:
         scope = short[:, column]
         widest = np.where(widest >= 0, widest, scope)
         for d, found in enumerate(limiting):
             limits = np.append(shared.is_limited[:, d], False)[scope]
             limiting[d] = np.where((found < 0) & limits, scope, found)
-    by_messages, by_bytes = (each >= 0 for each in limiting)
-    if not by_bytes.any() and prices is None:
+    by_messages, *by_others = (each >= 0 for each in limiting)
+    if not any(each.any() for each in by_others):
         return None
-    rates = np.stack(
-        [_rate_below(widest, each, shared.rate_micro_per_ms[:, d]) for d, each in enumerate(limiting)], axis=1
-    )
-    of_byte = np.where(by_bytes, byte_work(rates)[widest], 0)
-    of_message = np.full((len(short), 2), MESSAGE)
-    if prices is not None:
-        of_message = np.maximum(prices.counted(of_message, widest), 1)
-    of_message = np.where(by_messages | (widest < 0), of_message[:, Dimension.MESSAGES], 1)
+    rates = np.full_like(shared.rate_micro_per_ms, UNLIMITED)
+    for d, each in enumerate(limiting):
+        rates[:, d] = _rate_below(widest, each, shared.rate_micro_per_ms[:, d])
+    of_byte = np.where(by_others[0], byte_work(rates)[widest], 0)
+    of_message = np.where(by_messages | (widest < 0), MESSAGE, 1)
+    if price_ns is not None:
+        of_time = work_of_time(price_ns, time_work(rates)[widest])
+        of_message = np.maximum(of_message, np.where(by_others[1], of_time, 0))
     work = np.diff(layout.total)
     work *= _by_row_of(of_byte, layout)
     work >>= BYTE_BITS

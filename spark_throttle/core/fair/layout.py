@@ -110,15 +110,15 @@ class Candidates:
         return has_rows
 
     def arrived(self, flows: int) -> Int64s:
-        """Return the messages and bytes of the usable arrivals, by flow; shape (flows, 2)."""
+        """Return the messages and bytes of the usable arrivals, by flow; shape (2, flows)."""
         flow, size_bytes = self.flow[self.queued :], self.size_bytes[self.queued :]
         messages = np.bincount(flow + 1, minlength=flows + 1)[1:]
-        return np.stack([messages, sums(flow, size_bytes, flows + 1)[:-1]], axis=1)
+        return np.stack([messages, sums(flow, size_bytes, flows + 1)[:-1]])
 
     def tally(self, at: Int64s, flows: int) -> Int64s:
-        """Return the messages and bytes of the rows at `at`, by flow; shape (flows, 2)."""
+        """Return the messages and bytes of the rows at `at`, by flow; shape (2, flows)."""
         flow = self.flow[at]
-        return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)], axis=1)
+        return np.stack([np.bincount(flow, minlength=flows), sums(flow, self.size_bytes[at], flows)])
 
 
 def _is_constant(values: Int64s) -> bool:

@@ -1,8 +1,8 @@
 """The work of rows: what each counts in the fair order, as one number.
 
 A row's work is the largest, over the resources that its scopes limit, of its part of the resource: a message is one
-`MESSAGE`, and bytes count in the proportion of the rates. So work is dominant-share service, charged row by row (the
-memoryless form of DRFQ):
+`MESSAGE`, and bytes and time count in the proportion of the rates. So work is dominant-share service, charged row by
+row (the memoryless form of DRFQ):
 
 - The ideal that follows is progressive filling of work: of two backlogged flows of one weight, neither gets more work.
   No resource is waited for: a scope whose tokens of any kind end is closed, and until then every flow may go on.
@@ -27,7 +27,7 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import in_order, ranges, running_total
-from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
+from spark_throttle.core.quota import MICRO, UNLIMITED, Dimension, Int64s
 
 MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
@@ -35,6 +35,9 @@ MESSAGE: Final = 1 << MESSAGE_BITS
 
 BYTE: Final = 1 << 8
 """The work of a byte where bytes alone are limited: more than a heavy flow's level is rounded by."""
+
+MILLISECOND: Final = 1 << 24
+"""The work of a millisecond of a core where time alone is limited."""
 
 MOST_WORK: Final = 1 << 40
 """The most work that one row counts: 2**24 messages."""
@@ -57,13 +60,13 @@ def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
     Parameters
     ----------
     rate_micro_per_ms
-        Shape (scopes, 2), by `Dimension`.
+        Shape (scopes, 3), by `Dimension`.
 
     Examples
     --------
     Scopes of 10 messages and 20,480 bytes a second, of bytes alone, and of messages alone; in bytes a message:
 
-    >>> rates = np.array([[10_000, 20_480_000], [-1, 77], [5, -1]])
+    >>> rates = np.array([[10_000, 20_480_000, -1], [-1, 77, -1], [5, -1, -1]])
     >>> [MESSAGE * 2**BYTE_BITS // work if work else 0 for work in byte_work(rates).tolist()]
     [2048, 256, 0]
     """
@@ -73,6 +76,37 @@ def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
     has_both = (messages > 0) & (size_bytes > 0)
     work = np.where(has_both, np.maximum(in_proportion, 1), BYTE << BYTE_BITS)
     return np.where(size_bytes == UNLIMITED, 0, work)
+
+
+def time_work(rate_micro_per_ms: Int64s) -> Int64s:
+    """Return the work of a millisecond in scopes of these rates, in ``2**-BYTE_BITS``; 0 where time is not limited.
+
+    Parameters
+    ----------
+    rate_micro_per_ms
+        Shape (scopes, 3), by `Dimension`.
+
+    Examples
+    --------
+    Scopes of half a core and 250 messages a second, or 1,000 bytes a second; and of time alone:
+
+    >>> rates = np.array([[250_000, -1, 500_000], [-1, 1_000_000, 500_000], [-1, -1, 500_000]])
+    >>> (time_work(rates) / 2**BYTE_BITS).tolist() == [MESSAGE / 2, 2 * BYTE, MILLISECOND]
+    True
+    """
+    messages, size_bytes, time = rate_micro_per_ms.T
+    most = np.full_like(messages, MILLISECOND << BYTE_BITS)
+    by_messages, by_bytes = (
+        np.minimum(proportional(np.full_like(rate, work << BYTE_BITS), rate, time), most)
+        for rate, work in ((messages, MESSAGE), (size_bytes, BYTE))
+    )
+    work = np.where(messages > 0, by_messages, np.where(size_bytes > 0, by_bytes, most))
+    return np.where(time == UNLIMITED, 0, np.where(time > 0, np.maximum(work, 1), most))
+
+
+def work_of_time(price_ns: Int64s, of_millisecond: Int64s) -> Int64s:
+    """Return the work of messages that take so much time, given that of a millisecond as `time_work` returns it."""
+    return proportional(price_ns, of_millisecond, np.full_like(price_ns, MICRO << BYTE_BITS))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,18 +122,22 @@ class Rows:
     bytes_total: Int64s
     """The running total of bytes."""
 
+    price_ns: Int64s | None = None
+    """The time that a row of each leaf takes; `None` if it does not count."""
+
     @classmethod
-    def of(cls, start: Int64s, bytes_total: Int64s, work: Int64s | None) -> Rows:
+    def of(cls, start: Int64s, bytes_total: Int64s, work: Int64s | None, price_ns: Int64s | None = None) -> Rows:
         """Lay out rows with `work` each, in the sequence of the layout; `None` where every row counts `MESSAGE`."""
         if work is None:
-            return cls(start, None, bytes_total)
+            return cls(start, None, bytes_total, price_ns)
         most = min(MOST_WORK, (1 << _SUM_BITS) // max(len(work), 1))
         is_within = int(work.min(initial=1)) >= 1 and int(work.max(initial=1)) <= most
-        return cls(start, running_total(work if is_within else np.clip(work, 1, most)), bytes_total)
+        return cls(start, running_total(work if is_within else np.clip(work, 1, most)), bytes_total, price_ns)
 
     def take(self, at: Int64s) -> Rows:
         """Return the rows of the leaves at `at`."""
-        return Rows(self.start[at], self.work_total, self.bytes_total)
+        price_ns = None if self.price_ns is None else self.price_ns[at]
+        return Rows(self.start[at], self.work_total, self.bytes_total, price_ns)
 
     def side_by_side(self, counts: Int64s) -> Rows:
         """Return the rows laid out in the order of the leaves, which have so many rows each; as they are, if many."""
@@ -107,11 +145,11 @@ class Rows:
             return self
         at, total = ranges(self.start, counts), running_total(counts)
         work = None if self.work_total is None else running_total(np.diff(self.work_total)[at])
-        return Rows(total[:-1], work, running_total(np.diff(self.bytes_total)[at]))
+        return Rows(total[:-1], work, running_total(np.diff(self.bytes_total)[at]), self.price_ns)
 
     def behind(self, rows: Int64s) -> Rows:
         """Return the rows without the first `rows` of each leaf."""
-        return Rows(self.start + rows, self.work_total, self.bytes_total)
+        return Rows(self.start + rows, self.work_total, self.bytes_total, self.price_ns)
 
     def work(self, first: Int64s, until: Int64s) -> Int64s:
         """Return the work of each leaf's rows `first` up to `until`; 0 where that is not more."""
@@ -126,7 +164,8 @@ class Rows:
 
     def tokens(self, first: Int64s, until: Int64s) -> Int64s:
         """Return the tokens of each leaf's rows `first` up to `until`, shape (resources, leaves)."""
-        return np.stack([until - first, self.bytes(first, until)])
+        tokens = [until - first, self.bytes(first, until)]
+        return np.stack(tokens if self.price_ns is None else [*tokens, tokens[0] * self.price_ns])
 
     def within(self, first: Int64s, until: Int64s, budget: Int64s) -> Int64s:
         """Return how many of each leaf's rows from `first` up to `until` have at most the work of its `budget`."""

@@ -74,7 +74,7 @@ def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
 
 
 def bounded_floor(floor_micro: Int64s, balance_micro: Int64s, limits: Limits) -> Int64s:
-    """Return the floors of debts, shape (n, 2), raised where an observing scope bounds the size of a message."""
+    """Return the floors of debts, shape (n, 3), raised where an observing scope bounds the size of a message."""
     bounds = _bounds(limits, observed=True)
     if bounds is None:
         return floor_micro

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED, Dimension, Int64s
+from spark_throttle.core.quota import MICRO, MIN_BALANCE_MICRO, MOST_NS, NEVER_MS, UNLIMITED, Dimension, Int64s
 
 _MOST_DEBITED_TOKENS = 1 << 42
 """A larger debit leaves every balance at `MIN_BALANCE_MICRO` anyway; the bound keeps the product in int64."""
@@ -65,28 +65,32 @@ def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:
     return np.where(rate_micro_per_ms > 0, burst_micro, np.where(rate_micro_per_ms == 0, -1, 0))
 
 
-def admissible_messages(balance_micro: Int64s) -> Int64s:
-    """Return how many messages a balance of messages lets pass at one instant.
+def in_micro(tokens: Int64s) -> Int64s:
+    """Return messages, bytes and nanoseconds, shape (…, 3), as balances count them.
+
+    Examples
+    --------
+    >>> in_micro(np.array([3, 10, 5_000])).tolist()
+    [3000000, 10000000, 5000]
+    """
+    micro = np.minimum(tokens, _MOST_DEBITED_TOKENS)
+    micro *= MICRO
+    micro[..., Dimension.TIME] = np.minimum(tokens[..., Dimension.TIME], MOST_NS)
+    return micro
+
+
+def room_before(balance_micro: Int64s, dimension: Dimension) -> Int64s:
+    """Return how much may go before a message for a balance to let it pass; -1 if none may pass.
 
     Examples
     --------
     Half a token lets one message pass, which leaves a debt; a debt lets none pass:
 
-    >>> admissible_messages(np.array([2_500_000, 500_000, 0, -1])).tolist()
-    [3, 1, 1, 0]
+    >>> room_before(np.array([2_500_000, 500_000, 0, -1]), Dimension.MESSAGES).tolist()
+    [2, 0, 0, -1]
     """
-    return np.where(balance_micro >= 0, balance_micro // MICRO + 1, 0)
-
-
-def byte_room(balance_micro: Int64s) -> Int64s:
-    """Return the most bytes that may go before a message for a balance of bytes to let it pass; -1 if none may pass.
-
-    Examples
-    --------
-    >>> byte_room(np.array([1_500_000, 0, -1])).tolist()
-    [1, 0, -1]
-    """
-    return np.where(balance_micro >= 0, balance_micro // MICRO, -1)
+    tokens = balance_micro if dimension == Dimension.TIME else balance_micro // MICRO
+    return np.where(balance_micro >= 0, tokens, -1)
 
 
 def available_tokens(balance_micro: Int64s) -> Int64s:
@@ -97,35 +101,36 @@ def available_tokens(balance_micro: Int64s) -> Int64s:
     >>> available_tokens(np.array([[2_500_000, 1_500_000], [-1, -1]])).tolist()
     [[3, 1], [0, 0]]
     """
-    messages = admissible_messages(balance_micro[..., Dimension.MESSAGES])
-    return np.stack([messages, np.maximum(byte_room(balance_micro[..., Dimension.BYTES]), 0)], axis=-1)
+    messages, size_bytes = (room_before(balance_micro[..., d], d) for d in (Dimension.MESSAGES, Dimension.BYTES))
+    return np.stack([messages + 1, np.maximum(size_bytes, 0)], axis=-1)
 
 
-def debit(balance_micro: Int64s, tokens: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:
-    """Return the balances less `tokens`; a debt stops growing at `floor_micro`.
+def debit(balance_micro: Int64s, spent_micro: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:
+    """Return the balances less what was spent; a debt stops growing at `floor_micro`.
 
     Examples
     --------
-    >>> debit(np.array([500_000]), np.array([2])).tolist()
+    >>> debit(np.array([500_000]), np.array([2_000_000])).tolist()
     [-1500000]
     """
-    return np.maximum(balance_micro - np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO, floor_micro)
+    return np.maximum(balance_micro - spent_micro, floor_micro)
 
 
-def credit(balance_micro: Int64s, tokens: Int64s, full_micro: Int64s) -> Int64s:
-    """Return the balances with `tokens` given back that were debited: none becomes fuller than full.
+def credit(balance_micro: Int64s, given_micro: Int64s, full_micro: Int64s) -> Int64s:
+    """Return the balances with what was debited given back: none becomes fuller than full.
 
     Examples
     --------
-    >>> credit(np.array([-1_500_000, 500_000]), np.array([2, 2]), np.array([2_000_000, 2_000_000])).tolist()
+    >>> credit(
+    ...     np.array([-1_500_000, 500_000]), np.array([2_000_000, 2_000_000]), np.array([2_000_000, 2_000_000])
+    ... ).tolist()
     [500000, 2000000]
     """
-    given = balance_micro + np.minimum(tokens, _MOST_DEBITED_TOKENS) * MICRO
-    return np.maximum(balance_micro, np.minimum(given, full_micro))
+    return np.maximum(balance_micro, np.minimum(balance_micro + given_micro, full_micro))
 
 
-def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s) -> Int64s:
-    """Return the floor of the debt of observing scopes that let `unmarked` tokens pass without a mark.
+def observed_floor(balance_micro: Int64s, unmarked_micro: Int64s, burst_micro: Int64s) -> Int64s:
+    """Return the floor of the debt of observing scopes that let so much pass without a mark.
 
     A marked row would not have passed under enforcement, so it adds no debt beyond a burst. Otherwise the marks would
     continue after an overload for as long as it takes to repay everything that passed in it, although an enforcing
@@ -135,11 +140,11 @@ def observed_floor(balance_micro: Int64s, unmarked: Int64s, burst_micro: Int64s)
     --------
     Two scopes with a burst of 2 tokens: one held 1 and let a message of 5 pass unmarked, the other was in debt:
 
-    >>> observed_floor(np.array([1, -1]) * MICRO, np.array([5, 0]), np.array([2, 2]) * MICRO) // MICRO
+    >>> observed_floor(np.array([1, -1]) * MICRO, np.array([5, 0]) * MICRO, np.array([2, 2]) * MICRO) // MICRO
     array([-4, -2])
     """
     # Below zero even without a burst: tokens marked in one dimension are taken in the other too.
-    return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))
+    return np.minimum(debit(balance_micro, unmarked_micro), np.minimum(-burst_micro, -1))
 
 
 def throttle_time_ms(balance_micro: Int64s, rate_micro_per_ms: Int64s) -> Int64s:

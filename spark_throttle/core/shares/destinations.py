@@ -105,8 +105,10 @@ class DestinationRates:
         return Aimd(int(self.base_micro_per_ms[at]), int(self.quiet_ms[at]))
 
     def share(self, share_micro_per_ms: Int64s | None, scopes: int) -> Int64s:
-        """Return the shares of the shared scopes, shape (scopes, 2), none higher than its destination's rate."""
-        found = np.full((scopes, 2), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
+        """Return the shares of the shared scopes, shape (scopes, 3), none higher than its destination's rate."""
+        found = (
+            np.full((scopes, len(Dimension)), _NO_BOUND) if share_micro_per_ms is None else share_micro_per_ms.copy()
+        )
         at = self.scope, np.full(len(self.scope), Dimension.MESSAGES)
         found[at] = np.minimum(found[at], self.in_force_micro_per_ms)
         return found

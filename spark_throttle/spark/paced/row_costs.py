@@ -60,7 +60,7 @@ def row_costs(
     Parameters
     ----------
     admitted
-        Shape (n, 2): the messages and bytes of each namespace that the batch admitted.
+        Shape (n, 2) or more: the messages and bytes of each namespace that the batch admitted.
     share_micro_per_ms
         This job's shares of the shared scopes' rates, if it shares quotas with other jobs.
 
@@ -86,7 +86,7 @@ def row_costs(
     pairs = zip(
         *(
             _costs_ps(admitted[:, dimension], own_rates[:, dimension], scopes, shared_rates[:, dimension])
-            for dimension in Dimension
+            for dimension in (Dimension.MESSAGES, Dimension.BYTES)
         ),
         strict=True,
     )

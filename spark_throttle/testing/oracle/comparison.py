@@ -10,7 +10,7 @@ from spark_throttle.core.batch.reasons import REASONS
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.testing.oracle.reference import ReferencePlan, Served
-from spark_throttle.testing.oracle.reference_rules import pair
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, tokens
 from spark_throttle.testing.oracle.reference_state import ReferenceState
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
 
@@ -37,9 +37,11 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     }
 
 
-def _of_flow(column: Int64s, i: int) -> Any:  # noqa: ANN401 - a number, or a pair by dimension
+def _of_flow(column: Int64s | None, i: int) -> Any:  # noqa: ANN401 - a number, or one by dimension
     """Return the value of a report's column for a flow; the report and the oracle use the same name."""
-    return int(column[i]) if column.ndim == 1 else pair(column[i])
+    if column is None:
+        return 0
+    return int(column[i]) if column.ndim == 1 else tokens(column[i])
 
 
 def served_by(plan: AdmissionPlan) -> dict[str, Served]:
@@ -52,7 +54,8 @@ def served_by(plan: AdmissionPlan) -> dict[str, Served]:
         for marks in outcome.mark_starts:
             if marks.level != Level.NAMESPACE and marks.rank[flow] < count:
                 served.marked_from[marks.level] = int(marks.rank[flow])
-                served.short_of_messages_from[marks.level] = max(int(marks.rank[flow]), int(marks.messages_rank[flow]))
+                for d, rank in zip(DIMENSIONS, marks.ranks, strict=False):
+                    served.short_from[marks.level, d] = max(int(marks.rank[flow]), int(rank[flow]))
     return found
 
 

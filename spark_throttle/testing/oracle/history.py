@@ -11,10 +11,10 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.match_memory import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.quota import CompiledPolicy, Int64s, Verdict
+from spark_throttle.core.quota import MOST_NS, CompiledPolicy, Int64s, Verdict
 from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.testing.oracle.comparison import decisions_of
-from spark_throttle.testing.oracle.reference_rules import Pair
+from spark_throttle.testing.oracle.reference_rules import Tokens
 from spark_throttle.testing.oracle.reference_usage import Decision
 
 
@@ -80,12 +80,18 @@ class PlayedBatch:
         names = self.before.flows.names.to_pylist()
         queue = self.before.queue
         arrivals = self.step.arrivals
+        most_ns = MOST_NS // max(1, len(queue) + len(arrivals)) if self.step.policy.has_time else 0
+        prices = {
+            name: min(price, most_ns) for name, price in zip(names, self.before.flows.price_ns.tolist(), strict=True)
+        }
+        namespaces = [names[flow] for flow in queue.flow.tolist()] + arrivals.namespaces.to_pylist()
         columns = zip(
-            [names[flow] for flow in queue.flow.tolist()] + arrivals.namespaces.to_pylist(),
+            namespaces,
             queue.size_bytes.tolist() + arrivals.size_bytes.to_pylist(),
             queue.arrival_ms.tolist() + [self.step.now_ms] * len(arrivals),
             [False] * len(queue) + [True] * len(arrivals),
             decisions_of(self.plan),
+            [prices.get(name, 0) for name in namespaces],
             strict=True,
         )
         return [DecidedRow(*row) for row in columns]
@@ -100,11 +106,13 @@ class DecidedRow:
     arrival_ms: int
     is_arrival: bool
     decision: Decision
+    time_ns: int
+    """The processing time that it was estimated to take."""
 
     @property
-    def tokens(self) -> Pair:
+    def tokens(self) -> Tokens:
         """The row's cost in tokens."""
-        return 1, self.size_bytes
+        return 1, self.size_bytes, self.time_ns
 
     @property
     def is_admitted(self) -> bool:

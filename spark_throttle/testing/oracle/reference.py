@@ -23,11 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.batch.reasons import TIME
 from spark_throttle.core.quota import (
-    MICRO,
+    MOST_NS,
     NEVER_MS,
-    UNLIMITED,
     CompiledPolicy,
     Dimension,
     Level,
@@ -37,16 +35,10 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.reference_bucket import TokenBucket
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, malformed_reason
-from spark_throttle.testing.oracle.reference_state import (
-    QueuedRow,
-    ReferenceState,
-    TimeMemory,
-    in_force,
-)
+from spark_throttle.testing.oracle.reference_rules import COUNTED, DIMENSIONS, UNIT_MICRO, ScopeLimits, malformed_reason
+from spark_throttle.testing.oracle.reference_state import QueuedRow, ReferenceState
 from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
 
 
@@ -74,8 +66,8 @@ class Served:
     marked_from: dict[Level, int] = field(default_factory=dict)
     """The rank of the first row that an observing shared scope of a level would have stopped."""
 
-    short_of_messages_from: dict[Level, int] = field(default_factory=dict)
-    """The rank of the first of these that found the balance of messages negative."""
+    short_from: dict[tuple[Level, Dimension], int] = field(default_factory=dict)
+    """The rank of the first of these that found the balance of a dimension, or of one before it, negative."""
 
 
 def reference_admission(
@@ -116,8 +108,8 @@ class _Batch:
         self.old = ReferenceState.from_arrays(state, policy)
         self.arrivals = list(zip(arrivals.namespaces.to_pylist(), arrivals.size_bytes.to_pylist(), strict=True))
         self.is_writable = [True] * len(arrivals) if arrivals.is_writable is None else arrivals.is_writable.tolist()
-        self.quotas, self.policy = policy, in_force(policy, state.shared.time)
-        self.now_ms, self.served = now_ms, served
+        self.policy, self.now_ms, self.served = policy, now_ms, served
+        self.most_ns = MOST_NS // max(1, len(state.queue) + len(arrivals))
         self.flows: dict[str, Flow] = {}
         self.scopes: dict[int, Scope] = {}
         # The rows of flows, that is all rows except the malformed, in order.
@@ -155,27 +147,18 @@ class _Batch:
         for index, memory in enumerate(self.old.shared):
             is_tenant = index <= len(self.policy.tenant_names)
             level = Level.JOB if index == 0 else Level.TENANT if is_tenant else Level.RESOURCE_GROUP
-            quota, limits = (
-                ScopeLimits.from_limits(policy.shared, index, level, index) for policy in (self.quotas, self.policy)
-            )
-            self.scopes[index] = Scope.grown(quota, limits, memory, elapsed_ms=elapsed_ms)
+            limits = ScopeLimits.from_limits(self.policy.shared, index, level, index)
+            self.scopes[index] = Scope.grown(limits, memory, elapsed_ms=elapsed_ms)
 
     def flow(self, name: str) -> Flow:
         if name not in self.flows:
             elapsed_ms = self.now_ms - self.old.advanced_to_ms
-            self.flows[name] = Flow.remembered(
-                self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms, time=self.time_of(name)
-            )
+            self.flows[name] = Flow.remembered(self.policy, name, self.old.flows.get(name), elapsed_ms=elapsed_ms)
         return self.flows[name]
 
-    def time_of(self, name: str) -> TokenBucket | None:
-        """Return what the time of a namespace lets through at the batch time."""
-        memory = (self.old.time or {}).get(name)
-        if memory is None or memory.rate_micro_per_ms == UNLIMITED:
-            return None
-        bucket = TokenBucket(memory.rate_micro_per_ms, memory.burst_micro, memory.balance_micro)
-        bucket.refill(self.now_ms - self.old.shared_as_of_ms)
-        return bucket
+    def time_ns(self, name: str) -> int:
+        """Return the processing time that a row of a namespace is estimated to take."""
+        return min(self.flow(name).price_ns, self.most_ns) if self.policy.has_time else 0
 
     # Step 2
 
@@ -183,7 +166,10 @@ class _Batch:
         age_ms = self.policy.queue.age_ms
         for index, queued in enumerate(self.old.queue):
             arrival_ms, release_ms = queued.arrival_ms, queued.release_ms
-            row = Row(index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False)
+            time_ns = self.time_ns(queued.namespace)
+            row = Row(
+                index, queued.namespace, queued.size_bytes, arrival_ms, release_ms, is_arrival=False, time_ns=time_ns
+            )
             self.rows.append(row)
             if age_ms is not None and self.now_ms - arrival_ms > age_ms:
                 self.decisions[index] = Decision(Verdict.REJECT, "queue_age")
@@ -199,7 +185,7 @@ class _Batch:
             if malformed:
                 self.decisions[index] = Decision(Verdict.REJECT, malformed, throttle_time_ms=NEVER_MS)
                 continue
-            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True)
+            row = Row(index, namespace, size_bytes, self.now_ms, 0, is_arrival=True, time_ns=self.time_ns(namespace))
             self.rows.append(row)
             flow = self.flow(namespace)
             if too_small := flow.rules.too_small_for(size_bytes, observed=False):
@@ -217,8 +203,8 @@ class _Batch:
         second = self.now_ms // 1000
         if flow.window_second != second:
             flow.window_second, flow.window_units = second, [0, 0]
-        units = [flow.window_units[d] + row.tokens[d] for d in DIMENSIONS]
-        for d, rule in zip(DIMENSIONS, flow.rules.windows, strict=True):
+        units = [flow.window_units[d] + row.tokens[d] for d in COUNTED]
+        for d, rule in zip(COUNTED, flow.rules.windows, strict=True):
             if rule.reject_units > 0 and units[d] > rule.reject_units:
                 self.decisions[row.index] = Decision(
                     Verdict.REJECT, "throttling", Level.NAMESPACE, d, throttle_time_ms=rule.reject_ms
@@ -256,7 +242,7 @@ class _Batch:
             for flow in self.flows.values()
             for k in range(flow.eligible)
         ]
-        left = {scope.limits.index: list(scope.balance_micro) for scope in self.scopes.values()}
+        left = {at: {d: bucket.balance_micro for d, bucket in each.buckets.items()} for at, each in self.scopes.items()}
         served = {flow.name: Served(0) for flow in self.flows.values()}
         for *_, k, flow in sorted(turns, key=lambda turn: turn[:3]):
             of_flow = served[flow.name]
@@ -271,9 +257,10 @@ class _Batch:
                 dimension = short[limits.level]
                 if dimension is not None:
                     of_flow.marked_from.setdefault(limits.level, k)
-                    if dimension == Dimension.MESSAGES:
-                        of_flow.short_of_messages_from.setdefault(limits.level, k)
-                left[limits.index] = [left[limits.index][d] - flow.rows[k].tokens[d] * MICRO for d in DIMENSIONS]
+                    for d in DIMENSIONS[dimension:]:
+                        of_flow.short_from.setdefault((limits.level, d), k)
+                for d in limits.limited_dimensions:
+                    left[limits.index][d] -= flow.rows[k].tokens[d] * UNIT_MICRO[d]
         return served
 
     def enforced(self, flow: Flow) -> list[Scope]:
@@ -288,8 +275,8 @@ class _Batch:
             flagged_by.append((flow, dimension))
         for limits in flow.rules.shared:
             if limits.is_observed and k >= served.marked_from.get(limits.level, flow.eligible):
-                is_of_messages = k >= served.short_of_messages_from.get(limits.level, flow.eligible)
-                told = Dimension.MESSAGES if is_of_messages else Dimension.BYTES
+                short_from = {d: served.short_from.get((limits.level, d), flow.eligible) for d in DIMENSIONS}
+                told = next((d for d in DIMENSIONS if k >= short_from[d]), Dimension.TIME)
                 flagged_by.append((self.scopes[limits.index], told))
         if flagged_by:
             self.refuse(Verdict.ADMIT, row, *flagged_by[0])
@@ -316,12 +303,10 @@ class _Batch:
             last += flow.rows[:first][-1:]
         if let_pass and (scope.is_enforced or scope.limits.is_observed):
             assert scope.overdrawn() is None, f"{scope.limits} is overdrawn, and lets {len(let_pass)} rows pass"
-            messages, size_bytes = total_tokens(let_pass)
-            largest = max(row.size_bytes for row in last)
-            for d, before in ((Dimension.MESSAGES, messages - 1), (Dimension.BYTES, size_bytes - largest)):
-                assert d not in scope.limited_dimensions or before * MICRO <= scope.balance_micro[d], (
-                    f"{scope.limits} lets {messages} messages and {size_bytes} bytes pass of {scope.balance_micro}"
-                )
+            taken = total_tokens(let_pass)
+            for d, bucket in scope.buckets.items():
+                before = taken[d] - max(row.tokens[d] for row in last)
+                assert before * UNIT_MICRO[d] <= bucket.balance_micro, f"{scope} lets {taken} pass"
         for row in let_pass:
             scope.debit(row.tokens, is_marked=False)
         assert not marked or scope.overdrawn() is not None, f"{scope.limits} marks {len(marked)} rows that fit"
@@ -329,8 +314,7 @@ class _Batch:
             scope.debit(row.tokens, is_marked=True)
 
     def refuse(self, verdict: Verdict, row: Row, by: Flow | Scope, dimension: Dimension) -> None:
-        told = TIME if dimension == Dimension.MESSAGES and by.is_by_time else dimension
-        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, told, by.limits.index)
+        self.decisions[row.index] = Decision(verdict, "quota", by.limits.level, dimension, by.limits.index)
         self.refused_by[row.index] = (by, dimension)
 
     # Step 6
@@ -402,7 +386,7 @@ class _Batch:
         flows = {
             flow.name: flow.memory(self.now_ms)
             for flow in self.flows.values()
-            if self.waiting(flow) or flow.has_memory(self.now_ms)
+            if self.waiting(flow) or flow.has_memory(self.now_ms, has_time=self.policy.has_time)
         }
         queue = [
             QueuedRow(row.namespace, row.size_bytes, row.arrival_ms, row.release_ms)
@@ -410,19 +394,7 @@ class _Batch:
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
         shared = [scope.memory(self.old.shared[index]) for index, scope in self.scopes.items()]
-        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared, self.time_after())
-
-    def time_after(self) -> dict[str, TimeMemory] | None:
-        """Return what the time of namespaces lets through after the batch."""
-        if self.old.time is None:
-            return None
-        left = dict(self.old.time)
-        for name, memory in self.old.time.items():
-            bucket = self.time_of(name)
-            if bucket is not None:
-                bucket.debit(self.flows[name].admitted if name in self.flows else 0)
-                left[name] = replace(memory, balance_micro=bucket.balance_micro)
-        return left
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared)
 
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {}

@@ -64,9 +64,9 @@ class TokenBucket:
         """Return whether the next message passes, whatever its size."""
         return self.rate_micro_per_ms != 0 and self.balance_micro >= 0
 
-    def debit(self, tokens: int, *, floor_micro: int = MIN_BALANCE_MICRO) -> None:
+    def debit(self, tokens: int, *, unit_micro: int = MICRO, floor_micro: int = MIN_BALANCE_MICRO) -> None:
         """Subtract `tokens`, into debt if the balance is less, but not below a floor."""
-        self.balance_micro = max(self.balance_micro - tokens * MICRO, floor_micro)
+        self.balance_micro = max(self.balance_micro - tokens * unit_micro, floor_micro)
 
     def throttle_time_ms(self) -> int:
         """Return the milliseconds until the bucket admits again."""

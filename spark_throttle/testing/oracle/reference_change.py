@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level, OnExcess
+from spark_throttle.core.measured_time import MeasuredTime
+from spark_throttle.core.quota import MIN_BALANCE_MICRO, MOST_NS, CompiledPolicy, Dimension, Int64s, Level, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.testing.oracle.reference_bucket import TokenBucket
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, ScopeLimits, pair, rules_of
+from spark_throttle.testing.oracle.reference_bucket import TokenBucket, ceil_div
+from spark_throttle.testing.oracle.reference_flow import Flow
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, Tokens, pair, rules_of, tokens
 from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory
 
 
@@ -18,6 +20,8 @@ def reference_epoch(
     state: DeciderState, row: ControlRow, before: CompiledPolicy, after: CompiledPolicy, *, now_ms: int
 ) -> ReferenceState:
     """Return what `under_epoch` must return for the same arguments."""
+    if row.measured is not None:
+        state = _corrected(ReferenceState.from_arrays(state, before), row.measured, before).to_arrays()
     names: list[str] = state.flows.names.to_pylist()
     flows = {}
     for i, name in enumerate(names):
@@ -33,9 +37,11 @@ def reference_epoch(
             for d in DIMENSIONS
         ]
         memory = FlowMemory(
-            pair(balances),
+            tokens(balances),
             int(state.flows.window_second[i]),
             pair(state.flows.window_units[i]),
+            int(state.flows.price_ns[i]),
+            int(state.flows.priced_ms[i]),
         )
         flows[name] = memory.meaningful(new, second=now_ms // 1000)
     paid_ms = now_ms
@@ -43,7 +49,7 @@ def reference_epoch(
         paid_ms = max(state.shared.as_of_ms, min(row.paying.paid_ms, now_ms))
     earned = _earned(state, before, elapsed_ms=paid_ms - state.shared.as_of_ms)
     balance_micro = _shared(earned, before, after, row)
-    pinned = SharedBuckets(balance_micro, paid_ms, row.share_micro_per_ms, row.time)
+    pinned = SharedBuckets(balance_micro, paid_ms, row.share_micro_per_ms)
     after_epoch = ReferenceState.from_arrays(replace(state, shared=pinned), after)
     if after is before:
         return replace(after_epoch, epoch=row.epoch)
@@ -55,29 +61,76 @@ def reference_epoch(
     return replace(after_epoch, advanced_to_ms=now_ms, flows=flows, queue=queue, epoch=row.epoch)
 
 
-def _earned(state: DeciderState, policy: CompiledPolicy, *, elapsed_ms: int) -> dict[tuple[Level, str], Pair]:
+def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPolicy) -> ReferenceState:
+    """Return the state with every bucket charged what was measured in place of the estimate, and prices moved."""
+    flows, shared = dict(state.flows), list(state.shared)
+    columns = (measured.measured_ns, measured.estimated_ns, measured.messages)
+    for name, used_ns, told_ns, messages in zip(
+        measured.names.to_pylist(), *(each.tolist() for each in columns), strict=True
+    ):
+        rules = rules_of(policy, name)
+        flow = flows.get(name) or Flow.remembered(policy, name, None, elapsed_ms=0).memory(0)
+        flow = replace(flow, balance_micro=_owing(rules.limits, flow.balance_micro, used_ns - told_ns))
+        if messages:
+            window_ms = min(
+                (window for each in (rules.limits, *rules.shared) if (window := _window_ms(each))), default=1_000
+            )
+            passed_ms = min(max(state.advanced_to_ms - flow.priced_ms, 0), window_ms)
+            fallen_ns = flow.price_ns * passed_ms // (2 * window_ms)
+            price_ns = max(ceil_div(used_ns, messages), flow.price_ns - fallen_ns)
+            flow = replace(flow, price_ns=price_ns, priced_ms=state.advanced_to_ms)
+        flows[name] = flow
+    for scope in range(len(shared)):
+        limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
+        names = measured.names.to_pylist()
+        passing = [any(each.index == scope for each in rules_of(policy, name).shared) for name in names]
+        used_ns, told_ns = (
+            min(sum(ns for ns, passes in zip(each.tolist(), passing, strict=True) if passes), MOST_NS)
+            for each in columns[:2]
+        )
+        left = _owing(limits, shared[scope].balance_micro, used_ns - told_ns)
+        shared[scope] = replace(shared[scope], balance_micro=left)
+    return replace(state, flows=flows, shared=shared)
+
+
+def _owing(limits: ScopeLimits, balance_micro: Tokens, owed_ns: int) -> Tokens:
+    """Return balances less time; an observing scope is overdrawn by at most a burst."""
+    messages, in_bytes, held_ns = balance_micro
+    if not limits.limits(Dimension.TIME):
+        return balance_micro
+    least_ns = -limits.burst_micro[Dimension.TIME] if limits.on_excess == OnExcess.OBSERVE else MIN_BALANCE_MICRO
+    return messages, in_bytes, max(held_ns - owed_ns, min(least_ns, held_ns))
+
+
+def _window_ms(limits: ScopeLimits) -> int:
+    """Return the time in which a bucket of time fills; 0 if it never does."""
+    rate, burst = limits.rate_micro_per_ms[Dimension.TIME], limits.burst_micro[Dimension.TIME]
+    return min(max(burst // rate, 1), 10_000) if rate > 0 else 0
+
+
+def _earned(state: DeciderState, policy: CompiledPolicy, *, elapsed_ms: int) -> dict[tuple[Level, str], Tokens]:
     """Return the balances of the shared scopes later, at the shares that were in force."""
     earned = {}
     memories = ReferenceState.from_arrays(state, policy).shared
     for memory, quota, key in zip(memories, *_scopes_of(policy), strict=True):
-        balances = [0, 0]
+        balances = [0, 0, 0]
         for d in quota.limited_dimensions:
             bucket = memory.bucket(quota, d)
             bucket.refill(elapsed_ms)
             balances[d] = bucket.balance_micro
-        earned[key] = pair(balances)
+        earned[key] = tokens(balances)
     return earned
 
 
 def _shared(
-    earned: dict[tuple[Level, str], Pair], before: CompiledPolicy, after: CompiledPolicy, row: ControlRow
+    earned: dict[tuple[Level, str], Tokens], before: CompiledPolicy, after: CompiledPolicy, row: ControlRow
 ) -> Int64s:
     """Return the balances of the shared scopes of `after`, cut to their bursts at the shares of the epoch."""
     former = dict(zip(*reversed(_scopes_of(before)), strict=True))
     found = []
     for scope, (quota, key) in enumerate(zip(*_scopes_of(after), strict=True)):
-        share = None if row.share_micro_per_ms is None else pair(row.share_micro_per_ms[scope])
-        balances = [0, 0]
+        share = None if row.share_micro_per_ms is None else tokens(row.share_micro_per_ms[scope])
+        balances = [0, 0, 0]
         for d in quota.limited_dimensions:
             if after is before:
                 balance_micro = earned[key][d]
@@ -85,11 +138,11 @@ def _shared(
                 balance_micro = changed_balance(former[key], quota, d, earned[key][d], elapsed_ms=0)
             else:
                 balance_micro = TokenBucket.full(quota.rate_micro_per_ms[d], quota.burst_micro[d]).balance_micro
-            bucket = ScopeMemory((balance_micro, balance_micro), share).bucket(quota, d)
+            bucket = ScopeMemory((balance_micro,) * 3, share).bucket(quota, d)
             bucket.refill(0)
             balances[d] = bucket.balance_micro
         found.append(balances)
-    return np.array(found, dtype=np.int64).reshape(-1, 2)
+    return np.array(found, dtype=np.int64).reshape(-1, 3)
 
 
 def _scopes_of(policy: CompiledPolicy) -> tuple[list[ScopeLimits], list[tuple[Level, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
 from spark_throttle.testing.oracle.reference_bucket import (
     TokenBucket,
@@ -12,13 +13,15 @@ from spark_throttle.testing.oracle.reference_bucket import (
 )
 from spark_throttle.testing.oracle.reference_rules import (
     DIMENSIONS,
+    UNIT_MICRO,
     NamespaceRules,
-    Pair,
     ScopeLimits,
+    Tokens,
     pair,
     rules_of,
+    tokens,
 )
-from spark_throttle.testing.oracle.reference_state import FlowMemory, ScopeMemory, TimeBucket
+from spark_throttle.testing.oracle.reference_state import FlowMemory, ScopeMemory
 
 
 @dataclass(slots=True)
@@ -33,16 +36,18 @@ class Row:
     arrival_ms: int
     release_ms: int
     is_arrival: bool
+    time_ns: int
+    """The processing time that it is estimated to take."""
 
     @property
-    def tokens(self) -> Pair:
+    def tokens(self) -> Tokens:
         """The row's cost in tokens."""
-        return (1, self.size_bytes)
+        return (1, self.size_bytes, self.time_ns)
 
 
-def total_tokens(rows: list[Row]) -> Pair:
+def total_tokens(rows: list[Row]) -> Tokens:
     """Return the total cost of `rows` in tokens."""
-    return len(rows), sum(row.size_bytes for row in rows)
+    return len(rows), sum(row.size_bytes for row in rows), sum(row.time_ns for row in rows)
 
 
 def debt_floor(
@@ -64,44 +69,24 @@ def debt_floor(
 
 @dataclass(slots=True)
 class Scope:
-    """A shared scope and its buckets: what it has in each dimension, and the bucket of messages that its time fills."""
+    """A shared scope and its buckets."""
 
-    quota: ScopeLimits
     limits: ScopeLimits
-    """The quota, with the lower of the rates of messages and of time in the place of messages."""
-
-    share_micro_per_ms: Pair | None
     is_unleased: bool
     """Whether the job waits for a share of a quota that is not 0."""
 
-    own: dict[Dimension, TokenBucket]
-    time: TokenBucket | None
-    balance_micro: list[int]
-    """What the scope lets through: the stricter of messages and time, and bytes."""
-
-    is_by_time: bool = False
-    """Whether time lets less through than the scope's own limit on messages when the batch begins."""
+    buckets: dict[Dimension, TokenBucket]
+    """The buckets of the limited dimensions."""
 
     @classmethod
-    def grown(cls, quota: ScopeLimits, limits: ScopeLimits, memory: ScopeMemory, *, elapsed_ms: int) -> Scope:
+    def grown(cls, limits: ScopeLimits, memory: ScopeMemory, *, elapsed_ms: int) -> Scope:
         """Return the scope, refilled."""
-        own = {d: memory.bucket(quota, d) for d in quota.limited_dimensions}
-        time = None if memory.time is None else TokenBucket(*memory.time)
-        for bucket in own.values():
+        buckets = {d: memory.bucket(limits, d) for d in limits.limited_dimensions}
+        for bucket in buckets.values():
             bucket.refill(elapsed_ms)
-        if time is not None and not memory.is_time_unleased:  # without a share, time earns nothing
-            time.refill(elapsed_ms)
-        is_shut = [
-            memory.share_micro_per_ms is not None and memory.share_micro_per_ms[d] == 0 < quota.rate_micro_per_ms[d]
-            for d in DIMENSIONS
-        ]
-        is_unleased = any(is_shut) or (memory.share_micro_per_ms is not None and memory.is_time_unleased)
-        scope = cls(quota, limits, memory.share_micro_per_ms, is_unleased, own, time, [0, 0])
-        for d, bucket in own.items():
-            scope.balance_micro[d] = bucket.balance_micro
-        if time is not None:
-            scope.balance_micro[0], scope.is_by_time = stricter_micro(time, own.get(Dimension.MESSAGES))
-        return scope
+        share = memory.share_micro_per_ms
+        is_unleased = share is not None and any(share[d] == 0 < limits.rate_micro_per_ms[d] for d in DIMENSIONS)
+        return cls(limits, is_unleased, buckets)
 
     @property
     def is_enforced(self) -> bool:
@@ -114,68 +99,25 @@ class Scope:
         return self.limits.limited_dimensions
 
     def overdrawn(self) -> Dimension | None:
-        """Return the dimension that refuses the next row, messages first; `None` if neither does."""
-        return next((d for d in self.limits.limited_dimensions if self.balance_micro[d] < 0), None)
+        """Return the dimension that refuses the next row, messages first; `None` if none does."""
+        return next((d for d, bucket in self.buckets.items() if bucket.balance_micro < 0), None)
 
-    def room(self, dimension: Dimension) -> int:
-        """Return the tokens that rows may take; the last message may overdraw the scope. -1 while it owes any."""
-        if self.balance_micro[dimension] < 0:
-            return 0 if dimension == Dimension.MESSAGES else -1
-        return self.balance_micro[dimension] // MICRO + (dimension == Dimension.MESSAGES)
-
-    def lacks(self, wanted: Pair) -> bool:
-        """Return whether the scope cannot serve all of `wanted`."""
-        if not wanted[0] or not self.limits.is_enforced:
-            return False
-        return any(wanted[d] > self.room(d) for d in self.limits.limited_dimensions)
-
-    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+    def debit(self, tokens: Tokens, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
-        for d in self.limits.limited_dimensions:
-            burst_micro = self.own[d].burst_micro if d in self.own else self.limits.burst_micro[d]
-            floor_micro = debt_floor(self.limits, d, self.balance_micro[d], burst_micro, is_marked=is_marked)
-            self.balance_micro[d] = max(self.balance_micro[d] - tokens[d] * MICRO, floor_micro)
-        for d, bucket in self.own.items():
-            floor_micro = debt_floor(self.quota, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
-            bucket.debit(tokens[d], floor_micro=floor_micro)
-        if self.time is not None:
-            self.time.debit(tokens[0])
+        for d, bucket in self.buckets.items():
+            floor_micro = debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
+            bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the buckets repay their debts: at the job's shares, or at the quota while a share is 0."""
-        found = [0]
-        if dimension in self.own:
-            rate = self.own[dimension].rate_micro_per_ms or self.quota.rate_micro_per_ms[dimension]
-            found.append(throttle_time_ms(self.own[dimension].balance_micro, rate))
-        if dimension == Dimension.MESSAGES and self.time is not None:
-            found.append(self.time.throttle_time_ms())
-        return max(found)
+        """Return how long a bucket repays its debt: at the job's share, or at the quota while the share is 0."""
+        bucket = self.buckets[dimension]
+        rate = bucket.rate_micro_per_ms or self.limits.rate_micro_per_ms[dimension]
+        return throttle_time_ms(bucket.balance_micro, rate)
 
     def memory(self, before: ScopeMemory) -> ScopeMemory:
         """Return what is stored of the scope."""
-        left = pair([self.own[d].balance_micro if d in self.own else 0 for d in DIMENSIONS])
-        time: TimeBucket | None = None
-        if self.time is not None:
-            time = (self.time.rate_micro_per_ms, self.time.burst_micro, self.time.balance_micro)
-        return replace(before, balance_micro=left, time=time)
-
-
-def stricter_micro(time: TokenBucket, own: TokenBucket | None) -> tuple[int, bool]:
-    """Return the balance of messages that two buckets let through together, and whether it is by time.
-
-    The one that waits longer counts, or the one that holds less; its debt is told at the lower of the two rates.
-    """
-    if own is None:
-        return time.balance_micro, True
-    time_ms, own_ms = time.throttle_time_ms(), own.throttle_time_ms()
-    is_by_time = time_ms > own_ms or (time_ms == own_ms and time.balance_micro < own.balance_micro)
-    chosen = time if is_by_time else own
-    rate = min(time.rate_micro_per_ms, own.rate_micro_per_ms)
-    if rate == 0:
-        return min(chosen.balance_micro, -1), is_by_time
-    if chosen.balance_micro < 0 and chosen.rate_micro_per_ms != rate:
-        return -chosen.throttle_time_ms() * rate, is_by_time
-    return min(chosen.balance_micro, time.burst_micro, own.burst_micro), is_by_time
+        left = tokens([self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS])
+        return replace(before, balance_micro=left)
 
 
 @dataclass(slots=True)
@@ -202,11 +144,8 @@ class Flow:
     admitted: int = 0
     """Number of leading `rows` that are admitted."""
 
-    time: TokenBucket | None = None
-    """What the namespace's processing time lets through, in messages; `None` if it lets everything through."""
-
-    is_by_time: bool = False
-    """Whether the time lets less through than the namespace's own limit on messages when the batch begins."""
+    price_ns: int = 0
+    priced_ms: int = 0
 
     blocked_by: Scope | None = None
     """The narrowest shared scope that is overdrawn after the batch, if not all eligible rows are admitted."""
@@ -219,7 +158,6 @@ class Flow:
         memory: FlowMemory | None,
         *,
         elapsed_ms: int,
-        time: TokenBucket | None = None,
     ) -> Flow:
         """Return the flow of a namespace, refilled; without memory it starts with full buckets."""
         rules = rules_of(policy, name)
@@ -233,11 +171,7 @@ class Flow:
         if memory is not None:
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
-        flow.time = TokenBucket.full(0, 0) if flow.limits.is_shut_by_time else time
-        own = flow.buckets.get(Dimension.MESSAGES)
-        if flow.time is not None:
-            order = [(-each.throttle_time_ms(), each.balance_micro) for each in (flow.time, own) if each is not None]
-            flow.is_by_time = own is None or order[0] < order[1]
+            flow.price_ns, flow.priced_ms = memory.price_ns, memory.priced_ms
         return flow
 
     @property
@@ -246,36 +180,28 @@ class Flow:
         return self.rules.limits
 
     def overdrawn(self) -> Dimension | None:
-        """Return the dimension in which the namespace refuses the next row, messages and time first; or `None`."""
-        if self.time is not None and not self.time.admits():
-            return Dimension.MESSAGES
-        return next((d for d in DIMENSIONS if d in self.buckets and not self.buckets[d].admits()), None)
+        """Return the dimension in which the namespace refuses the next row, messages first; `None` if none does."""
+        return next((d for d, bucket in self.buckets.items() if not bucket.admits()), None)
 
     @property
     def is_enforced(self) -> bool:
         """Whether the namespace's own limits can hold a row back."""
-        return self.limits.is_enforced or self.time is not None
+        return self.limits.is_enforced
 
     @property
     def limited_dimensions(self) -> list[Dimension]:
         """The dimensions in which the namespace itself has a limit."""
-        return [d for d in DIMENSIONS if d in self.buckets or (d == Dimension.MESSAGES and self.time is not None)]
+        return list(self.buckets)
 
     def throttle_time_ms(self, dimension: Dimension) -> int:
-        """Return how long the namespace's own rates take to repay the debts."""
-        is_messages = dimension == Dimension.MESSAGES
-        owing = [self.buckets.get(dimension), self.time if is_messages else None]
-        return max(bucket.throttle_time_ms() for bucket in owing if bucket is not None)
+        """Return how long the namespace's own rate takes to repay the debt."""
+        return self.buckets[dimension].throttle_time_ms()
 
-    def debit(self, tokens: Pair, *, is_marked: bool) -> None:
+    def debit(self, tokens: Tokens, *, is_marked: bool) -> None:
         """Subtract `tokens`, into debt if the balances are less."""
-        if self.time is not None:
-            self.time.debit(tokens[Dimension.MESSAGES])
         for d, bucket in self.buckets.items():
-            bucket.debit(
-                tokens[d],
-                floor_micro=debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked),
-            )
+            floor_micro = debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
+            bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
 
     @property
     def tie(self) -> tuple[int, int]:
@@ -291,20 +217,21 @@ class Flow:
                 return
             if self.limits.is_enforced and any(balance < 0 for balance in balance_micro.values()):
                 return
-            if self.time is not None and self.time.balance_micro < self.eligible * MICRO:
-                return
             for d in balance_micro:
-                balance_micro[d] -= row.tokens[d] * MICRO
+                balance_micro[d] -= row.tokens[d] * UNIT_MICRO[d]
             self.eligible += 1
 
-    def has_memory(self, now_ms: int) -> bool:
+    def has_memory(self, now_ms: int, *, has_time: bool) -> bool:
         """Return whether a later batch might be decided differently if a flow without waiting rows were forgotten."""
         counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
         is_full = all(bucket.is_full for bucket in self.buckets.values())
-        return not is_full or counts_this_second
+        is_priced = has_time and self.price_ns > 0 and now_ms - self.priced_ms <= REMEMBERED_MS
+        return not is_full or counts_this_second or is_priced
 
     def memory(self, now_ms: int) -> FlowMemory:
         """Return what is stored of the flow."""
         balance_micro = [self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS]
-        memory = FlowMemory(pair(balance_micro), self.window_second, pair(self.window_units))
+        memory = FlowMemory(
+            tokens(balance_micro), self.window_second, pair(self.window_units), self.price_ns, self.priced_ms
+        )
         return memory.meaningful(self.rules, second=now_ms // 1000)

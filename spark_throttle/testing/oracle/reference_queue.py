@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from spark_throttle.core.quota import QueueBounds
 from spark_throttle.testing.oracle.reference_flow import Flow, Row
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS
+from spark_throttle.testing.oracle.reference_rules import COUNTED
 
 
 def queue_bounds(bounds: QueueBounds) -> list[int]:
@@ -20,14 +20,14 @@ def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]
     for flow, rows in queues:
         in_flow = [0, 0]
         for position, row in enumerate(rows):
-            in_flow = [in_flow[d] + row.tokens[d] for d in DIMENSIONS]
-            share = max(part_of(in_flow[d], room[d]) for d in DIMENSIONS)
+            in_flow = [in_flow[d] + row.tokens[d] for d in COUNTED]
+            share = max(part_of(in_flow[d], room[d]) for d in COUNTED)
             entries.append((share, position, flow.tie, row))
     taken = [0, 0]
     beyond: list[Row] = []
     for *_, row in sorted(entries, key=lambda entry: entry[:3]):
-        taken = [taken[d] + row.tokens[d] for d in DIMENSIONS]
-        if beyond or any(taken[d] > room[d] for d in DIMENSIONS):
+        taken = [taken[d] + row.tokens[d] for d in COUNTED]
+        if beyond or any(taken[d] > room[d] for d in COUNTED):
             beyond.append(row)
     return beyond
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,
+    MICRO,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -21,14 +22,27 @@ from spark_throttle.core.quota import (
 MAX_NAMESPACE_BYTES: Final = 1024
 
 Pair = tuple[int, int]
-"""A value for messages and one for bytes, indexed by `Dimension`."""
+"""A value for messages and one for bytes."""
 
-DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES)
+Tokens = tuple[int, int, int]
+"""A value for messages, one for bytes and one for time, indexed by `Dimension`."""
+
+DIMENSIONS = (Dimension.MESSAGES, Dimension.BYTES, Dimension.TIME)
+COUNTED = (Dimension.MESSAGES, Dimension.BYTES)
+"""What Pegasus' rules and the bounds of the queue count."""
+
+UNIT_MICRO: Final = {Dimension.MESSAGES: MICRO, Dimension.BYTES: MICRO, Dimension.TIME: 1}
+"""What balances lose for a message, a byte and a nanosecond."""
 
 
 def pair(row: Sequence[int] | Int64s) -> Pair:
     """Return a row of an (n, 2) array as Python integers."""
     return int(row[0]), int(row[1])
+
+
+def tokens(row: Sequence[int] | Int64s) -> Tokens:
+    """Return a row of an (n, 3) array as Python integers."""
+    return int(row[0]), int(row[1]), int(row[2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +53,13 @@ class ScopeLimits:
     index: int
     """Position among the shared scopes; -1 for a namespace."""
 
-    rate_micro_per_ms: Pair
-    burst_micro: Pair
+    rate_micro_per_ms: Tokens
+    burst_micro: Tokens
     on_excess: OnExcess
     weight: int
 
     max_message_bytes: int
     """Bound on the size of a message; `MAX_SIZE_BYTES` if there is none."""
-
-    is_shut_by_time: bool
-    """Whether a quota of no processing time at all is enforced."""
 
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
@@ -56,24 +67,20 @@ class ScopeLimits:
         return cls(
             level,
             index,
-            pair(limits.rate_micro_per_ms[position]),
-            pair(limits.burst_micro[position]),
+            tokens(limits.rate_micro_per_ms[position]),
+            tokens(limits.burst_micro[position]),
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
             MAX_SIZE_BYTES if limits.max_message_bytes is None else int(limits.max_message_bytes[position]),
-            limits.time is not None
-            and int(limits.time.rate_ns_per_ms[position]) == 0
-            and int(limits.on_excess[position]) != OnExcess.OBSERVE,
         )
 
     def limits(self, dimension: Dimension) -> bool:
         """Return whether `dimension` has a limit."""
         return self.rate_micro_per_ms[dimension] != UNLIMITED
 
-    def meaningful(self, values: Pair) -> Pair:
+    def meaningful(self, values: Tokens) -> Tokens:
         """Return `values`, with 0 in each dimension without a limit."""
-        messages, in_bytes = (values[d] if self.limits(d) else 0 for d in DIMENSIONS)
-        return messages, in_bytes
+        return tokens([values[d] if self.limits(d) else 0 for d in DIMENSIONS])
 
     @property
     def limited_dimensions(self) -> list[Dimension]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
-from spark_throttle.core.quota import MICRO, Verdict
+from spark_throttle.core.quota import Dimension, Verdict
 from spark_throttle.testing.oracle.reference_bucket import ceil_div
 from spark_throttle.testing.oracle.reference_flow import Flow, Row, total_tokens
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, Pair, pair
+from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, Tokens, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,12 @@ class FlowUsage:
     tenant: int
     group: int
     weight: int
-    offered: Pair
-    admitted: Pair
-    rejected: Pair
-    waiting: Pair
-    demand: Pair
+    offered: Tokens
+    admitted: Tokens
+    rejected: Tokens
+    waiting: Tokens
+    demand: Tokens
+    own_time_ns: int
     observed_messages: int
     delayed_ms: int
 
@@ -60,28 +61,26 @@ def usage_of(
         rejected=total_tokens(by_verdict[Verdict.REJECT]),
         waiting=total_tokens(waiting),
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
+        own_time_ns=flow.buckets[Dimension.TIME].balance_micro if Dimension.TIME in flow.buckets else 0,
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
         delayed_ms=sum(max(0, now_ms - row.arrival_ms) for row in admitted),
     )
 
 
-def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Pair:
+def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Tokens:
     """Return the demand that the flow may have next: its arrivals again, and its backlog.
 
-    Rows behind one that is held for longer do not count, nor does more than its own buckets allow in both dimensions.
+    Rows behind one that is held for longer do not count, nor does more than its own buckets allow in any dimension.
     """
     free = list(takewhile(lambda row: row.release_ms <= now_ms + since_last_ms, waiting))
-    again = total_tokens(offered) if len(free) == len(waiting) else (0, 0)
+    again = total_tokens(offered) if len(free) == len(waiting) else (0, 0, 0)
     wanted = [again[d] + total_tokens(free)[d] for d in DIMENSIONS]
     passing = list(wanted)
     for d, bucket in flow.buckets.items():
         if flow.limits.is_enforced:
-            refill = bucket.rate_micro_per_ms * since_last_ms // MICRO
-            passing[d] = min(wanted[d], max(0, bucket.balance_micro // MICRO + 1 + refill))
-    if flow.time is not None:
-        refill = flow.time.rate_micro_per_ms * since_last_ms // MICRO
-        passing[0] = min(passing[0], max(0, flow.time.balance_micro // MICRO + 1 + refill))
+            refill = bucket.rate_micro_per_ms * since_last_ms // UNIT_MICRO[d]
+            passing[d] = min(wanted[d], max(0, bucket.balance_micro // UNIT_MICRO[d] + 1 + refill))
     if passing == wanted:
-        return pair(wanted)
+        return tokens(wanted)
     part = min(ceil_div(passing[d] << 30, wanted[d]) for d in DIMENSIONS if wanted[d])
-    return pair([min((wanted[d] * part >> 30) + 1, passing[d]) if part else 0 for d in DIMENSIONS])
+    return tokens([min((wanted[d] * part >> 30) + 1, passing[d]) if part else 0 for d in DIMENSIONS])

@@ -15,13 +15,12 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.limits.message_limits import MessageBuckets, MessageLimits
-from spark_throttle.core.limits.message_prices import MessagePrices
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.measured_time import MeasuredTime
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MAX_SIZE_BYTES,
     MICRO,
+    MOST_NS,
     UNLIMITED,
     CompiledPolicy,
     Int64s,
@@ -75,8 +74,8 @@ TIME_QUOTAS = st.one_of(
 """Rates and bursts of quotas on processing time."""
 
 
-PRICES_NS = st.sampled_from((0, 1, 999, 1_000_000, 1_000_000, 10_000_000, 2**40))
-"""What a message takes of processing time; 0 where nobody knows."""
+TIMES_NS = st.sampled_from((0, 1, 999, 1_000_000, 1_000_000, 10_000_000, 2**40, MOST_NS))
+"""What messages take of processing time."""
 
 BALANCES_MICRO = st.one_of(
     st.integers(-3 * MICRO, 12 * MICRO),
@@ -101,26 +100,29 @@ MALFORMED_ROWS = st.lists(
 
 @cache
 def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
-    """Return limits in one dimension or both; a rate of 0 has no burst."""
+    """Return limits in some dimensions; a rate of 0 has no burst."""
     message_limits = st.tuples(st.sampled_from(MESSAGE_RATES), BURSTS_MICRO)
     byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
     absent = st.just((UNLIMITED, 0))
-    both = st.one_of(
-        st.tuples(message_limits, absent), st.tuples(absent, byte_limits), st.tuples(message_limits, byte_limits)
+    tokens = st.one_of(
+        st.tuples(absent, absent),
+        st.tuples(message_limits, absent),
+        st.tuples(absent, byte_limits),
+        st.tuples(message_limits, byte_limits),
     )
-    return st.builds(_limit, both, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES, TIME_QUOTAS)
+    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES, TIME_QUOTAS)
 
 
 def _limit(
-    limits: tuple[tuple[int, int], tuple[int, int]],
+    tokens: tuple[tuple[int, int], tuple[int, int]],
     on_excess: OnExcess,
     weight: int,
     bound: int,
     time: tuple[int, int],
 ) -> Limit:
-    (message_rate, message_burst), (byte_rate, byte_burst) = limits
-    bursts = message_burst if message_rate > 0 else 0, byte_burst if byte_rate > 0 else 0
-    return Limit((message_rate, byte_rate), bursts, on_excess, weight, bound, *time)
+    rates, bursts = zip(*tokens, time, strict=True)
+    held = [burst if rate > 0 else 0 for rate, burst in zip(rates, bursts, strict=True)]
+    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, bound)
 
 
 @cache
@@ -187,45 +189,17 @@ def policies(
 
 
 @st.composite
-def message_limits(draw: st.DrawFn, policy: CompiledPolicy) -> MessageLimits:
-    """Return what the time of some scopes of a policy lets through, in messages; observing scopes have no limit."""
-    shared = policy.shared
-    rates, bursts, balances, is_unleased = [], [], [], []
-    for scope in range(len(shared)):
-        told = draw(st.sampled_from((UNLIMITED, UNLIMITED, 0, 1, 1_000, 3_000, 10_000, 2**50)))
-        if shared.on_excess[scope] == OnExcess.OBSERVE:
-            told = UNLIMITED
-        # An epoch pins a rate of 1 for a scope of which the job has no share: its quota is not 0.
-        is_unleased.append(told == 1 and draw(st.booleans()))
-        rates.append(told)
-        bursts.append(0 if told <= 0 or is_unleased[-1] else draw(BURSTS_MICRO))
-        balances.append(
-            0 if told == UNLIMITED else -1 if told == 0 or is_unleased[-1] else min(draw(BALANCES_MICRO), bursts[-1])
-        )
+def measured_times(draw: st.DrawFn) -> MeasuredTime:
+    """Return what was measured of some namespaces."""
     names = [name for name in NAMESPACE_NAMES if draw(st.booleans())]
-    rule = match(pa.array(names, pa.string()), policy).rule
-    names = [name for name, at in zip(names, rule, strict=True)
-             if policy.namespace_limits.on_excess[at] != OnExcess.OBSERVE]  # fmt: skip
-    own = [(draw(BALANCES_MICRO), draw(st.sampled_from((0, 1, 200, 1_000, 10_000))), draw(BURSTS_MICRO)) for _ in names]
-    own = [(-1, 0, 0) if rate == 0 else (min(balance, burst), rate, burst) for balance, rate, burst in own]
-    own = [(0, UNLIMITED, 0) if draw(st.integers(0, 3)) == 0 else each for each in own]  # entered for its price alone
-    prices = None
-    if draw(st.booleans()):
-        prices = MessagePrices.of(
-            np.array([draw(PRICES_NS) for _ in names], dtype=np.int64),
-            np.array([0 if rate == UNLIMITED else draw(PRICES_NS) for rate in rates], dtype=np.int64),
-        )
-    return MessageLimits(
-        MessageBuckets(*(np.array(column, dtype=np.int64) for column in (balances, rates, bursts))),
-        np.array(is_unleased), pa.array(names, pa.string()),
-        MessageBuckets(*np.array(own, dtype=np.int64).reshape(-1, 3).T), prices,
-    )  # fmt: skip
+    columns = [[draw(TIMES_NS), draw(TIMES_NS), draw(st.sampled_from((0, 1, 1, 3, 10, 1_000)))] for _ in names]
+    return MeasuredTime(pa.array(names, pa.string()), *np.array(columns, dtype=np.int64).reshape(-1, 3).T.copy())
 
 
 @st.composite
 def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int) -> ControlRow:
-    """Return what an epoch pins under `policy`: shares of the quotas, quotas on time, both or neither."""
-    time = draw(message_limits(policy)) if draw(st.integers(0, 2)) == 0 else None
+    """Return what an epoch pins under `policy`: shares of the quotas, what was measured of time, both or neither."""
+    measured = draw(measured_times()) if draw(st.integers(0, 2)) == 0 else None
     share_micro_per_ms = None
     if draw(st.integers(0, 4)) == 0:
         quota = policy.shared.rate_micro_per_ms
@@ -233,11 +207,9 @@ def epochs(draw: st.DrawFn, policy: CompiledPolicy, *, number: int, paid_ms: int
             draw(st.sampled_from((rate, rate // 2, min(rate, 1), 0, rate * 1_000)))
             for rate in quota.reshape(-1).tolist()
         ]
-        share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 2)
+        share_micro_per_ms = np.array(shares, dtype=np.int64).reshape(-1, 3)
         share_micro_per_ms = np.where(quota == UNLIMITED, UNLIMITED, share_micro_per_ms)
-    elif time is not None:
-        time = replace(time, is_unleased=np.zeros_like(time.is_unleased))  # a job that shares nothing waits for nothing
-    return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, time=time)
+    return pins(number, paid_ms, share_micro_per_ms=share_micro_per_ms, measured=measured)
 
 
 @st.composite
@@ -248,7 +220,7 @@ def balances(draw: st.DrawFn, policy: CompiledPolicy) -> Int64s:
         nothing[rate] if rate in nothing else draw(BALANCES_MICRO)
         for rate in policy.shared.rate_micro_per_ms.reshape(-1).tolist()
     ]
-    return np.array(drawn, dtype=np.int64).reshape(-1, 2)
+    return np.array(drawn, dtype=np.int64).reshape(-1, 3)
 
 
 @st.composite

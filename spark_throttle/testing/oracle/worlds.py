@@ -9,10 +9,10 @@ Two namespaces of one group that may together use 100 messages per second:
 ...     namespaces={"a/x": Namespace(group="gold"), "b/y": Namespace(limit(weight=3), group="gold")},
 ... )
 >>> policy.shared.rate_micro_per_ms.tolist()
-[[-1, -1], [100000, -1]]
+[[-1, -1, -1], [100000, -1, -1]]
 >>> state = with_tokens(DeciderState.initial(policy), policy, {"gold": (50, 0)})
 >>> state.shared.balance_micro.tolist()
-[[-1, -1], [50000000, 0]]
+[[-1, -1, -1], [50000000, 0, 0]]
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from spark_throttle.core.quota import (
     MICRO,
     UNLIMITED,
     CompiledPolicy,
+    Dimension,
     Limits,
     OnExcess,
     Overflow,
     QueueBounds,
-    TimeQuotas,
     WindowRules,
 )
 from spark_throttle.core.state import DeciderState
@@ -43,15 +43,13 @@ UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overf
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The limits of one scope; each pair is messages, then bytes."""
+    """The limits of one scope, by `Dimension`."""
 
-    rate_micro_per_ms: tuple[int, int] = (UNLIMITED, UNLIMITED)
-    burst_micro: tuple[int, int] = (0, 0)
+    rate_micro_per_ms: tuple[int, int, int] = (UNLIMITED, UNLIMITED, UNLIMITED)
+    burst_micro: tuple[int, int, int] = (0, 0, 0)
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
     max_message_bytes: int = MAX_SIZE_BYTES
-    time_rate_ns_per_ms: int = UNLIMITED
-    time_burst_ns: int = 0
 
 
 def limit(
@@ -69,16 +67,14 @@ def limit(
     Examples
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
-    Limit(rate_micro_per_ms=(200, -1), burst_micro=(2000000, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
-max_message_bytes=68719476736, time_rate_ns_per_ms=-1, time_burst_ns=0)
+    Limit(rate_micro_per_ms=(200, -1, -1), burst_micro=(2000000, 0, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
+max_message_bytes=68719476736)
     """
-    messages, in_bytes = (UNLIMITED if r is None else round(r * 1000) for r in (messages_per_second, bytes_per_second))
-    bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in (messages, in_bytes)]
-    time = UNLIMITED if request_percentage is None else round(request_percentage * 10_000)
-    time_burst_ns = 0 if time == UNLIMITED else round(time * 1000 * burst_seconds)
-    return Limit(
-        (messages, in_bytes), (bursts[0], bursts[1]), on_excess, weight, max_message_bytes, time, time_burst_ns
-    )
+    quotas = (messages_per_second, 1_000), (bytes_per_second, 1_000), (request_percentage, 10_000)
+    messages, in_bytes, time = (UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
+    rates = messages, in_bytes, time
+    bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in rates]
+    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, max_message_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +150,12 @@ def make_policy(  # noqa: PLR0913 - one argument per part of a policy
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
     bounds = np.array([entry.max_message_bytes for entry in limits], dtype=np.int64)
-    time = TimeQuotas(
-        np.array([entry.time_rate_ns_per_ms for entry in limits], dtype=np.int64),
-        np.array([entry.time_burst_ns for entry in limits], dtype=np.int64),
-    )
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
         bounds if (bounds < MAX_SIZE_BYTES).any() else None,
-        time if time.is_limited.any() else None,
     )
 
 
@@ -187,14 +178,13 @@ def make_arrivals(rows: Iterable[tuple[str | None, int | None]]) -> Arrivals:
     )
 
 
-def with_tokens(state: DeciderState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, float]]) -> DeciderState:
-    """Return `state` with other balances of the shared buckets: whole tokens by scope name.
+def with_tokens(state: DeciderState, policy: CompiledPolicy, tokens: Mapping[str, tuple[float, ...]]) -> DeciderState:
+    """Return `state` with other balances of the shared buckets: tokens by scope name, of messages, bytes and time.
 
     The job's name is the empty string. A scope that is not named admits nothing, not even into debt.
     """
     names = ["", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
-    micro = [(-1, -1)] * len(names)
-    for name, (messages, in_bytes) in tokens.items():
-        micro[names.index(name)] = (round(messages * MICRO), round(in_bytes * MICRO))
-    balance_micro = np.array(micro, dtype=np.int64).reshape(-1, 2)
+    balance_micro = np.full((len(names), len(Dimension)), -1)
+    for name, held in tokens.items():
+        balance_micro[names.index(name)] = [round(each * MICRO) for each in (*held, 0)[: len(Dimension)]]
     return replace(state, shared=replace(state.shared, balance_micro=balance_micro))

@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from spark_throttle.control.shared_scopes import SharedScopes, quotas_by_scope
+from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.compile import compile_policy
@@ -196,7 +196,7 @@ class SimulatedPeer:
         scopes = SharedScopes.of(policy, self._direction)
         self._scopes |= scope_names(policy, self._direction)
         kept = slice(None) if percent else slice(0)
-        ids, quota = scopes.ids[kept], scopes.taken(quotas_by_scope(policy))[kept]
+        ids, quota = scopes.ids[kept], scopes.taken(policy.shared.rate_micro_per_ms)[kept]
         wanted = np.where(quota == UNLIMITED, PLENTY, quota) // _PERCENT * percent
         one_each = np.arange(len(ids))
         self._lease.keeper.measure(Measurement(ids, quota, wanted, one_each, wanted, one_each * 0 + 1))

@@ -153,7 +153,7 @@ class SimulatedQuery:
 
     def _pinned(self, epoch: EpochName) -> Rates:
         """Return the job's share of every shared quota, as an epoch holds it; empty if the job shared none."""
-        shares = self._reader.plane().epochs.load(epoch).shares
+        shares = self._reader.plane().epochs.load(epoch).share_micro_per_ms
         if shares is None:
             return {}
         policy = self._policy_of(epoch)

@@ -66,7 +66,7 @@ def test_rows_are_not_laid_out_where_all_fits(monkeypatch: pytest.MonkeyPatch, o
     state = with_tokens(DeciderState.initial(policy, now_ms=1_000), policy, {"": (2, 20)})
     rows = [("a", 10), ("b", 5), ("a", 5)]
     plan = plan_admission(state, make_arrivals(rows), policy, now_ms=1_000)
-    assert plan.usage.admitted.tolist() == [[2, 15], [1, 5]]
+    assert plan.usage.admitted.tolist() == [[2, 15, 0], [1, 5, 0]]
     with pytest.raises(AssertionError):
         plan_admission(state, make_arrivals([*rows, ("a", 1)]), policy, now_ms=1_000)
 

@@ -8,14 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.limits.token_bucket import (
-    admissible_messages,
-    byte_room,
     debit,
     full,
+    in_micro,
     refill,
+    room_before,
     throttle_time_ms,
 )
-from spark_throttle.core.quota import MAX_BURST_TOKENS, MICRO, MIN_BALANCE_MICRO, NEVER_MS, UNLIMITED
+from spark_throttle.core.quota import (
+    MAX_BURST_TOKENS,
+    MICRO,
+    MIN_BALANCE_MICRO,
+    NEVER_MS,
+    UNLIMITED,
+    Dimension,
+)
 
 LARGEST = MAX_BURST_TOKENS * MICRO
 rates = st.one_of(st.sampled_from([UNLIMITED, 0, 1, 200, 5_000, 1_000 * MAX_BURST_TOKENS]), st.integers(1, 10**9))
@@ -49,7 +56,7 @@ def test_refill_in_two_steps_is_refill_in_one(
 def test_bucket_whose_rate_became_0_lets_nothing_pass_whatever_it_held(balance: int) -> None:
     left = refilled(balance, 0, 10 * MICRO, 1_000)
     assert left == -1
-    assert admissible_messages(np.array([left])).tolist() == [0]
+    assert room_before(np.array([left]), Dimension.MESSAGES).tolist() == [-1]
 
 
 def test_clock_that_went_back_pays_nothing() -> None:
@@ -75,13 +82,15 @@ def test_what_passes_is_what_the_rule_lets_through_one_by_one(balance: int, size
     before = [sum(sizes[:n]) for n in range(len(sizes))]
     by_count = [balance - n * MICRO >= 0 for n in range(len(sizes))]
     by_size = [balance - size_bytes * MICRO >= 0 for size_bytes in before]
-    messages, room_bytes = admissible_messages(np.array([balance]))[0], byte_room(np.array([balance]))[0]
-    assert [n < messages for n in range(len(sizes))] == by_count
-    assert [size_bytes <= room_bytes for size_bytes in before] == by_size
+    by_time = [balance - time_ns >= 0 for time_ns in before]
+    messages, in_bytes, in_ns = (room_before(np.array([balance]), dimension)[0] for dimension in Dimension)
+    assert [n <= messages for n in range(len(sizes))] == by_count
+    assert [size_bytes <= in_bytes for size_bytes in before] == by_size
+    assert [time_ns <= in_ns for time_ns in before] == by_time
 
 
 def test_debt_stops_growing_at_its_floor() -> None:
-    balance = np.array([0])
-    for _ in range(5):
-        balance = debit(balance, np.array([2**62]))
-    assert balance.tolist() == [MIN_BALANCE_MICRO]
+    balance = np.array([0, 0, 0])
+    for _ in range(64):
+        balance = debit(balance, in_micro(np.array([2**62, 2**62, 2**62])))
+    assert balance.tolist() == [MIN_BALANCE_MICRO] * 3

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.quota import MICRO, UNLIMITED
-from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, has_no_time, rates_of_shares, under_share
+from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, rates_of_shares, under_share
 from spark_throttle.testing.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
@@ -25,7 +25,7 @@ def shares(gold: int) -> np.ndarray:
 
 
 def held(micro: int, share: int) -> SharedBuckets:
-    balance = np.zeros((3, 2), dtype=np.int64)
+    balance = np.zeros((3, 3), dtype=np.int64)
     balance[GOLD, 0] = micro
     return SharedBuckets(balance, 0, shares(share))
 
@@ -49,7 +49,7 @@ def test_bursts_of_shares_sum_to_no_more_than_the_burst(parts: list[int]) -> Non
 def test_whole_share_is_the_policy_itself_and_what_has_no_limit_keeps_none() -> None:
     limits = under_share(POLICY, shares(RATE)).shared
     assert limits.burst_micro.tolist() == POLICY.shared.burst_micro.tolist()
-    assert limits.rate_micro_per_ms[FREE].tolist() == [UNLIMITED, UNLIMITED]
+    assert limits.rate_micro_per_ms[FREE].tolist() == [UNLIMITED] * 3
     assert under_share(POLICY, None) is POLICY
 
 
@@ -67,20 +67,18 @@ HALF_A_CORE, WINDOW_NS = 500_000, 10**9
 
 def test_share_of_time_is_a_part_of_the_rate_and_the_same_part_of_the_window() -> None:
     for share, rate in ((-1, 0), (0, 0), (125_000, 125_000), (HALF_A_CORE + 1, HALF_A_CORE)):
-        time = under_share(TIMED, TIMED.shared.rate_micro_per_ms, np.array([-1, share, -1])).shared.time
-        assert time is not None
-        assert time.rate_ns_per_ms.tolist() == [UNLIMITED, rate, UNLIMITED]
-        assert time.burst_ns.tolist() == [0, WINDOW_NS * rate // HALF_A_CORE, 0]
-    assert under_share(TIMED, TIMED.shared.rate_micro_per_ms).shared.time is TIMED.shared.time
+        shared = under_share(TIMED, np.array([[-1, -1, -1], [-1, -1, share], [-1, -1, -1]])).shared
+        assert shared.rate_micro_per_ms[:, 2].tolist() == [UNLIMITED, rate, UNLIMITED]
+        assert shared.burst_micro[:, 2].tolist() == [0, WINDOW_NS * rate // HALF_A_CORE, 0]
 
 
-def test_scope_without_a_share_of_time_is_told_from_one_whose_quota_is_0() -> None:
-    none = np.zeros(3, dtype=np.int64)
-    assert has_no_time(none, TIMED).tolist() == [False, True, False]
-    assert has_no_time(np.array([-1, 1, -1]), TIMED).tolist() == [False] * 3
+def test_scope_without_a_share_is_told_from_one_whose_quota_is_0() -> None:
+    none = np.zeros((3, 3), dtype=np.int64)
+    assert np.argwhere(has_no_share(none, TIMED)).tolist() == [[GOLD, 2]]
+    assert not has_no_share(none + 1, TIMED).any()
     shut = make_policy(groups={"gold": limit(request_percentage=0), "free": limit()})
-    assert has_no_time(none, shut).tolist() == [False] * 3
-    assert has_no_share(shares(0), POLICY)[:, 0].tolist() == [False, True, False]
+    assert not has_no_share(none, shut).any()
+    assert np.argwhere(has_no_share(shares(0), POLICY)).tolist() == [[GOLD, 0]]
 
 
 def test_share_of_nothing_admits_nothing_and_keeps_a_debt() -> None:

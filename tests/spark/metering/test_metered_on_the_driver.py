@@ -19,7 +19,7 @@ from tests.spark.metering.metered_world import SECOND_NS, World
 def report_of(messages: dict[str, int]) -> UsageReport:
     """Return a report of so many admitted messages of each namespace."""
     names = pa.array(list(messages), pa.string())
-    pairs = np.array([[count, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 2)
+    pairs = np.array([[count, 0, 0] for count in messages.values()], dtype=np.int64).reshape(-1, 3)
     none = np.zeros(len(names), dtype=np.int64)
     return UsageReport(
         1,
@@ -36,7 +36,7 @@ def report_of(messages: dict[str, int]) -> UsageReport:
         0 * pairs,
         none,
         none,
-        np.zeros((1, 2), np.int64),
+        np.zeros((1, 3), np.int64),
         0,
         0,
     )

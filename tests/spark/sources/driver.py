@@ -82,7 +82,7 @@ class Driver:
         """Run a batch of one flow."""
         name = EpochName(self.offset["epoch"], self.offset["file"])
         revision = self.reader.plane().epochs.load(name).revision
-        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved]])
+        one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved, 0]])
         policy = self.reader.plane().epochs.policy(self.reader.plane().epochs.load(name))
         report = UsageReport(
             name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, 0 * pair,

@@ -360,7 +360,7 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_cont
     (row,) = driver.rows(driver.reader.initialOffset(), end)
     share = unpack(ControlRow, row["frame"], "it").share_micro_per_ms
     assert share is not None
-    assert share[1].tolist() == [0, -1]
+    assert share[1].tolist() == [0, -1, -1]
     pause = threading.Event()
     directory = Directory(str(tmp_path / "control"))
     while (seen := read_observation(directory)) is None or not seen.lease_left_ms:

@@ -1,0 +1,226 @@
+"""What was measured of processing time, and how it corrects what was charged by an estimate.
+
+What a row takes of processing time is known only after it was processed. So a batch charges each row the *price* of its
+namespace, and the epoch after it pins what was measured. Then every bucket that was charged the estimate is charged the
+difference, as of that batch: before it earns anything more. A scope may end in debt, by at most what one batch used. A
+debt is repaid as a whole, however short the window is: KIP-124 cuts its throttle time to a window, and so forgives what
+is beyond it, all the more the shorter the window::
+
+    throttle time = (used - quota) / quota * window = debt / rate
+
+The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
+It falls by at most half in the shortest window of the namespace's scopes, or in `_MOST_WINDOW_MS`, so that rows which
+are cheap for a while do not buy as many dear ones; whatever they buy is one batch's, and is repaid. While nothing was
+measured it is 0, and only a debt or a quota of 0 holds anything back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.names.matching import Matches, match, positions_in
+from spark_throttle.core.quota import MIN_BALANCE_MICRO, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
+from spark_throttle.core.time_charges import TimeCharges, sums_of_time
+from spark_throttle.core.usage import UsageReport
+
+if TYPE_CHECKING:
+    from spark_throttle.core.state import DeciderState, Flows
+
+REMEMBERED_MS: Final = 600_000
+"""How long the price of an idle namespace is remembered."""
+
+_NO_WINDOW_MS: Final = 1_000
+"""The time in which a price falls by half where no scope has a window: their quotas are 0."""
+
+_MOST_WINDOW_MS: Final = 10_000
+"""A window that is longer counts as this: else one dear batch, such as the first of a run, counts for many minutes."""
+
+_TIME: Final = Dimension.TIME
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredTime:
+    """What an epoch pins of the batches that it settles; arrays run over the namespaces that pass a limit on time."""
+
+    names: pa.StringArray
+    """Each once."""
+
+    measured_ns: Int64s
+    estimated_ns: Int64s
+    """What the batches charged."""
+
+    messages: Int64s
+    """The messages that the time is for."""
+
+    @classmethod
+    def none(cls) -> MeasuredTime:
+        """Return what is pinned where nothing is settled."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(pa.array([], pa.string()), nothing, nothing, nothing)
+
+    @classmethod
+    def of(cls, charges: TimeCharges, reports: Sequence[UsageReport], policy: CompiledPolicy) -> MeasuredTime:
+        """Return what was measured of batches of a policy, given their reports."""
+        names = [pa.array([], pa.string()), charges.names, *(report.names for report in reports)]
+        coded = pa.concat_arrays(names).dictionary_encode()
+        key, count = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(coded.dictionary)
+        charged, admitted = key[: len(charges.names)], key[len(charges.names) :]
+        moved = np.concatenate([np.zeros((0, 3), dtype=np.int64), *(report.admitted for report in reports)])
+        columns = (
+            sums_of_time(charged, charges.time_ns, count), sums_of_time(admitted, moved[:, _TIME], count),
+            sums_of_time(admitted, moved[:, Dimension.MESSAGES], count),
+        )  # fmt: skip
+        is_used = by_row(np.logical_or, np.column_stack(columns) > 0)
+        kept = np.flatnonzero(
+            is_used & by_row(np.logical_or, _windows_ms(match(coded.dictionary, policy), policy) >= 0)
+        )
+        return cls(coded.dictionary.take(pa.array(kept)), *(column[kept] for column in columns))
+
+    @property
+    def owed_ns(self) -> Int64s:
+        """What each namespace used beyond the estimate; negative where it used less."""
+        return self.measured_ns - self.estimated_ns
+
+    def left_ns(self, reports: Sequence[UsageReport], policy: CompiledPolicy, *, now_ms: int) -> Int64s:
+        """Return what is left of the namespaces' own quotas, given the reports of their batches."""
+        limits = policy.namespace_limits.take(match(self.names, policy).rule)
+        left, as_of_ms = full(limits.rate_micro_per_ms, limits.burst_micro), now_ms
+        for report in reports:
+            if report.own_time_ns is not None:
+                at = positions_in(report.names, self.names)
+                left[at >= 0, _TIME], as_of_ms = report.own_time_ns[at[at >= 0]], report.as_of_ms
+        left = corrected_balances(left, self.owed_ns, limits)
+        filled: Int64s = refill(left, limits.rate_micro_per_ms, limits.burst_micro, now_ms - as_of_ms)[:, _TIME]
+        return filled
+
+    def owed_by_scope(self, policy: CompiledPolicy) -> Int64s:
+        """Return what was used beyond the estimate in every shared scope, shape (scopes,)."""
+        return time_by_scope(self.names, self.measured_ns, policy) - time_by_scope(
+            self.names, self.estimated_ns, policy
+        )
+
+
+def time_by_scope(names: pa.StringArray, time_ns: Int64s, policy: CompiledPolicy) -> Int64s:
+    """Return the sums of namespaces' times, or of messages, by shared scope, shape (scopes,)."""
+    total = np.zeros(len(policy.shared) + 1, dtype=np.int64)  # with one more position for no scope
+    for scope in match(names, policy).shared_scope.T:
+        total += sums_of_time(scope % len(total), time_ns, len(total))
+    return total[:-1]
+
+
+def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolicy) -> DeciderState:
+    """Return the state that the last batch left under a policy, with what was measured in place of the estimate."""
+    if not len(measured.names):
+        return state
+    shared = corrected_balances(state.shared.balance_micro, measured.owed_by_scope(policy), policy.shared)
+    flows = _with_flows_of(state.flows, measured.names, policy)
+    at, matches = positions_in(flows.names, measured.names), match(measured.names, policy)
+    balance, price, priced_ms = flows.balance_micro.copy(), flows.price_ns.copy(), flows.priced_ms.copy()
+    own = policy.namespace_limits.take(matches.rule)
+    balance[at] = corrected_balances(balance.take(at, axis=0), measured.owed_ns, own)
+    passed_ms = np.maximum(state.advanced_to_ms - priced_ms[at], 0)
+    tells = measured.messages > 0
+    price[at] = np.where(
+        tells, moved_prices(price[at], measured, _shortest_ms(matches, policy), passed_ms=passed_ms), price[at]
+    )
+    priced_ms[at] = np.where(tells, state.advanced_to_ms, priced_ms[at])
+    return replace(
+        state, shared=replace(state.shared, balance_micro=shared),
+        flows=replace(flows, balance_micro=balance, price_ns=price, priced_ms=priced_ms),
+    )  # fmt: skip
+
+
+def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -> Int64s:
+    """Return balances, shape (n, 3), less what was used beyond the estimate, shape (n,).
+
+    What a scope that observes is overdrawn by is no debt: it owes one burst at most.
+
+    Examples
+    --------
+    A second of half a core that holds 0.5 s, and a batch that was estimated at nothing and took 1.5 s:
+
+    >>> rates, bursts = np.array([[-1, -1, 500_000]]), np.array([[0, 0, 500_000_000]])
+    >>> for on_excess in (OnExcess.DELAY, OnExcess.OBSERVE):
+    ...     limits = Limits(rates, bursts, np.array([on_excess]), np.array([1]))
+    ...     corrected_balances(bursts, np.array([1_500_000_000]), limits)[0].tolist()
+    [0, 0, -1000000000]
+    [0, 0, -500000000]
+    """
+    held_ns, is_observing = balance_micro[:, _TIME], limits.on_excess == OnExcess.OBSERVE
+    least_ns = np.where(is_observing, -limits.burst_micro[:, _TIME], MIN_BALANCE_MICRO)
+    left_ns = np.maximum(held_ns - owed_ns, np.minimum(least_ns, held_ns))
+    out = balance_micro.copy()
+    out[:, _TIME] = np.where(limits.is_limited[:, _TIME], left_ns, held_ns)
+    return out
+
+
+def moved_prices(price_ns: Int64s, measured: MeasuredTime, window_ms: Int64s, *, passed_ms: Int64s) -> Int64s:
+    """Return the prices of messages after a batch.
+
+    Parameters
+    ----------
+    window_ms
+        The time in which each price falls by half at most.
+    passed_ms
+        The time since each was told last.
+
+    Examples
+    --------
+    Ten messages took 1 s. A second later, in a window of 2 s, a hundred take as long:
+
+    >>> first, second = (MeasuredTime(None, np.array([10**9]), None, np.array([n])) for n in (10, 100))
+    >>> price = moved_prices(np.array([0]), first, np.array([2_000]), passed_ms=np.array([0]))
+    >>> price.tolist(), moved_prices(price, second, np.array([2_000]), passed_ms=np.array([1_000])).tolist()
+    ([100000000], [75000000])
+    """
+    told = -(-measured.measured_ns // np.maximum(measured.messages, 1))
+    twice_ms, passed_ms = 2 * window_ms, np.minimum(passed_ms, window_ms)
+    whole, rest = np.divmod(price_ns, twice_ms)
+    return np.maximum(told, price_ns - whole * passed_ms - rest * passed_ms // twice_ms)
+
+
+def _windows_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    """Return the windows of the limits on time of namespaces' scopes, their own the first; -1 where there is none."""
+    own = _window_ms(policy.namespace_limits.take(matches.rule))
+    shared = np.append(_window_ms(policy.shared), -1)[matches.shared_scope]
+    return np.column_stack([own, shared])
+
+
+def _shortest_ms(matches: Matches, policy: CompiledPolicy) -> Int64s:
+    windows_ms = _windows_ms(matches, policy)
+    shortest_ms = by_row(np.minimum, np.where(windows_ms > 0, windows_ms, _MOST_WINDOW_MS + 1))
+    return np.where(shortest_ms > _MOST_WINDOW_MS, _NO_WINDOW_MS, shortest_ms)
+
+
+def _window_ms(limits: Limits) -> Int64s:
+    """Return the time in which the buckets of time fill, 0 for a rate of 0, -1 where there is no limit."""
+    rate, burst = limits.rate_micro_per_ms[:, _TIME], limits.burst_micro[:, _TIME]
+    fills_ms = np.clip(burst // np.maximum(rate, 1), 1, _MOST_WINDOW_MS)
+    return np.where(rate > 0, fills_ms, rate)
+
+
+def _with_flows_of(flows: Flows, names: pa.StringArray, policy: CompiledPolicy) -> Flows:
+    """Return the flows, and behind them full ones of those names that are not remembered."""
+    new = names.filter(pc.invert(pc.is_in(names, value_set=flows.names)))
+    if not len(new):
+        return flows
+    limits, count = policy.namespace_limits.take(match(new, policy).rule), len(flows) + len(new)
+    balance = np.concatenate([flows.balance_micro, full(limits.rate_micro_per_ms, limits.burst_micro)])
+
+    def longer(column: Int64s) -> Int64s:
+        out = np.zeros((count, *column.shape[1:]), dtype=np.int64)
+        out[: len(flows)] = column
+        return out
+
+    return type(flows)(
+        pa.concat_arrays([flows.names, new]), balance, longer(flows.lead_work), longer(flows.held_work),
+        longer(flows.window_second), longer(flows.window_units), longer(flows.price_ns), longer(flows.priced_ms),
+    )  # fmt: skip
