@@ -239,7 +239,7 @@ def test_debt_outlives_a_share_that_shrinks() -> None:
     assert before < -3_000 * MS
     world.jobs.append(world.new_job(10))
     world.turns(8, {1: 100, 0: 0})
-    assert newest_epoch(world.jobs[0]).time.share_ns_per_ms[-1] < 300_000
+    assert newest_epoch(world.jobs[0]).share_micro_per_ms[-1, 2] < 300_000
     assert before + 2_000 * MS < balance_ns(world.jobs[0]) < before + 8 * 500 * MS
 
 
@@ -281,7 +281,7 @@ def test_job_that_knows_no_quota_on_time_passes_over_the_places_of_time() -> Non
 
 def balance_ns(job: SimulatedJob) -> int:
     """Return what a job has left of the time of its group."""
-    return int(newest_epoch(job).time.ledger.shared.balance_ns[-1])
+    return int(newest_epoch(job).time.shared_left_ns[-1])
 
 
 @pytest.mark.slow
