@@ -95,7 +95,7 @@ MENDS: Final = (
             ),
             (
                 "core/limits/token_bucket.py",
-                "return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))",
+                "return np.minimum(debit(balance_micro, unmarked_micro), np.minimum(-burst_micro, -1))",
                 "return np.full_like(balance_micro, MIN_BALANCE_MICRO)",
             ),
         ),
