@@ -30,7 +30,7 @@ MENDS: Final = (
         (
             (
                 "core/batch/rows_behind.py",
-                "        rejects &= ~np.append(batch.shared.is_unleased(batch.quotas), False)[stops.scope]\n",
+                "        rejects &= ~np.append(batch.shared.is_unleased(batch.policy), False)[stops.scope]\n",
                 "",
             ),
         ),
@@ -95,7 +95,7 @@ MENDS: Final = (
             ),
             (
                 "core/limits/token_bucket.py",
-                "return np.minimum(debit(balance_micro, unmarked), np.minimum(-burst_micro, -1))",
+                "return np.minimum(debit(balance_micro, unmarked_micro), np.minimum(-burst_micro, -1))",
                 "return np.full_like(balance_micro, MIN_BALANCE_MICRO)",
             ),
         ),

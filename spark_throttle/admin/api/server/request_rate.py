@@ -53,7 +53,7 @@ class RequestRates:
             balance = refill(np.array([kept_micro]), self._rate, self._burst, now_ms - as_of_ms)
             wait_ms = int(throttle_time_ms(balance, self._rate)[0]) if balance[0] < 0 else 0
             if wait_ms == 0:
-                balance = debit(balance, np.array([1]))
+                balance = debit(balance, np.array([MICRO]))
             self._buckets[caller] = (int(balance[0]), max(now_ms, as_of_ms))
             if len(self._buckets) > MOST_CALLERS:
                 self._buckets.popitem(last=False)
