@@ -10,8 +10,10 @@ is beyond it, all the more the shorter the window::
 
 The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
 It falls by at most half in the shortest window of the namespace's scopes, or in `_MOST_WINDOW_MS`, so that rows which
-are cheap for a while do not buy as many dear ones; whatever they buy is one batch's, and is repaid. While nothing was
-measured it is 0, and only a debt or a quota of 0 holds anything back.
+are cheap for a while do not buy as many dear ones; whatever they buy is one batch's, and is repaid. Time that the rows
+of a batch take together makes nobody dear: each message of the job costs its part (`MeanPrices`). A namespace of
+which nothing was measured has the mean price of the job, so that new names are no cheaper than old ones. While nothing
+was measured at all, only a debt or a quota of 0 holds anything back.
 """
 
 from __future__ import annotations
@@ -46,6 +48,20 @@ _MOST_WINDOW_MS: Final = 10_000
 _TIME: Final = Dimension.TIME
 
 
+@dataclass(frozen=True, slots=True)
+class MeanPrices:
+    """What a message of the job takes of processing time; each price moves as those of namespaces."""
+
+    common_ns: int = 0
+    """Its part of the time that the rows of a batch took together: every message costs it, whosever it is."""
+
+    specific_ns: int = 0
+    """The mean of all other time: the price of a namespace of which nothing was measured."""
+
+    priced_ms: int = 0
+    """The paying time at which they were told last."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredTime:
     """What an epoch pins of the batches that it settles; arrays run over the namespaces that pass a limit on time."""
@@ -60,11 +76,14 @@ class MeasuredTime:
     messages: Int64s
     """The messages that the time is for."""
 
+    common_ns: Int64s
+    """The part of `measured_ns` that the rows of a batch took together."""
+
     @classmethod
     def none(cls) -> MeasuredTime:
         """Return what is pinned where nothing is settled."""
         nothing = np.zeros(0, dtype=np.int64)
-        return cls(pa.array([], pa.string()), nothing, nothing, nothing)
+        return cls(pa.array([], pa.string()), nothing, nothing, nothing, nothing)
 
     @classmethod
     def of(cls, charges: TimeCharges, reports: Sequence[UsageReport], policy: CompiledPolicy) -> MeasuredTime:
@@ -77,6 +96,7 @@ class MeasuredTime:
         columns = (
             sums_of_time(charged, charges.time_ns, count), sums_of_time(admitted, moved[:, _TIME], count),
             sums_of_time(admitted, moved[:, Dimension.MESSAGES], count),
+            sums_of_time(charged, charges.time_ns - charges.specific_ns, count),
         )  # fmt: skip
         is_used = by_row(np.logical_or, np.column_stack(columns) > 0)
         kept = np.flatnonzero(
@@ -88,6 +108,11 @@ class MeasuredTime:
     def owed_ns(self) -> Int64s:
         """What each namespace used beyond the estimate; negative where it used less."""
         return self.measured_ns - self.estimated_ns
+
+    @property
+    def specific_ns(self) -> Int64s:
+        """The time of each namespace that was not common to a batch."""
+        return self.measured_ns - self.common_ns
 
     def left_ns(self, reports: Sequence[UsageReport], policy: CompiledPolicy, *, now_ms: int) -> Int64s:
         """Return what is left of the namespaces' own quotas, given the reports of their batches."""
@@ -126,16 +151,32 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
     balance, price, priced_ms = flows.balance_micro.copy(), flows.price_ns.copy(), flows.priced_ms.copy()
     own = policy.namespace_limits.take(matches.rule)
     balance[at] = corrected_balances(balance.take(at, axis=0), measured.owed_ns, own)
-    passed_ms = np.maximum(state.advanced_to_ms - priced_ms[at], 0)
-    tells = measured.messages > 0
-    price[at] = np.where(
-        tells, moved_prices(price[at], measured, _shortest_ms(matches, policy), passed_ms=passed_ms), price[at]
+    tells, window_ms = measured.messages > 0, _shortest_ms(matches, policy)
+    moved = moved_prices(
+        price[at], measured.specific_ns, measured.messages, window_ms, passed_ms=state.advanced_to_ms - priced_ms[at]
     )
+    price[at] = np.where(tells, moved, price[at])
     priced_ms[at] = np.where(tells, state.advanced_to_ms, priced_ms[at])
+    prices = _moved_means(state.prices, measured, int(window_ms.min()), now_ms=state.advanced_to_ms)
     return replace(
-        state, shared=replace(state.shared, balance_micro=shared),
+        state, shared=replace(state.shared, balance_micro=shared), prices=prices,
         flows=replace(flows, balance_micro=balance, price_ns=price, priced_ms=priced_ms),
     )  # fmt: skip
+
+
+def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, now_ms: int) -> MeanPrices:
+    """Return the prices of the job's messages after a batch, which fall by half in a window at most."""
+    columns = (measured.common_ns, measured.specific_ns, measured.messages)
+    one = np.zeros(len(measured.names), dtype=np.int64)
+    common, specific, messages = (sums_of_time(one, column, 1) for column in columns)
+    if not messages[0]:
+        return prices
+    before = np.array([prices.common_ns, prices.specific_ns])
+    told = np.concatenate([common, specific])
+    moved = moved_prices(
+        before, told, np.repeat(messages, 2), np.full(2, window_ms), passed_ms=np.full(2, now_ms - prices.priced_ms)
+    )
+    return MeanPrices(int(moved[0]), int(moved[1]), now_ms)
 
 
 def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -> Int64s:
@@ -162,11 +203,15 @@ def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -
     return out
 
 
-def moved_prices(price_ns: Int64s, measured: MeasuredTime, window_ms: Int64s, *, passed_ms: Int64s) -> Int64s:
+def moved_prices(
+    price_ns: Int64s, time_ns: Int64s, messages: Int64s, window_ms: Int64s, *, passed_ms: Int64s
+) -> Int64s:
     """Return the prices of messages after a batch.
 
     Parameters
     ----------
+    time_ns, messages
+        What was measured, and for how many messages.
     window_ms
         The time in which each price falls by half at most.
     passed_ms
@@ -176,13 +221,13 @@ def moved_prices(price_ns: Int64s, measured: MeasuredTime, window_ms: Int64s, *,
     --------
     Ten messages took 1 s. A second later, in a window of 2 s, a hundred take as long:
 
-    >>> first, second = (MeasuredTime(None, np.array([10**9]), None, np.array([n])) for n in (10, 100))
-    >>> price = moved_prices(np.array([0]), first, np.array([2_000]), passed_ms=np.array([0]))
-    >>> price.tolist(), moved_prices(price, second, np.array([2_000]), passed_ms=np.array([1_000])).tolist()
+    >>> took_ns, window_ms = np.array([10**9]), np.array([2_000])
+    >>> price = moved_prices(np.array([0]), took_ns, np.array([10]), window_ms, passed_ms=np.array([0]))
+    >>> price.tolist(), moved_prices(price, took_ns, np.array([100]), window_ms, passed_ms=np.array([1_000])).tolist()
     ([100000000], [75000000])
     """
-    told = -(-measured.measured_ns // np.maximum(measured.messages, 1))
-    twice_ms, passed_ms = 2 * window_ms, np.minimum(passed_ms, window_ms)
+    told = -(-time_ns // np.maximum(messages, 1))
+    twice_ms, passed_ms = 2 * window_ms, np.clip(passed_ms, 0, window_ms)
     whole, rest = np.divmod(price_ns, twice_ms)
     return np.maximum(told, price_ns - whole * passed_ms - rest * passed_ms // twice_ms)
 

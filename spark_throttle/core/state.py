@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.measured_time import MeasuredTime
+from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.undelivered import Undelivered
@@ -232,6 +232,8 @@ class DeciderState:
 
     unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """As in `ControlRow`."""
+
+    prices: MeanPrices = field(default_factory=MeanPrices)
 
     @classmethod
     def initial(

@@ -9,7 +9,7 @@ Source: KIP-124, "Request rate quotas".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -53,6 +53,10 @@ class TimeCharges:
 
     unattributed_ns: int = 0
     """The time that was used for no namespace's rows; it is measured, and limits nobody."""
+
+    common_ns: Int64s | None = None
+    """For each namespace, the part of its time that all rows of the batch used together, divided by rows; `None` if
+    there is none."""
 
     @classmethod
     def of(cls, time_ns: dict[str, int], *, unattributed_ns: int = 0) -> TimeCharges:
@@ -103,10 +107,13 @@ class TimeCharges:
 
         Examples
         --------
-        >>> TimeCharges.common(30, pa.array(["acme/a", "acme/b"]), np.array([1, 2])).time_ns.tolist()
-        [10, 20]
+        >>> charges = TimeCharges.common(30, pa.array(["acme/a", "acme/b"]), np.array([1, 2]))
+        >>> both = TimeCharges.sum_of([charges, TimeCharges.of({"acme/b": 7})])
+        >>> both.time_ns.tolist(), both.specific_ns.tolist()
+        ([10, 27], [0, 7])
         """
-        return cls.divided([Lot(time_ns, names, rows)])
+        divided = cls.divided([Lot(time_ns, names, rows)])
+        return replace(divided, common_ns=divided.time_ns)
 
     @classmethod
     def sum_of(cls, parts: Sequence[TimeCharges]) -> TimeCharges:
@@ -119,7 +126,16 @@ class TimeCharges:
         key = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         time_ns = sums_of_time(key, np.concatenate([part.time_ns for part in parts]), len(coded.dictionary))
         order = pc.sort_indices(coded.dictionary)
-        return cls(coded.dictionary.take(order), time_ns[order.to_numpy()], unattributed_ns)
+        sorted_names, at, common_ns = coded.dictionary.take(order), order.to_numpy(), None
+        if any(part.common_ns is not None for part in parts):
+            each_ns = np.concatenate([part.time_ns - part.specific_ns for part in parts])
+            common_ns = sums_of_time(key, each_ns, len(coded.dictionary))[at]
+        return cls(sorted_names, time_ns[at], unattributed_ns, common_ns)
+
+    @property
+    def specific_ns(self) -> Int64s:
+        """The time of each namespace that was not common to the batch."""
+        return self.time_ns if self.common_ns is None else np.maximum(self.time_ns - self.common_ns, 0)
 
     @property
     def total_ns(self) -> int:

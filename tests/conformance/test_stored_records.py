@@ -25,7 +25,7 @@ from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.measured_time import MeasuredTime
+from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -108,7 +108,7 @@ CHARGES: Final = TimeCharges.of({"zoë/ü/logs": 2**40, "acme/orders": 0}, unatt
 NAMES: Final = pa.array(["acme/orders", "zoë/ü/logs"])
 ONE, TWO, PAIRS = np.array([-1]), np.array([5, 2**40]), np.array([[0, 2**40], [-7, 5]])
 TRIPLES = np.array([[0, 2**40, -1], [-7, 5, 2**50]])
-MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO)
+MEASURED: Final = MeasuredTime(NAMES, TWO, 2 * TWO, 3 * TWO, 4 * TWO)
 UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
 ])  # fmt: skip
@@ -117,7 +117,7 @@ STATE: Final = DeciderState(
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
     SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),
-    Queue(*np.arange(8).reshape(4, 2)), ONE,
+    Queue(*np.arange(8).reshape(4, 2)), ONE, MeanPrices(5, 2**50, 2**41),
 )  # fmt: skip
 BLOCKS: Final[list[Any]] = [
     POLICY,
@@ -139,7 +139,7 @@ BLOCKS: Final[list[Any]] = [
         SettledTime(MEASURED, 4 * TWO, 5 * TWO, 6 * TWO, 7 * TWO, 1, 2, 3),
         DestinationRates(*np.arange(14).reshape(7, 2)), UNDELIVERED,
     ),
-    CHARGES,
+    replace(CHARGES, common_ns=np.array([0, 2**40])),
     Delivery(
         {"gold": Told(2**40, 3, 2**20, 0, 1_500, 2**41), "zoë": Told(0, 1, 1, 5, 2**40, slows=1)}, UNDELIVERED, ("zoë",)
     ),

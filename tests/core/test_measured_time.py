@@ -126,7 +126,7 @@ def test_idle_namespace_is_remembered_for_its_price_ten_minutes() -> None:
 
 def test_time_without_messages_is_charged_and_tells_no_price() -> None:
     policy = make_policy(default=Namespace(HALF), job=HALF)
-    used = MeasuredTime(pa.array(["acme/x"]), np.array([3_000 * MS]), np.array([0]), np.array([0]))
+    used = MeasuredTime(pa.array(["acme/x"]), np.array([3_000 * MS]), *np.zeros((3, 1), dtype=np.int64))
     state = corrected(DeciderState.initial(policy, now_ms=START_MS), used, policy)
     assert state.shared.balance_micro[0, Dimension.TIME] == -2_000 * MS
     assert state.flows.balance_micro[0, Dimension.TIME] == -2_000 * MS

@@ -107,7 +107,7 @@ def remembered(
     keep[left_flow] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)
     if entered.price_ns is not None:
-        keep |= (after.price_ns > 0) & (now_ms - after.priced_ms <= REMEMBERED_MS)
+        keep |= (after.priced_ms > 0) & (now_ms - after.priced_ms <= REMEMBERED_MS)
     if keep.all():
         return after, entered.known.matches, np.arange(len(flows))
     stays = np.flatnonzero(keep)

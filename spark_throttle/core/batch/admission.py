@@ -158,7 +158,9 @@ def plan_admission(
     if len(still) > still.queued:
         joined = still.has_rows(len(waits), still.queued)
         pace_micro_per_ms[position[joined]] = leaving_pace(plan, batch)[joined]
-    after = DeciderState(now_ms, kept, queue, plan.shared, state.epoch, leads.nodes, left, state.unavailable)
+    after = DeciderState(
+        now_ms, kept, queue, plan.shared, state.epoch, leads.nodes, left, state.unavailable, state.prices
+    )
     return AdmissionPlan(decided, after, usage, pace_micro_per_ms, entered.flows.names, plan, may_come_back)
 
 

@@ -117,8 +117,14 @@ def enter(
     return BatchFlows(
         known, at, flows, matches, policy.namespace_limits.take(matches.rule), queue_flow, flow,
         read.size_bytes, read.unusable, read.reason, oversized(flow, read.size_bytes, matches, policy, observed=False),
-        np.minimum(flows.price_ns, MOST_NS // max(1, len(state.queue) + len(arrivals))) if policy.has_time else None,
+        _prices(flows, state, len(arrivals)) if policy.has_time else None,
     )  # fmt: skip
+
+
+def _prices(flows: Flows, state: DeciderState, arrivals: int) -> Int64s:
+    """Return what a message of each flow is estimated to take; all rows together take `MOST_NS` at most."""
+    specific_ns = np.where(flows.priced_ms > 0, flows.price_ns, state.prices.specific_ns)
+    return np.minimum(specific_ns + state.prices.common_ns, MOST_NS // max(1, len(state.queue) + arrivals))
 
 
 def _concerned(flows: Flows, queue: Queue, arriving: Int64s) -> Int64s:

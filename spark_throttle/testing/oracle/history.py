@@ -81,9 +81,9 @@ class PlayedBatch:
         queue = self.before.queue
         arrivals = self.step.arrivals
         most_ns = MOST_NS // max(1, len(queue) + len(arrivals)) if self.step.policy.has_time else 0
-        prices = {
-            name: min(price, most_ns) for name, price in zip(names, self.before.flows.price_ns.tolist(), strict=True)
-        }
+        flows, means = self.before.flows, self.before.prices
+        each_ns = zip(names, flows.price_ns.tolist(), flows.priced_ms.tolist(), strict=True)
+        known = {name: price_ns for name, price_ns, priced_ms in each_ns if priced_ms}
         namespaces = [names[flow] for flow in queue.flow.tolist()] + arrivals.namespaces.to_pylist()
         columns = zip(
             namespaces,
@@ -91,7 +91,7 @@ class PlayedBatch:
             queue.arrival_ms.tolist() + [self.step.now_ms] * len(arrivals),
             [False] * len(queue) + [True] * len(arrivals),
             decisions_of(self.plan),
-            [prices.get(name, 0) for name in namespaces],
+            [min(known.get(name, means.specific_ns) + means.common_ns, most_ns) for name in namespaces],
             strict=True,
         )
         return [DecidedRow(*row) for row in columns]

@@ -158,7 +158,11 @@ class _Batch:
 
     def time_ns(self, name: str) -> int:
         """Return the processing time that a row of a namespace is estimated to take."""
-        return min(self.flow(name).price_ns, self.most_ns) if self.policy.has_time else 0
+        if not self.policy.has_time:
+            return 0
+        flow, prices = self.flow(name), self.old.prices
+        specific_ns = flow.price_ns if flow.priced_ms else prices.specific_ns
+        return min(specific_ns + prices.common_ns, self.most_ns)
 
     # Step 2
 
@@ -394,7 +398,7 @@ class _Batch:
             if self.decisions[row.index].verdict == Verdict.DELAY
         ]
         shared = [scope.memory(self.old.shared[index]) for index, scope in self.scopes.items()]
-        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared)
+        return ReferenceState(self.now_ms, flows, queue, self.old.epoch, self.now_ms, shared, self.old.prices)
 
     def usage(self) -> dict[str, FlowUsage]:
         rows: dict[str, list[Row]] = {}

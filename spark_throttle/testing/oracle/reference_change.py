@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from spark_throttle.core.measured_time import MeasuredTime
+from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, MOST_NS, CompiledPolicy, Dimension, Int64s, Level, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState
@@ -64,20 +65,20 @@ def reference_epoch(
 def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPolicy) -> ReferenceState:
     """Return the state with every bucket charged what was measured in place of the estimate, and prices moved."""
     flows, shared = dict(state.flows), list(state.shared)
-    columns = (measured.measured_ns, measured.estimated_ns, measured.messages)
-    for name, used_ns, told_ns, messages in zip(
+    columns = (measured.measured_ns, measured.estimated_ns, measured.messages, measured.common_ns)
+    windows_ms = []
+    for name, used_ns, told_ns, messages, common_ns in zip(
         measured.names.to_pylist(), *(each.tolist() for each in columns), strict=True
     ):
         rules = rules_of(policy, name)
         flow = flows.get(name) or Flow.remembered(policy, name, None, elapsed_ms=0).memory(0)
         flow = replace(flow, balance_micro=_owing(rules.limits, flow.balance_micro, used_ns - told_ns))
+        windows_ms.append(
+            min((window for each in (rules.limits, *rules.shared) if (window := _window_ms(each))), default=1_000)
+        )
         if messages:
-            window_ms = min(
-                (window for each in (rules.limits, *rules.shared) if (window := _window_ms(each))), default=1_000
-            )
-            passed_ms = min(max(state.advanced_to_ms - flow.priced_ms, 0), window_ms)
-            fallen_ns = flow.price_ns * passed_ms // (2 * window_ms)
-            price_ns = max(ceil_div(used_ns, messages), flow.price_ns - fallen_ns)
+            passed_ms = state.advanced_to_ms - flow.priced_ms
+            price_ns = _moved(flow.price_ns, used_ns - common_ns, messages, windows_ms[-1], passed_ms)
             flow = replace(flow, price_ns=price_ns, priced_ms=state.advanced_to_ms)
         flows[name] = flow
     for scope in range(len(shared)):
@@ -90,7 +91,24 @@ def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPo
         )
         left = _owing(limits, shared[scope].balance_micro, used_ns - told_ns)
         shared[scope] = replace(shared[scope], balance_micro=left)
-    return replace(state, flows=flows, shared=shared)
+    used_ns, _, messages, common_ns = (sum(each.tolist()) for each in columns)
+    prices = state.prices
+    if messages:
+        passed_ms = state.advanced_to_ms - prices.priced_ms
+        price_of = partial(_moved, messages=messages, window_ms=min(windows_ms), passed_ms=passed_ms)
+        specific_ns = min(used_ns - common_ns, MOST_NS)
+        prices = MeanPrices(
+            price_of(prices.common_ns, min(common_ns, MOST_NS)),
+            price_of(prices.specific_ns, specific_ns),
+            state.advanced_to_ms,
+        )
+    return replace(state, flows=flows, shared=shared, prices=prices)
+
+
+def _moved(price_ns: int, time_ns: int, messages: int, window_ms: int, passed_ms: int) -> int:
+    """Return a price after a batch: what was measured, or more while it falls, by half in a window at most."""
+    fallen_ns = price_ns * min(max(passed_ms, 0), window_ms) // (2 * window_ms)
+    return max(ceil_div(time_ns, messages), price_ns - fallen_ns)
 
 
 def _owing(limits: ScopeLimits, balance_micro: Tokens, owed_ns: int) -> Tokens:

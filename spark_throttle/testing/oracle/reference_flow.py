@@ -225,7 +225,7 @@ class Flow:
         """Return whether a later batch might be decided differently if a flow without waiting rows were forgotten."""
         counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
         is_full = all(bucket.is_full for bucket in self.buckets.values())
-        is_priced = has_time and self.price_ns > 0 and now_ms - self.priced_ms <= REMEMBERED_MS
+        is_priced = has_time and self.priced_ms > 0 and now_ms - self.priced_ms <= REMEMBERED_MS
         return not is_full or counts_this_second or is_priced
 
     def memory(self, now_ms: int) -> FlowMemory:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from spark_throttle.core.measured_time import MeanPrices
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState, Flows, Queue
@@ -78,6 +79,7 @@ class ReferenceState:
     epoch: int
     shared_as_of_ms: int
     shared: list[ScopeMemory]
+    prices: MeanPrices = field(default_factory=MeanPrices)
 
     @classmethod
     def from_arrays(cls, state: DeciderState, policy: CompiledPolicy) -> ReferenceState:
@@ -108,7 +110,7 @@ class ReferenceState:
             limits = ScopeLimits.from_limits(policy.shared, scope, Level.JOB, scope)
             balance_micro = limits.meaningful(tokens(state.shared.balance_micro[scope]))
             shared.append(ScopeMemory(balance_micro, None if share is None else tokens(share[scope])))
-        return cls(state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared)
+        return cls(state.advanced_to_ms, flows, queue, state.epoch, state.shared.as_of_ms, shared, state.prices)
 
     def to_arrays(self) -> DeciderState:
         """Return the state as a `DeciderState`, so that the oracle can run a history by itself."""
@@ -136,6 +138,7 @@ class ReferenceState:
                 _tokens(shares) if shares else None,
             ),
             self.epoch,
+            prices=self.prices,
         )
 
 

@@ -192,8 +192,11 @@ def policies(
 def measured_times(draw: st.DrawFn) -> MeasuredTime:
     """Return what was measured of some namespaces."""
     names = [name for name in NAMESPACE_NAMES if draw(st.booleans())]
-    columns = [[draw(TIMES_NS), draw(TIMES_NS), draw(st.sampled_from((0, 1, 1, 3, 10, 1_000)))] for _ in names]
-    return MeasuredTime(pa.array(names, pa.string()), *np.array(columns, dtype=np.int64).reshape(-1, 3).T.copy())
+    columns = []
+    for _ in names:
+        used_ns, part = draw(TIMES_NS), draw(st.sampled_from((0, 0, 1, 4)))
+        columns.append([used_ns, draw(TIMES_NS), draw(st.sampled_from((0, 1, 1, 3, 10, 1_000))), used_ns * part // 4])
+    return MeasuredTime(pa.array(names, pa.string()), *np.array(columns, dtype=np.int64).reshape(-1, 4).T.copy())
 
 
 @st.composite
