@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from demos.recount import (
     offered_tokens,
     scope_limits,
 )
-from demos.tables import Batch, as_offered, read_batches, read_rows
+from demos.tables import Batch, as_offered, read_batches, read_paying_times_ms, read_rows
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.load.traffic import Traffic
 
@@ -94,7 +94,8 @@ def take_account(run: Run, queued: pa.Table) -> Books:
         admitted=count_tokens(admitted, namespaces, len(batches)),
         rejected=count_tokens(rejected, namespaces, len(batches)),
     )
-    limits = scope_limits(run.policy, namespaces)
+    limits, times_ms = scope_limits(run.policy, namespaces), read_paying_times_ms(run.checkpoint)
+    paid = [replace(batch, time_ms=times_ms[batch.batch_id]) for batch in batches]
     fairness = measure_fairness(run.policy, run.overloaded, flows)
     account = Account(
         offered=offered,
@@ -103,7 +104,7 @@ def take_account(run: Run, queued: pa.Table) -> Books:
         queued=waiting.num_rows,
         lost=conservation.lost,
         doubled=conservation.doubled,
-        over_limit=count_over_limit(flows.admitted, batches, limits, largest_messages(admitted, namespaces)),
+        over_limit=count_over_limit(flows.admitted, paid, limits, largest_messages(admitted, namespaces)),
         fairness_ratio=fairness.ratio,
     )
     return Books(account, batches, flows, fairness)

@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import numpy as np
@@ -21,11 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from spark_throttle.core.epoch import Epoch
+from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.load.traffic import SCHEMA
+from spark_throttle.record import unpack
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
+
+_RETAIN: Final = "a run to be recounted needs spark.sql.streaming.minBatchesToRetain above the number of its batches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +85,7 @@ def read_batches(checkpoint: Path) -> list[Batch]:
     """Return the committed batches of a checkpoint, from the first."""
     committed = sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
     if committed != list(range(len(committed))):
-        raise DamagedError(
-            f"the commit log in {checkpoint}",
-            "it does not begin with batch 0; a run to be recounted needs spark.sql.streaming.minBatchesToRetain "
-            "above the number of its batches",
-        )
+        raise DamagedError(f"the commit log in {checkpoint}", f"it does not begin with batch 0; {_RETAIN}")
     batches: list[Batch] = []
     for batch_id in committed:
         lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
@@ -101,6 +102,52 @@ def _load_offset(source_lines: Sequence[str], start_row: int, what: str) -> int:
     if len(ours) > 1:
         raise DamagedError(what, "two sources have an offset of throttle_load")
     return int(ours[0]) if ours else start_row
+
+
+def read_batch_times_ms(checkpoint: Path) -> dict[int, int]:
+    """Return the batch time of every batch in the offset log."""
+    times_ms = {}
+    for path in (checkpoint / "offsets").iterdir():
+        if path.name.isdigit():
+            times_ms[int(path.name)] = int(json.loads(path.read_text().splitlines()[1])["batchTimestampMs"])
+    if sorted(times_ms) != list(range(len(times_ms))):
+        raise DamagedError(f"the offset log in {checkpoint}", f"it does not begin with batch 0; {_RETAIN}")
+    return dict(sorted(times_ms.items()))
+
+
+def read_offsets(checkpoint: Path, batch: int) -> list[dict[str, Any]]:
+    """Return the offsets of a batch, of those sources that have had one; the epoch's beside that of references."""
+    lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()[2:]
+    offsets = [json.loads(line) for line in lines if line != "-"]
+    return [each for offset in offsets for each in (offset, offset.get("control")) if each is not None]
+
+
+def read_epoch_file(checkpoint: Path, batch: int) -> str:
+    """Return the name of the epoch's file that a batch's offset names."""
+    return next(str(offset["file"]) for offset in read_offsets(checkpoint, batch) if "epoch" in offset)
+
+
+def read_epoch(checkpoint: Path, file: str) -> Epoch:
+    """Return the epoch in a file of the control directory."""
+    path = checkpoint / "throttle" / "epochs" / file
+    return unpack(Epoch, path.read_bytes(), str(path))
+
+
+def read_paying_times_ms(checkpoint: Path) -> dict[int, int]:
+    """Return the paying time of every batch in the offset log (`spark_throttle.core.limits.paying`).
+
+    What is admitted is measured by it, not by Spark's times: a wall clock and a steady one differ by a millisecond, as
+    each is rounded, and by more where the wall clock is set.
+    """
+    times_ms: dict[int, int] = {}
+    before, paid_ms = "", 0
+    for batch, time_ms in read_batch_times_ms(checkpoint).items():
+        file = read_epoch_file(checkpoint, batch)
+        epoch = read_epoch(checkpoint, file)
+        paying = PayingTime(epoch.paid_ms, epoch.reading.wall_ms)
+        paid_ms = paying.of_batch(time_ms, is_new=file != before, advanced_to_ms=paid_ms)
+        times_ms[batch], before = paid_ms, file
+    return times_ms
 
 
 def read_commits(table: Path) -> list[Commit]:

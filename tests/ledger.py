@@ -18,17 +18,6 @@ import pyarrow.parquet as pq
 BATCH = "batch_id"
 
 
-def read_batch_times_ms(checkpoint: Path) -> dict[int, int]:
-    """Return the batch time of every batch in the offset log."""
-    times_ms = {}
-    for path in (checkpoint / "offsets").iterdir():
-        if path.name.isdigit():
-            times_ms[int(path.name)] = int(json.loads(path.read_text().splitlines()[1])["batchTimestampMs"])
-    missing = set(range(len(times_ms))) - times_ms.keys()
-    assert not missing, f"the offset log lacks the batches {missing}: raise spark.sql.streaming.minBatchesToRetain"
-    return dict(sorted(times_ms.items()))
-
-
 def read_table(table: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Return the rows of a Delta table in the order in which they were written, with their batch.
 

@@ -90,22 +90,22 @@ def settle(state: DeciderState, left_at: Int64s, undelivered: Undelivered | None
     return Settlement(after, fate, returned)
 
 
-def may_return(flow: Int64s, is_admitted: Bools, group: Int64s, policy: CompiledPolicy | None) -> Int64s:
+def may_return(flow: Int64s, is_admitted: Bools, group_scope: Int64s, policy: CompiledPolicy | None) -> Int64s:
     """Return the positions of the admitted rows that go to a destination.
 
     Parameters
     ----------
     flow
         The flow of each row.
-    group
-        The resource group of each flow.
+    group_scope
+        The shared scope of each flow's resource group.
     policy
         `None` if no row may come back.
     """
     if policy is None or policy.destinations is None:
         return np.zeros(0, dtype=np.int64)
-    goes_there = np.isin(group, policy.destinations.scope - 1 - len(policy.tenant_names))
-    return np.flatnonzero(is_admitted & goes_there[flow]) if len(group) else np.zeros(0, dtype=np.int64)
+    goes_there = np.append(np.isin(group_scope, policy.destinations.scope), False)  # the last is of no flow
+    return np.flatnonzero(is_admitted & goes_there[flow])
 
 
 def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:

@@ -2,8 +2,7 @@
 
 References are for a stream of `Throttle.read_stream` whose expressions Spark can be asked again, and for every sink but
 a Delta table, which takes staged files as they lie, and the paced sink, whose rows go back in the order in which they
-left. A checkpoint keeps the way with which it began: its offsets and its
-waiting rows have the form of that way.
+left. A checkpoint keeps the way with which it began: its offsets and its waiting rows have the form of that way.
 """
 
 from __future__ import annotations

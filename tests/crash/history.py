@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from demos.tables import read_epoch, read_epoch_file, read_offsets, read_paying_times_ms
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy, revision_of
 from tests.crash.topic import TOPIC
 from tests.ledger import BATCH
 from tests.life.contract import Contracts, Key
-from tests.paying_times import read_epoch, read_epoch_file, read_offsets, read_paying_times_ms
 
 DIRECTION: Final = "publish"
 Shares = Mapping[Key, tuple[int | None, int | None]]

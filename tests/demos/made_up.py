@@ -9,16 +9,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_throttle.core.epoch import Epoch
+from spark_throttle.core.limits.paying import ClockReading
+from spark_throttle.record import pack
+
 
 def write_checkpoint(
     checkpoint: Path, batches: Sequence[tuple[int, int]], *, uncommitted: Sequence[tuple[int, int]] = ()
 ) -> Path:
     """Write the logs of batches of (time in ms, rows offered up to then), in Spark's form."""
-    for name in ("offsets", "commits"):
+    for name in ("offsets", "commits", "throttle/epochs"):
         (checkpoint / name).mkdir(parents=True, exist_ok=True)
     for batch_id, (time_ms, end_row) in enumerate([*batches, *uncommitted]):
         metadata = {"batchWatermarkMs": 0, "batchTimestampMs": time_ms, "conf": {"spark.sql.shuffle.partitions": "2"}}
-        control = {"epoch": batch_id, "revision": "0123456789abcdef", "tick": batch_id}
+        control = {"epoch": batch_id, "revision": "0123456789abcdef", "tick": batch_id, "file": str(batch_id)}
+        epoch = Epoch(batch_id, "0123456789abcdef", time_ms, ClockReading(time_ms, time_ms, time_ms, "boot"), -1)
+        (checkpoint / "throttle" / "epochs" / str(batch_id)).write_bytes(pack(epoch))
         lines = ["v1", json.dumps(metadata), json.dumps({"rows": end_row}), json.dumps(control)]
         (checkpoint / "offsets" / str(batch_id)).write_text("\n".join(lines))
         if batch_id < len(batches):

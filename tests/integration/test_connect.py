@@ -19,6 +19,7 @@ _LONGEST_SECONDS = 1_200
 """For wide rows; pytest itself ends a test that takes longer than its kind may."""
 
 
+@pytest.mark.timeout(900)
 def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
     tmp_path: Path,
 ) -> None:

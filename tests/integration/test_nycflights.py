@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from demos.tables import read_paying_times_ms
 from spark_throttle.spark import Throttle
 from tests.ledger import count_out_of_order, excess, read_table
-from tests.paying_times import read_paying_times_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,7 +23,6 @@ from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references import waiting_copies
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.row_condition import row_condition
@@ -211,33 +210,20 @@ def test_files_that_leave_whole_and_files_of_which_rows_stay_share_a_batch(lake:
     assert lake.rejected_ids == [200]
 
 
-@pytest.mark.parametrize(("messages_of_a_task", "tasks"), thorough_after(1, [(7, 6), (100, 2)]))
-def test_paced_sink_is_given_the_rows_of_a_namespace_in_order_by_as_many_tasks_as_rows_need_or_run_at_once(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, messages_of_a_task: int, tasks: int
-) -> None:
+def test_paced_sink_is_given_the_rows_of_a_namespace_in_order_which_are_staged_for_it(lake: Lake) -> None:
     out = Path(lake.path("sent"))
     out.mkdir()
 
     def send(sent: list[dict[str, Any]], key: IdempotencyKey) -> None:
         (out / key.text.replace("/", "_")).write_text(" ".join(str(row["id"]) for row in sent))
 
-    admitted, seen = ReferenceRows.admitted, []
-
-    def count(payload: ReferenceRows, target: Any) -> Any:
-        found = admitted(payload, target)
-        seen.append(found.rdd.getNumPartitions())
-        return found
-
-    monkeypatch.setattr(ReferenceRows, "admitted", count)
-    monkeypatch.setattr(waiting_copies, "_MESSAGES_OF_A_TASK", messages_of_a_task)
     lake.offer(rows("free/a", range(38, -1, -2)))
     lake.offer(rows("free/a", range(1, 40, 2)))
     throttle = lake.throttle(policies())
     writer = throttle.write_stream(stream(lake, throttle, most_files=2)).option("checkpointLocation", lake.checkpoint)
-    writer = writer.trigger(availableNow=True)
-    finish(writer.paced(send).start())
-    assert seen == [tasks]
+    finish(writer.trigger(availableNow=True).paced(send).start())
     assert [path.read_text().split() for path in out.iterdir()] == [[str(number) for number in range(40)]]
+    assert not list(lake.control.glob("extents/*"))
 
 
 def test_row_that_met_the_condition_when_it_arrived_leaves_though_the_condition_is_another_one_by_then(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from demos.tables import read_offsets
 from tests.crash.run import crash
 from tests.crash.topic import BROKER, PARTITIONS
 from tests.kafka.broker import STOP_SECONDS, Broker
-from tests.paying_times import read_offsets
 from tests.sessions import ROOT
 
 if TYPE_CHECKING:

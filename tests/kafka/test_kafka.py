@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 (everybody's name for it)
 from pyspark.sql.window import Window
 
+from demos.tables import read_paying_times_ms
 from jobs import throttle_stream
 from tests.ledger import excess, read_table
-from tests.paying_times import read_paying_times_ms
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -40,6 +40,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[mpl.figure.Figure
     plt.close("all")
 
 
+@pytest.mark.timeout(900)
 def test_quickstart_shows_the_numbers_that_it_names(
     surroundings: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

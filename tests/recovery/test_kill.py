@@ -17,10 +17,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+from demos.tables import read_paying_times_ms
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from tests.effort import thorough_after
 from tests.ledger import BATCH, count_out_of_order, excess, read_table
-from tests.paying_times import read_paying_times_ms
 from tests.recovery import faults, paced_job, throttled_job
 from tests.recovery.killed_queries import (
     REFUSED,

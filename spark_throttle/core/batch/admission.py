@@ -134,7 +134,7 @@ def plan_admission(
     leads = plan.leads(waiting, policy)
     waits = still.has_rows(len(entered.flows))
     is_admitted = decisions.verdict == Verdict.ADMIT
-    may_come_back = may_return(rows.flow, is_admitted, entered.matches.group, policy if keeps else None)
+    may_come_back = may_return(rows.flow, is_admitted, entered.matches.group_scope, policy if keeps else None)
     concerned = waits | rows.take(may_come_back).has_rows(len(waits))
     kept, matches, place = account.remembered(
         entered, plan, leads, entrance.window_units, concerned, state.left.flow, now_ms

@@ -39,12 +39,6 @@ class MicroBatch:
     unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """The shared scopes whose rows are given up (`state.ControlRow`)."""
 
-    @property
-    def group_scope(self) -> Int64s:
-        """The shared scope of each flow's resource group, -1 where it has none; shape (flows,)."""
-        group = self.entered.matches.group
-        return np.where(group >= 0, 1 + len(self.policy.tenant_names) + group, -1)
-
     def weights_in(self, scope: Int64s) -> Int64s:
         """Return the weight of each flow in a shared scope of its own; shape (flows,)."""
         domain = domains_of(enforcing_scopes(self.entered.matches.shared_scope, self.policy))

@@ -89,7 +89,7 @@ class RowsBehind:
             is_rejected[: rows.queued] = False
             if rows.holds(batch.now_ms):
                 is_rejected &= ~rows.is_held(batch.now_ms)
-        is_given_up = np.isin(batch.group_scope, batch.unavailable)[rows.flow]
+        is_given_up = np.isin(batch.entered.matches.group_scope, batch.unavailable)[rows.flow]
         return cls(at, row, rows, is_rejected | is_given_up, is_given_up)
 
     def decide(self, decisions: DecisionDraft, plan: FlowPlan, times: ThrottleTimes, batch: MicroBatch) -> None:
@@ -113,6 +113,9 @@ class RowsBehind:
         if self.is_given_up.any():
             gone = np.flatnonzero(self.is_given_up)
             causes = Causes.of(
-                Reason.DESTINATION_UNAVAILABLE, level=Level.RESOURCE_GROUP, scope=batch.group_scope, wait_ms=NEVER_MS
+                Reason.DESTINATION_UNAVAILABLE,
+                level=Level.RESOURCE_GROUP,
+                scope=batch.entered.matches.group_scope,
+                wait_ms=NEVER_MS,
             )
             decisions.decide(self.row[gone], Verdict.REJECT, causes, rows.flow[gone])

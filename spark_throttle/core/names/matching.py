@@ -37,6 +37,11 @@ class Matches:
     """Shape (n, 3): the shared scopes of the tenant, the resource group and the job, -1 where there is none."""
 
     @property
+    def group_scope(self) -> Int64s:
+        """The shared scope of the namespace's resource group, -1 where it has none."""
+        return self.shared_scope[:, SHARED_LEVELS.index(Level.RESOURCE_GROUP)]
+
+    @property
     def is_exempt(self) -> Bools:
         """Whether no quota applies to the namespace; every other namespace passes the job."""
         return self.shared_scope[:, -1] < 0

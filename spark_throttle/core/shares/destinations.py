@@ -210,10 +210,9 @@ def destinations_of(names: pa.StringArray, policy: CompiledPolicy) -> Int64s:
     """Return the destination of each namespace, by its position; -1 where it has none."""
     if policy.destinations is None:
         return np.full(len(names), -1, dtype=np.int64)
-    groups = len(policy.group_names)
-    at = np.full(groups + 1, -1, dtype=np.int64)  # the last is of no group
-    at[policy.destinations.scope - 1 - len(policy.tenant_names)] = np.arange(len(policy.destinations))
-    return at[match(names, policy).group]
+    at = np.full(len(policy.shared) + 1, -1, dtype=np.int64)  # the last is of no group
+    at[policy.destinations.scope] = np.arange(len(policy.destinations))
+    return at[match(names, policy).group_scope]
 
 
 def group_names(policy: CompiledPolicy) -> list[str]:

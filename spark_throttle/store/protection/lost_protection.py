@@ -58,6 +58,7 @@ class ProtectionCheck:
 
     Examples
     --------
+    >>> from spark_throttle.store.memory_store import MemoryStore
     >>> from spark_throttle.store.store import Author
     >>> store = MemoryStore()
     >>> gold = Change("resource_group", "gold", '{"publish":{"messages_per_second":5}}')

@@ -12,10 +12,11 @@ from spark_throttle.testing.oracle.decider import Decider
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.fair.kernel_worlds import DecidedWorld
 from tests.core.fair.worlds import judged, lived
+from tests.effort import thorough_after
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.parametrize("first", thorough_after(1, range(0, 60, 20)))
 def test_no_group_tenant_or_namespace_is_apart_from_the_fluid_by_more_than_a_constant(first: int) -> None:
     for seed in range(first, first + 20):
         judged(lived(seed, 12, DecidedWorld), seed)
