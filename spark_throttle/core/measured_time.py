@@ -11,9 +11,9 @@ is beyond it, all the more the shorter the window::
 The price of a message is the time of the last batch over its messages, if that is higher than before: it rises at once.
 It falls by at most half in the shortest window of the namespace's scopes, or in `_MOST_WINDOW_MS`, so that rows which
 are cheap for a while do not buy as many dear ones; whatever they buy is one batch's, and is repaid. Time that the rows
-of a batch take together makes nobody dear: each message of the job costs its part (`MeanPrices`). A namespace of
-which nothing was measured has the mean price of the job, so that new names are no cheaper than old ones. While nothing
-was measured at all, only a debt or a quota of 0 holds anything back.
+of a batch take together makes nobody dear: each message of the job costs its part of the last batch (`MeanPrices`). A
+namespace of which nothing was measured has the mean price of the job, so that new names are no cheaper than old ones.
+While nothing was measured at all, only a debt or a quota of 0 holds anything back.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _TIME: Final = Dimension.TIME
 
 @dataclass(frozen=True, slots=True)
 class MeanPrices:
-    """What a message of the job takes of processing time; each price moves as those of namespaces."""
+    """What a message of the job takes of processing time."""
 
     common_ns: int = 0
-    """Its part of the time that the rows of a batch took together: every message costs it, whosever it is."""
+    """Its part of the time that the rows of the last batch took together: every message costs it, whosever it is."""
 
     specific_ns: int = 0
-    """The mean of all other time: the price of a namespace of which nothing was measured."""
+    """The mean of all other time: the price of a namespace of which nothing was measured; it moves as theirs do."""
 
     priced_ms: int = 0
     """The paying time at which they were told last."""
@@ -165,18 +165,21 @@ def corrected(state: DeciderState, measured: MeasuredTime, policy: CompiledPolic
 
 
 def _moved_means(prices: MeanPrices, measured: MeasuredTime, window_ms: int, *, now_ms: int) -> MeanPrices:
-    """Return the prices of the job's messages after a batch, which fall by half in a window at most."""
+    """Return the prices of the job's messages after a batch.
+
+    The common one is the last batch's. Batches that take long together, such as the first of a run, are rare, and one
+    that is followed slowly would be the larger part of every price: then time would be divided by messages.
+    """
     columns = (measured.common_ns, measured.specific_ns, measured.messages)
     one = np.zeros(len(measured.names), dtype=np.int64)
-    common, specific, messages = (sums_of_time(one, column, 1) for column in columns)
+    common_ns, specific_ns, messages = (sums_of_time(one, column, 1) for column in columns)
     if not messages[0]:
         return prices
-    before = np.array([prices.common_ns, prices.specific_ns])
-    told = np.concatenate([common, specific])
-    moved = moved_prices(
-        before, told, np.repeat(messages, 2), np.full(2, window_ms), passed_ms=np.full(2, now_ms - prices.priced_ms)
-    )
-    return MeanPrices(int(moved[0]), int(moved[1]), now_ms)
+    moved_ns = moved_prices(
+        np.array([prices.specific_ns]), specific_ns, messages, np.array([window_ms]),
+        passed_ms=np.array([now_ms - prices.priced_ms]),
+    )  # fmt: skip
+    return MeanPrices(-int(-common_ns[0] // messages[0]), int(moved_ns[0]), now_ms)
 
 
 def corrected_balances(balance_micro: Int64s, owed_ns: Int64s, limits: Limits) -> Int64s:
@@ -226,7 +229,7 @@ def moved_prices(
     >>> price.tolist(), moved_prices(price, took_ns, np.array([100]), window_ms, passed_ms=np.array([1_000])).tolist()
     ([100000000], [75000000])
     """
-    told = -(-time_ns // np.maximum(messages, 1))
+    told = np.maximum(-(-time_ns // np.maximum(messages, 1)), 1)  # 0 is the price of which nothing is known
     twice_ms, passed_ms = 2 * window_ms, np.clip(passed_ms, 0, window_ms)
     whole, rest = np.divmod(price_ns, twice_ms)
     return np.maximum(told, price_ns - whole * passed_ms - rest * passed_ms // twice_ms)

@@ -189,7 +189,7 @@ def test_newcomer_without_a_price_and_without_a_floor_does_not_starve() -> None:
     since(world, 6, {0: 30})
     world.prices_ms = (20, 10)
     world.jobs.append(world.new_job(10))
-    since(world, 12, {0: 30, 1: 40})
+    since(world, 18, {0: 30, 1: 40})  # what its first batch took, of which no price was known, is repaid
     assert since(world, 8, {0: 30, 1: 40}) == pytest.approx([250, 250], rel=0.05)
 
 

@@ -158,7 +158,7 @@ def test_cheap_and_dear_rows_in_turns_overdraw_by_a_window_and_a_batch(place: st
 @pytest.mark.parametrize("place", ["tenant", "namespace"])
 def test_rows_that_have_become_cheap_reach_the_quota_in_a_window_for_each_halving(place: str) -> None:
     job = SimulatedJob(PLACES[place], cost_ns=costs(acme=64))
-    played(job, 20, per_second=600)
+    played(job, 20, per_second=8)  # more at a price that nothing was known of would be a debt of minutes
     job.cost_ns = costs(acme=1)
     played(job, 18, per_second=600)  # 6 windows, of which a short batch takes a little more, and what was saved up
     assert core_ms(job, played(job, 20, per_second=600)) == pytest.approx(0.5 * 20_000, rel=0.05)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -95,20 +94,16 @@ def _corrected(state: ReferenceState, measured: MeasuredTime, policy: CompiledPo
     prices = state.prices
     if messages:
         passed_ms = state.advanced_to_ms - prices.priced_ms
-        price_of = partial(_moved, messages=messages, window_ms=min(windows_ms), passed_ms=passed_ms)
         specific_ns = min(used_ns - common_ns, MOST_NS)
-        prices = MeanPrices(
-            price_of(prices.common_ns, min(common_ns, MOST_NS)),
-            price_of(prices.specific_ns, specific_ns),
-            state.advanced_to_ms,
-        )
+        mean_ns = _moved(prices.specific_ns, specific_ns, messages, min(windows_ms), passed_ms)
+        prices = MeanPrices(ceil_div(min(common_ns, MOST_NS), messages), mean_ns, state.advanced_to_ms)
     return replace(state, flows=flows, shared=shared, prices=prices)
 
 
 def _moved(price_ns: int, time_ns: int, messages: int, window_ms: int, passed_ms: int) -> int:
     """Return a price after a batch: what was measured, or more while it falls, by half in a window at most."""
     fallen_ns = price_ns * min(max(passed_ms, 0), window_ms) // (2 * window_ms)
-    return max(ceil_div(time_ns, messages), price_ns - fallen_ns)
+    return max(ceil_div(time_ns, messages), 1, price_ns - fallen_ns)
 
 
 def _owing(limits: ScopeLimits, balance_micro: Tokens, owed_ns: int) -> Tokens:

@@ -272,7 +272,7 @@ def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
             )
             assert (
                 i in waiting
-                or (policy.has_time and after.flows.price_ns[i] > 0)
+                or (policy.has_time and after.flows.priced_ms[i] > 0)
                 or not is_full
                 or after.flows.lead_work[i].any()
                 or after.flows.held_work[i].any()
