@@ -69,7 +69,6 @@ class StagedPayload:
     table: FileTable | None = None
     """The sink's table, if it takes files."""
 
-    keeps_order: bool = False
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
@@ -129,7 +128,7 @@ class StagedRows:
     """The new files of the table that have rows of files that were cut."""
 
     ranked: Int64s | None
-    """The places of the admitted rows in the order in which they leave; `None` if it does not matter."""
+    """The places of the admitted rows of files that do not lie in order, in the order in which they leave."""
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
@@ -151,11 +150,9 @@ class StagedRows:
         found = [file for file in self._files if file.admitted]
         if not found:
             return from_staged(self.reader.nothing(), self.payload.schema)
-        if self.ranked is not None:
-            return self._in_order(found, self.ranked)
-        whole = [file for file in found if file.is_admitted_whole]
-        others = [file for file in found if not file.is_admitted_whole]
-        parts = []
+        lying, parts = [file for file in found if file.lies_in_order], list[DataFrame]()
+        whole = [file for file in lying if file.is_admitted_whole]
+        others = [file for file in lying if not file.is_admitted_whole]
         if whole:
             parts.append(self.reader.whole(whole))
         if others:
@@ -163,7 +160,10 @@ class StagedRows:
             places = np.concatenate([(number << 32) + at for number, at in wanted.items()])
             self.reader.check_copies(others, wanted)
             parts.append(self.reader.admitted(others, admitted_rows(places)))
-        return from_staged(reduce(DataFrame.union, parts), self.payload.schema)
+        parts = [from_staged(reduce(DataFrame.union, parts), self.payload.schema)] if parts else []
+        if self.ranked is not None:
+            parts.append(self._in_order([file for file in found if not file.lies_in_order], self.ranked))
+        return reduce(DataFrame.union, parts)
 
     def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
         """Return the rejected rows, with the ``throttle`` column."""
@@ -187,7 +187,7 @@ class StagedRows:
         """Do nothing: no row was kept."""
 
     def _in_order(self, files: Sequence[FileAnswer], ranked: Int64s) -> DataFrame:
-        """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
+        """Return rows of some files, those of a namespace in one task and in the order in which they leave."""
         self.reader.check_copies(files, rows_by_file(ranked))
         coded = self.reader.coded(files, coded_rows(ranked, codes_of(np.arange(len(ranked)))), _CODE)
         found = from_staged(coded, self.payload.schema)
