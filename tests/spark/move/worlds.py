@@ -217,16 +217,12 @@ def places_of_tasks(answer: Answer, ranked: Int64s) -> list[Int64s]:
 
     Tasks get their rows as `StagedRows.admitted` says; the last stands for all tasks of the shuffle.
     """
-    found = [
-        (file.number << ROW_BITS)
-        + (
-            np.arange(file.rows)
-            if file.admitted_bits is None
-            else np.flatnonzero(mask_of(file.admitted_bits, file.rows))
-        )
-        for file in answer.files
-        if file.admitted and file.lies_in_order
-    ]
+    found = list[Int64s]()
+    for file in answer.files:
+        if file.admitted and file.lies_in_order:
+            bits = file.admitted_bits
+            at = np.arange(file.rows) if bits is None else np.flatnonzero(mask_of(bits, file.rows))
+            found.append((file.number << ROW_BITS) + at)
     return [*found, ranked]
 
 
