@@ -119,9 +119,10 @@ class DigestDecider:
             folder=folder,
             keeps_left=self.keeps_left,
         )
-        lying = self._lying(digests, number_of, outcome)
         folder.delete(outcome.deletable_files)
-        after, answer = self._answer(loaded, arrived, files, outcome, folder, lying)
+        goes = rows_by_file(_places(outcome.admitted))
+        lying = self._lying(digests, number_of, goes, outcome.sent_before)
+        after, answer = self._answer(loaded, arrived, files, outcome, folder, goes, lying)
         kept = InlineFiles() if self.inline is None else inline.cut(answer.files, self.inline).only(after.in_state())
         state.update((FORMAT, outcome.state, pack(after, is_compressed=True), pack(kept) if kept.names else None))
         yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
@@ -135,7 +136,11 @@ class DigestDecider:
         yield _row(FrameKind.USAGE, outcome.usage)
 
     def _lying(
-        self, digests: Sequence[Digest], number_of: Mapping[str, int], outcome: BatchOutcome
+        self,
+        digests: Sequence[Digest],
+        number_of: Mapping[str, int],
+        goes: Mapping[int, Int64s],
+        elsewhere: pa.StringArray,
     ) -> frozenset[int] | None:
         """Return the numbers of the files whose rows may leave as they lie; `None` for all."""
         if not self.keeps_order:
@@ -149,8 +154,7 @@ class DigestDecider:
             number: pa.chunked_array([chunk for part in parts for chunk in part.chunks])
             for number, parts in named.items()
         }
-        elsewhere = pa.array([], pa.string()) if outcome.sent_before is None else outcome.sent_before
-        return files_in_order(of_files, rows_by_file(_places(outcome.admitted)), elsewhere)
+        return files_in_order(of_files, goes, elsewhere)
 
     def _answer(
         self,
@@ -159,11 +163,11 @@ class DigestDecider:
         files: Sequence[StagedFile],
         outcome: BatchOutcome,
         folder: QueueFolder,
+        goes: Mapping[int, Int64s],
         lying: frozenset[int] | None,
     ) -> tuple[HeldFiles, Answer]:
         """Return the files of which rows wait after the batch, and the answer."""
-        admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
-        goes, refused = rows_by_file(admitted), rows_by_file(rejected)
+        refused = rows_by_file(_places(outcome.rejected))
         gone = [*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed
         freed = rows_by_file(_places(gone))
         left = arrived.without(freed)

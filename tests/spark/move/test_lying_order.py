@@ -20,6 +20,7 @@ from spark_throttle.spark.move import held_files, lying_order, stager
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.lying_order import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, sent
@@ -138,7 +139,7 @@ def test_rows_of_a_namespace_leave_one_task_in_the_order_of_their_turns(
     assert not any(job.queued.values())
 
 
-def test_both_ways_are_taken(tmp_path: Path) -> None:
+def test_files_of_namespaces_of_their_own_are_read_as_they_lie(tmp_path: Path) -> None:
     job = TopicJob(tmp_path, POLICY)
     first = [[("a/n", n) for n in range(4)], [("b/n", n) for n in range(2)]]
     assert job.run(0, first) == {"a/n": [0, 1, 2, 3], "b/n": [0, 1]}
@@ -160,6 +161,19 @@ def test_file_with_a_namespace_of_which_rows_leave_that_waited_is_sorted(tmp_pat
     job.read.clear()
     assert job.run(2, [[("slow/n", 20), ("a/n", 21)]]) == {"slow/n": [7, 10, 20], "a/n": [21]}
     assert job.read == {"as it lies": 1, "sorted": 3}, "rows of its tenant lie apart"
+
+
+def test_target_that_waits_for_answers_gets_as_many_tasks_as_can_run(tmp_path: Path) -> None:
+    def function(_rows: object, _batch: int) -> None: ...
+
+    job = TopicJob(tmp_path, FREE)
+    rows = job.taken(0, [[("a/n", 0), ("a/n", 1)], [("b/n", 2)]])
+    targets = function, Target("throttle_paced"), Target("kafka")
+    assert [len(rows.as_given(target)[0]) for target in targets] == [2, 2, 2]
+    rows = job.taken(1, [[("a/n", 3), ("a/n", 4), ("b/n", 5)]])
+    assert [len(rows.as_given(target)[0]) for target in targets] == [0, 0, 1]
+    (number,) = {file.number for file in rows.as_given(Target("kafka"))[0]}
+    assert (rows.as_given(function)[1] - (number << 32)).tolist() == [0, 1, 2]
 
 
 def test_rows_in_order_within_each_namespace_need_no_order_among_namespaces() -> None:

@@ -234,7 +234,7 @@ def sent(payload: StagedPayload, rows: StagedRows) -> list[list[Event]]:
     schema = pa.schema([("ns", pa.string()), ("n", pa.int64())])
     return [
         [(row["ns"], row["n"]) for table, _ in leaving(files, places, nothing, schema) for row in table.to_pylist()]
-        for places in places_of_tasks(rows.answer, nothing if rows.ranked is None else rows.ranked)
+        for places in places_of_tasks(rows.answer, rows.ranked)
         if len(places)
     ]
 
