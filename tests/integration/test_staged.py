@@ -155,7 +155,7 @@ def test_files_that_lie_in_order_are_read_by_a_task_each_and_others_are_sorted(l
     stream = lake.throttle({}).write_stream(lake.events().repartition(2, "ns")).foreachBatch(keep)
     stream = stream.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
     key = "spark.sql.files.maxPartitionBytes"
-    before = lake.spark.conf.get(key)
+    before = str(lake.spark.conf.get(key))
     lake.spark.conf.set(key, "2k")  # several tasks read a file
     try:
         finish(stream.start())
