@@ -203,7 +203,6 @@ class Pipeline:
             self._kept_turns,
             task_slots(self.events.sparkSession),
             self.table,
-            self.keeps_order,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 

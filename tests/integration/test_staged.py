@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
+from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
@@ -138,6 +139,35 @@ def test_function_gets_each_namespace_in_order(lake: Lake) -> None:
         found = [row[0] for row in lake.admitted if row[1] == f"slow/{namespace}"]
         assert found == sorted(found)
     assert lake.admitted_ids == list(range(60))
+
+
+def test_files_that_lie_in_order_are_read_by_a_task_each_and_others_are_sorted(lake: Lake) -> None:
+    came, is_sorted = dict[int, list[Row]](), dict[int, bool]()
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        is_sorted[batch] = "hashpartitioning" in rows._jdf.queryExecution().executedPlan().toString()
+        came[batch] = rows.select("id", "ns", F.spark_partition_id().alias("task")).collect()
+
+    in_order = [(n, f"t/{n % 7}", 5) for n in range(3_000)]
+    lake.offer(in_order)
+    lake.offer([(3_000 + n, ns, size) for n, ns, size in reversed(in_order)])
+    lake.offer([(6_000 + n, ns, size) for n, ns, size in in_order])
+    stream = lake.throttle({}).write_stream(lake.events().repartition(2, "ns")).foreachBatch(keep)
+    stream = stream.option("checkpointLocation", lake.checkpoint).trigger(availableNow=True)
+    key = "spark.sql.files.maxPartitionBytes"
+    before = str(lake.spark.conf.get(key))
+    lake.spark.conf.set(key, "2k")  # several tasks read a file
+    try:
+        finish(stream.start())
+    finally:
+        lake.spark.conf.set(key, before)
+    assert is_sorted == {0: False, 1: True, 2: False}
+    for batch, rows in came.items():
+        for namespace in range(7):
+            mine = [row for row in rows if row["ns"] == f"t/{namespace}"]
+            assert len({row["task"] for row in mine}) == 1
+            everything = [3_000 * batch + n for n in range(3_000) if n % 7 == namespace]
+            assert [row["id"] for row in mine] == everything
 
 
 def test_partitioned_table_gets_the_rows_through_spark(lake: Lake) -> None:

@@ -7,7 +7,7 @@ according to the decisions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -71,6 +71,9 @@ class BatchOutcome:
 
     freed: list[pa.Table] | None = None
     """The rows that the state does not keep any more, or does not begin to; `None` for those that leave."""
+
+    sent_before: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
+    """The namespaces of which rows are admitted that the state held, each once."""
 
 
 _MATCHES: Final = MatchMemory()
@@ -150,7 +153,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return BatchOutcome(
         pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable,
-        freed,
+        freed, decided.sent_before(),
     )  # fmt: skip
 
 
@@ -348,6 +351,12 @@ class _DecidedBatch:
         wanted[at] = True
         found = pa.concat_tables(self.queue.rows(wanted, self.folder))
         return [found.take(pa.array(np.searchsorted(np.sort(at), at)))]
+
+    def sent_before(self) -> pa.StringArray:
+        """Return the namespaces of which stored rows leave, each once."""
+        leaves = self.plan.decisions.verdict[: len(self.before.queue)] == Verdict.ADMIT
+        flow = np.concatenate([self.before.left.flow, self.before.queue.flow[leaves]])  # the left ones leave once more
+        return self.before.flows.names.take(pa.array(np.flatnonzero(np.bincount(flow))))
 
     def freed(self) -> list[pa.Table]:
         """Return the payloads that the state does not hold after the batch."""

@@ -28,7 +28,9 @@ from spark_throttle.spark.rows.partition_names import folder, partition_values
 FILE_BYTES: Final = 128 << 20
 """Approximate uncompressed bytes of rows that are collected before a file is written; Spark's row group size."""
 
-_ROW_GROUP_ROWS: Final = 1 << 24
+ROW_GROUP_ROWS: Final = 1 << 24
+"""Most rows of a row group, which Spark reads in one task; a file of as many rows has one."""
+
 _SAMPLE_ROWS: Final = 10_000
 
 
@@ -136,7 +138,7 @@ def write_parquet(sink: Any, table: pa.Table, form: FileForm) -> str:  # noqa: A
         store_schema=False,  # Arrow's schema, which Spark does not read
         metadata_collector=found,
     ) as writer:
-        writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata(form.footer)
     return stats_json(table, found[0], form.indexed)
 

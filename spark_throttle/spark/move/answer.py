@@ -56,6 +56,9 @@ class FileAnswer:
     is_inline: bool = False
     """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
 
+    lies_in_order: bool = False
+    """Whether its admitted rows may leave as they lie (`lying_order`)."""
+
     @property
     def is_admitted_whole(self) -> bool:
         """Whether all of its rows are admitted in this batch, in which it was staged."""
@@ -104,7 +107,7 @@ class Decided:
     """`None` of a batch that brought nothing to decide."""
 
     admitted: tuple[pa.Table, ...] = ()
-    """The places of the admitted rows in the order in which they leave, if the decider was asked for them."""
+    """The places of the admitted rows of files that do not lie in order, in the order in which they leave."""
 
     rejected: tuple[pa.Table, ...] = ()
     """The places of the rejected rows, with the ``throttle`` column."""

@@ -23,7 +23,7 @@ admits the same rows, and the same rows wait. Then:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,10 +42,11 @@ from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bit
 from spark_throttle.spark.move.digest import Digest, InlineFile, StagedFile, digest_of
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
+from spark_throttle.spark.move.lying_order import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import file_numbers, rows_by_file
-from spark_throttle.spark.rows.frames import FrameKind, decode, encode
+from spark_throttle.spark.rows.frames import NAMESPACE, FrameKind, decode, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ class DigestDecider:
     """Batches that it decides for which a file is kept of which no row waits any more."""
 
     keeps_order: bool = False
-    """Whether the places of admitted rows are returned in the order in which they leave."""
+    """Whether the sink may depend on the order of a namespace's rows. The places of the admitted rows are returned in
+    the order in which they leave, but for files of which it is known that they lie so."""
 
     inline: StagingPlace | None = None
     """The form of the files that the state holds, if the executors cannot write to the control directory."""
@@ -118,18 +120,41 @@ class DigestDecider:
             keeps_left=self.keeps_left,
         )
         folder.delete(outcome.deletable_files)
-        after, answer = self._answer(loaded, arrived, files, outcome, folder)
+        goes = rows_by_file(_places(outcome.admitted))
+        lying = self._lying(digests, number_of, goes, outcome.sent_before)
+        after, answer = self._answer(loaded, arrived, files, outcome, folder, goes, lying)
         kept = InlineFiles() if self.inline is None else inline.cut(answer.files, self.inline).only(after.in_state())
         state.update((FORMAT, outcome.state, pack(after, is_compressed=True), pack(kept) if kept.names else None))
         yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
         for frame in inline.only(_with_leaving(arrived, outcome)).frames():
             yield _row(FrameKind.INLINE, frame)
-        for kind, tables in ((FrameKind.ADMITTED, outcome.admitted), (FrameKind.REJECTED, outcome.rejected)):
-            if kind == FrameKind.REJECTED or self.keeps_order:
-                for table in tables:
-                    for frame in encode(table):
-                        yield _row(kind, frame)
+        ranked = () if lying is None else _others_than(lying, outcome.admitted)
+        for kind, tables in ((FrameKind.ADMITTED, ranked), (FrameKind.REJECTED, outcome.rejected)):
+            for table in tables:
+                for frame in encode(table):
+                    yield _row(kind, frame)
         yield _row(FrameKind.USAGE, outcome.usage)
+
+    def _lying(
+        self,
+        digests: Sequence[Digest],
+        number_of: Mapping[str, int],
+        goes: Mapping[int, Int64s],
+        elsewhere: pa.StringArray,
+    ) -> frozenset[int] | None:
+        """Return the numbers of the files whose rows may leave as they lie; `None` for all."""
+        if not self.keeps_order:
+            return None
+        if self.is_explained:  # the reason of each row follows its place
+            return frozenset()
+        named = dict[int, list[pa.ChunkedArray]]()
+        for digest in sorted(digests, key=lambda each: each.first_row):
+            named.setdefault(number_of[digest.file.name], []).append(digest.rows.column(NAMESPACE))
+        of_files = {
+            number: pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+            for number, parts in named.items()
+        }
+        return files_in_order(of_files, goes, elsewhere)
 
     def _answer(
         self,
@@ -138,10 +163,11 @@ class DigestDecider:
         files: Sequence[StagedFile],
         outcome: BatchOutcome,
         folder: QueueFolder,
+        goes: Mapping[int, Int64s],
+        lying: frozenset[int] | None,
     ) -> tuple[HeldFiles, Answer]:
         """Return the files of which rows wait after the batch, and the answer."""
-        admitted, rejected = _places(outcome.admitted), _places(outcome.rejected)
-        goes, refused = rows_by_file(admitted), rows_by_file(rejected)
+        refused = rows_by_file(_places(outcome.rejected))
         gone = [*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed
         freed = rows_by_file(_places(gone))
         left = arrived.without(freed)
@@ -186,6 +212,7 @@ class DigestDecider:
                     files[at - len(loaded)].size_bytes if is_new else 0,
                     files[at - len(loaded)].stats if is_new else "",
                     bool(arrived.inline[at]),
+                    lying is None or number in lying,
                 )
             )
         if len(leftovers):
@@ -269,6 +296,14 @@ def _waiting_places(block: bytes, folder: QueueFolder) -> Int64s:
     ends = np.cumsum(np.bincount(stored.frame_of_row, minlength=len(frames)))[:-1]
     rows = np.split(stored.row_in_frame, ends)
     return np.concatenate([_NOTHING, *(places[at] for places, at in zip(frames, rows, strict=False))])
+
+
+def _others_than(lying: frozenset[int], tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the places of tables that lie in other files."""
+    numbers = sorted(lying)
+    for table in tables:
+        is_other = ~np.isin(file_numbers(table.column(PLACE).to_numpy()), numbers)
+        yield table if is_other.all() else table.filter(pa.array(is_other))
 
 
 def _others(rows: int, gone: Int64s) -> Int64s:

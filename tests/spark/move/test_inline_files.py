@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -24,7 +25,7 @@ from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import POLICY, drain, drawn
-from tests.spark.move.worlds import Event, dealt
+from tests.spark.move.worlds import Event, dealt, places_of_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,9 @@ class InlineJob(DecidedJob):
         read = InlineRows(self.waiting)([pa.record_batch({"frame": pa.array(decided.inline, pa.binary())})])
         found = {(row[FILE], row[ROW]): row for rows in read for row in rows.to_pylist()}
         name_of = {file.number: file.name for file in decided.answer.files}
-        places = [place for table in decided.admitted for place in table.column(PLACE).to_pylist()]
+        ranked = [place for table in decided.admitted for place in table.column(PLACE).to_pylist()]
+        tasks = places_of_tasks(decided.answer, np.array(ranked, dtype=np.int64))
+        places = [place for task in tasks for place in task.tolist()]
         rows = [found[name_of[place >> ROW_BITS], place & ((1 << ROW_BITS) - 1)] for place in places]
         self.left.setdefault(batch, rows)
         return True

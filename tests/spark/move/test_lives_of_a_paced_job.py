@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from spark_throttle.core.limits.paying import PayingTime
@@ -21,11 +20,10 @@ from spark_throttle.record import pack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from tests.spark.decider.played import START_MS
-from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt
+from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt, sent
 
 POLICY = compile_policy(PolicyDocument.model_validate({
     "resource_groups": {"api": {"publish": {"messages_per_second": 9, "burst_seconds": 2}, "destination": {}}},
@@ -34,7 +32,6 @@ POLICY = compile_policy(PolicyDocument.model_validate({
 }), "publish")  # fmt: skip
 
 STAGED_ALL, DECIDED, COPIED, HALF_SENT, RECORDED = STOPS = ("staged", "decided", "copied", "half sent", "recorded")
-_SCHEMA = pa.schema([("ns", pa.string()), ("n", pa.int64())])
 Key = tuple[str, int, int]
 """The namespace, the batch and the place of a call."""
 
@@ -62,9 +59,7 @@ class PacedJob(StagedJob):
     def restart(self) -> None:
         super().restart()
         unused: Any = None
-        self._payload = StagedPayload(
-            str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2, keeps_order=True
-        )
+        self._payload = StagedPayload(str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2)
 
     @property
     def decider(self) -> DigestDecider:
@@ -86,11 +81,9 @@ class PacedJob(StagedJob):
         self.begun.add(batch)
         if batch not in self.records:
             left = defaultdict[str, list[Event]](list)
-            if rows.ranked is not None and rows.answer is not None:
-                files = self._payload.upkeep.placed(rows.answer.files)
-                for table, _ in leaving(files, rows.ranked, np.zeros(0, dtype=np.int64), _SCHEMA):
-                    for row in table.to_pylist():
-                        left[row["ns"]].append((row["ns"], row["n"]))
+            for task in sent(self._payload, rows):
+                for name, number in task:
+                    left[name].append((name, number))
             calls = [call for name, mine in left.items() for call in self._sent(batch, name, mine, is_again=is_again)]
             if stop == HALF_SENT:
                 return

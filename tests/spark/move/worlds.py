@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -20,16 +21,19 @@ from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructField, StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.move.answer import Answer, mask_of
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
+from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
+from spark_throttle.spark.references.extents import ROW_BITS
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.pack_frames import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
@@ -90,6 +94,9 @@ class StagedJob:
     """By the batch that loads it."""
 
     arrivals: dict[int, list[Event]] = field(default_factory=dict)
+    is_ordered: bool = False
+    """Whether rows are decided in the order of their numbers."""
+
     waiting: StagingPlace = field(init=False)
     _payload: StagedPayload = field(init=False)
 
@@ -134,7 +141,7 @@ class StagedJob:
 
     def stage(self, batch: int, deal: Sequence[Sequence[Event]]) -> list[pd.DataFrame]:
         """Run a stager for each task's rows, and return what reaches the decider, with the control row."""
-        derived = HelperColumns({NAMESPACE: "ns"})
+        derived = HelperColumns({NAMESPACE: "ns"} | ({f"{ORDER_PREFIX}000": "n"} if self.is_ordered else {}))
         stage = Stager(("ns", "n", SIZE, TIE), derived, self.place, self.waiting, str(self.control))
         pieces = [pd.DataFrame({"kind": [int(FrameKind.CONTROL)], "frame": [self._control_row(batch)]})]
         for events in deal:
@@ -203,6 +210,33 @@ class StagedJob:
     def _control_row(self, batch: int) -> bytes:
         now_ms = START_MS + batch * 1_000
         return control_block(self.policy if batch == 0 else None, epoch=batch + 1, now_ms=now_ms)
+
+
+def places_of_tasks(answer: Answer, ranked: Int64s) -> list[Int64s]:
+    """Return the places of the admitted rows of tasks that read a file each, and of one that sorts the others.
+
+    Tasks get their rows as `StagedRows.admitted` says; the last stands for all tasks of the shuffle.
+    """
+    found = list[Int64s]()
+    for file in answer.files:
+        if file.admitted and file.lies_in_order:
+            bits = file.admitted_bits
+            at = np.arange(file.rows) if bits is None else np.flatnonzero(mask_of(bits, file.rows))
+            found.append((file.number << ROW_BITS) + at)
+    return [*found, ranked]
+
+
+def sent(payload: StagedPayload, rows: StagedRows) -> list[list[Event]]:
+    """Return the admitted rows of a batch as tasks send them."""
+    if rows.answer is None:
+        return []
+    files, nothing = payload.upkeep.placed(rows.answer.files), np.zeros(0, dtype=np.int64)
+    schema = pa.schema([("ns", pa.string()), ("n", pa.int64())])
+    return [
+        [(row["ns"], row["n"]) for table, _ in leaving(files, places, nothing, schema) for row in table.to_pylist()]
+        for places in places_of_tasks(rows.answer, rows.ranked)
+        if len(places)
+    ]
 
 
 def dealt(events: Sequence[Event], tasks: int, dice: random.Random) -> list[list[Event]]:

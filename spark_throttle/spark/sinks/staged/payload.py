@@ -10,7 +10,7 @@ Inline files come in frames beside the answer, so their rows pass through the dr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
@@ -31,6 +31,7 @@ from spark_throttle.spark.move.answer import Answer, FileAnswer, decided_in, mas
 from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
+from spark_throttle.spark.references.extents import ROW_BITS
 from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.selection import (
     admitted_rows,
@@ -42,6 +43,7 @@ from spark_throttle.spark.references.waiting_copies import shuffle_tasks
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.reference_payload import distinct_values
+from spark_throttle.spark.sinks.sink_formats import PACED
 from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of
 
 _CODE: Final = "__throttle_code"
@@ -69,7 +71,6 @@ class StagedPayload:
     table: FileTable | None = None
     """The sink's table, if it takes files."""
 
-    keeps_order: bool = False
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
@@ -90,7 +91,7 @@ class StagedPayload:
         admitted, rejected = (
             pa.concat_tables(found) if found else None for found in (decided.admitted, decided.rejected)
         )
-        ranked = None if admitted is None else admitted.column(PLACE).to_numpy()
+        ranked = np.zeros(0, dtype=np.int64) if admitted is None else admitted.column(PLACE).to_numpy()
         return StagedRows(self, reader, answer, decided.usage, written, ranked, rejected)
 
     @property
@@ -128,8 +129,8 @@ class StagedRows:
     written: list[WrittenFile]
     """The new files of the table that have rows of files that were cut."""
 
-    ranked: Int64s | None
-    """The places of the admitted rows in the order in which they leave; `None` if it does not matter."""
+    ranked: Int64s
+    """The places of the admitted rows of files that do not lie in order, in the order in which they leave."""
 
     explained: pa.Table | None
     """The places of the rejected rows, with the ``throttle`` column."""
@@ -146,24 +147,24 @@ class StagedRows:
         elif target.format != "noop":  # what it would count is in the usage report
             target.write(self.admitted(target), mark)
 
-    def admitted(self, target: Target | BatchFunction) -> DataFrame:  # noqa: ARG002 - the payload knows it
+    def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows; in their order within a namespace, if the target may depend on it."""
-        found = [file for file in self._files if file.admitted]
-        if not found:
-            return from_staged(self.reader.nothing(), self.payload.schema)
-        if self.ranked is not None:
-            return self._in_order(found, self.ranked)
-        whole = [file for file in found if file.is_admitted_whole]
-        others = [file for file in found if not file.is_admitted_whole]
-        parts = []
-        if whole:
-            parts.append(self.reader.whole(whole))
-        if others:
-            wanted = {file.number: _admitted_positions(file) for file in others}
-            places = np.concatenate([(number << 32) + at for number, at in wanted.items()])
-            self.reader.check_copies(others, wanted)
-            parts.append(self.reader.admitted(others, admitted_rows(places)))
-        return from_staged(reduce(DataFrame.union, parts), self.payload.schema)
+        lying, ranked = self.as_given(target)
+        parts = [from_staged(part, self.payload.schema) for part in self._as_they_lie(lying)]
+        if len(ranked):
+            parts.append(self._in_order(self._files_of(ranked), ranked))
+        return reduce(DataFrame.union, parts or [from_staged(self.reader.nothing(), self.payload.schema)])
+
+    def as_given(self, target: Target | BatchFunction) -> tuple[list[FileAnswer], Int64s]:
+        """Return the files that are read as they lie, and the places of all other admitted rows, in their order.
+
+        A target whose calls may wait for answers is given rows in as many tasks as can run.
+        """
+        lying = [file for file in self._files if file.admitted and file.lies_in_order]
+        waits = not isinstance(target, Target) or target.format == PACED
+        if waits and len(lying) < self.payload.slots:
+            return [], np.concatenate([*map(_admitted_places, lying), self.ranked])
+        return lying, self.ranked
 
     def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
         """Return the rejected rows, with the ``throttle`` column."""
@@ -186,8 +187,19 @@ class StagedRows:
     def close(self) -> None:
         """Do nothing: no row was kept."""
 
+    def _as_they_lie(self, files: Sequence[FileAnswer]) -> Iterator[DataFrame]:
+        """Yield the admitted rows of some files."""
+        whole = [file for file in files if file.is_admitted_whole]
+        others = [file for file in files if not file.is_admitted_whole]
+        if whole:
+            yield self.reader.whole(whole)
+        if others:
+            places = np.concatenate([_admitted_places(file) for file in others])
+            self.reader.check_copies(others, rows_by_file(places))
+            yield self.reader.admitted(others, admitted_rows(places))
+
     def _in_order(self, files: Sequence[FileAnswer], ranked: Int64s) -> DataFrame:
-        """Return the admitted rows, those of a namespace in one task and in the order in which they leave."""
+        """Return rows of some files, those of a namespace in one task and in the order in which they leave."""
         self.reader.check_copies(files, rows_by_file(ranked))
         coded = self.reader.coded(files, coded_rows(ranked, codes_of(np.arange(len(ranked)))), _CODE)
         found = from_staged(coded, self.payload.schema)
@@ -215,7 +227,9 @@ def grouped(rows: Sequence[RowsOfFile], slots: int) -> tuple[tuple[RowsOfFile, .
     return tuple(map(tuple, groups))
 
 
-def _admitted_positions(file: FileAnswer) -> Int64s:
-    if file.admitted_bits is None:
-        return np.arange(file.rows)
-    return np.flatnonzero(mask_of(file.admitted_bits, file.rows))
+def _admitted_places(file: FileAnswer) -> Int64s:
+    """Return the places of a file's admitted rows, ascending."""
+    bits = file.admitted_bits
+    return (file.number << ROW_BITS) + (
+        np.arange(file.rows) if bits is None else np.flatnonzero(mask_of(bits, file.rows))
+    )
