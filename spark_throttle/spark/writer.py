@@ -390,14 +390,18 @@ class ThrottledStreamWriter:
             against = _TAKES_FILES
         elif isinstance(admitted, Target) and admitted.format == PACED:
             against = _GIVES_BACK
+        elif not isinstance(self._pipeline, Pipeline):
+            problem = control_problem(self._events.sparkSession, control_path, is_seen=False)
+            against = None if problem is None else f"the executors cannot write to the control directory, {problem}"
         return choose_pipeline(self._pipeline, control_path, columns, against)
 
     def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
         """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""
-        if not isinstance(pipeline, Pipeline):
-            return pipeline, "rows go from their source to Spark's writer"
         spark = self._events.sparkSession
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        if not isinstance(pipeline, Pipeline):
+            keeps_order = keeps_order and isinstance(targets.admitted, Target)
+            return replace(pipeline, keeps_order=keeps_order), "rows go from their source to Spark's writer"
         pipeline = replace(pipeline, keeps_order=keeps_order)
         problem = control_problem(spark, control_path, is_seen=False)
         if problem is not None:

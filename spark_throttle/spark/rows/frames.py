@@ -51,35 +51,23 @@ class FrameKind(IntEnum):
     CONTROL = 0
     """Input: a control row (`core.state.ControlRow`)."""
 
-    ROWS = 1
-    """Input: what decides of rows that are referred to, with their places (`references.reading`)."""
+    DIGEST = 1
+    """Input: what decides of the rows of a file (`rows.digest`)."""
 
-    DIGEST = 2
-    """Input: what decides of the rows of a staged file (`move.digest`)."""
-
-    INLINE = 3
+    INLINE = 2
     """Input and output: a staged file itself (`move.inline_files`)."""
 
-    ANSWER = 4
-    """Output: which rows of which staged files leave (`move.answer`)."""
+    ANSWER = 3
+    """Output: which rows of which files leave (`move.answer`)."""
 
-    ADMITTED = 5
+    ADMITTED = 4
     """Output: places of admitted rows, in the order in which they leave."""
 
-    REJECTED = 6
+    REJECTED = 5
     """Output: places of rejected rows, with the ``throttle`` column."""
 
-    USAGE = 7
+    USAGE = 6
     """Output: a packed usage report."""
-
-    WAITING = 8
-    """Output: the places of referred rows that the state holds from this batch on, of which copies are made."""
-
-    ARRIVED = 9
-    """Output: sums of the references that arrived (`references.reading_sums`)."""
-
-    FREED = 10
-    """Output: the places of referred rows that the state does not hold, where these are not those that leave."""
 
 
 def encode(table: pa.Table) -> list[bytes]:

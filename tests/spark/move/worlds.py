@@ -30,7 +30,7 @@ from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind
-from spark_throttle.spark.rows.pack_frames import HelperColumns
+from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable

@@ -16,7 +16,7 @@ from spark_throttle.spark.references.deciding_values import ArrowExpression, arr
 from spark_throttle.spark.references.extents import SourceFile
 from spark_throttle.spark.references.reading import PLACE, FirstReading, tasks_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, decode
-from spark_throttle.spark.rows.pack_frames import arrivals_of
+from spark_throttle.spark.rows.helper_columns import arrivals_of
 
 LONG, TEXT = pa.int64(), pa.string()
 

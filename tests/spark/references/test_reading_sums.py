@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.rows.digest import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, packed_sums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from tests.effort import examples

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.spark.rows.frames import FRAME_SCHEMA, NAMESPACE, SIZE, TIE, FrameKind, decode, payload
-from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns, arrivals_of
+from spark_throttle.spark.rows.helper_columns import FramePacker, HelperColumns, arrivals_of
 
 
 def events(ids: list[int]) -> pa.Table:
