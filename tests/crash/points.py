@@ -18,7 +18,6 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline
-from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
@@ -117,7 +116,8 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
-    reference_pipeline.Decider = StoppableDecider  # type: ignore[attr-defined]
+    reference_pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
+    reference_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
     pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
     staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
@@ -257,18 +257,6 @@ class StoppableDecidedRows(DecidedRows):
         super().cut(rows)
         if rows:
             stop_at(FILES_CUT)
-
-
-class StoppableDecider(Decider):
-    """Can stop in a file of waiting rows, and after its first frame."""
-
-    def __call__(
-        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
-    ) -> Iterator[pd.DataFrame]:
-        _make_files_stoppable()
-        for frames in super().__call__(key, pieces, state):
-            yield frames
-            stop_at(DECIDED)
 
 
 class StoppableStager(Stager):

@@ -18,11 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
-
-from spark_throttle.spark.references import waiting_rows
 from spark_throttle.spark.references.waiting_copies import WaitingCopies
 from spark_throttle.spark.references.waiting_rows import WaitingRows
 from spark_throttle.spark.sinks.reference_payload import ReferenceRows
+
+from spark_throttle.spark.references import waiting_rows
 from spark_throttle.spark.state_reader import queued_after, read_queued
 from tests.integration.reference_queries import stream
 from tests.integration.streams import Lake, finish, policies, publish

@@ -23,13 +23,12 @@ from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.rows.digest import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.row_condition import row_condition
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from spark_throttle.spark.sinks.staged import source_reader
-from spark_throttle.spark.sinks.staged.source_reader import SourceReader
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.staged.source_reader import SourceReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.reference_queries import BOUNDED, rows, run, start, stream
@@ -419,7 +418,7 @@ def test_spark_computes_the_sums_of_the_first_reading_on_every_namespace_and_siz
     found: list[Event] = [(at, name, size) for at, (name, size) in enumerate(ODD_ROWS)]
     lake.offer(found)
     seen = lake.spark.read.parquet(lake.path("events")).select("*", F.col("_metadata.row_index").alias("row"))
-    columns = {PLACE: pa.int64(), NAMESPACE: pa.string(), SIZE: pa.int64()}
+    columns = {TIE: pa.int64(), NAMESPACE: pa.string(), SIZE: pa.int64()}
     arrays = [pa.array(of, kind) for of, kind in zip(zip(*found, strict=True), columns.values(), strict=True)]
     decided = ReadingSums.of_rows(pa.Table.from_arrays(arrays, list(columns)))
     (sums,) = seen.selectExpr(text_of_sums("row", "ns", "size")).collect()

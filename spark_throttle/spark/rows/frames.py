@@ -10,8 +10,7 @@ A stream of frames has the schema `FRAME_SCHEMA`: the decider's key, the kind of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -23,7 +22,6 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.row_digests import row_digests
-from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 FRAME_BYTES = 1 << 20
 _CODEC_LEVEL = 1
@@ -127,26 +125,6 @@ def frame_batch(kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
         pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameUnpacker:
-    """A function from frames to rows; `mapInArrow` runs it on the executors, once per task."""
-
-    schema: pa.Schema
-    """Schema of the rows that Spark expects."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all frames."""
-        set_loaded_aside()
-        for batch in batches:
-            for frame in batch.column("frame"):
-                yield from self.rows(frame.as_buffer())
-
-    def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one frame."""
-        for rows in pa.ipc.open_stream(frame, options=_ON_ONE_THREAD):
-            yield aligned(rows, self.schema)
 
 
 def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -62,9 +62,7 @@ class PacedJob(StagedJob):
     def restart(self) -> None:
         super().restart()
         unused: Any = None
-        self._payload = StagedPayload(
-            str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2, keeps_order=True
-        )
+        self._payload = StagedPayload(str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2)
 
     @property
     def decider(self) -> DigestDecider:
