@@ -45,7 +45,7 @@ class SourceRests:
         set_loaded_aside()
         schema, open_rest = with_place(self.place.form.schema), None
         for batch in batches:
-            rows = as_nullable(batch).rename_columns(list(self.names))
+            rows = as_nullable(batch).rename_columns(list(self.names)).select(schema.names)
             for file, part in _by_file(aligned(rows, schema)):
                 if open_rest is None or open_rest.file != file:
                     if open_rest is not None:

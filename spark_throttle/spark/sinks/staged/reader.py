@@ -30,7 +30,7 @@ from spark_throttle.spark.move.inline_files import InlineRows, inline_file_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import places_in
 from spark_throttle.spark.references.selection import FileRows, as_table
-from spark_throttle.spark.sinks.staged.source_reader import VALUES, SourceReader
+from spark_throttle.spark.sinks.staged.source_reader import VALUES, SourceReader, strict_scan
 
 _NUMBER: Final = "__throttle_number"
 IS_SET: Final = f"getbit(get({VALUES}, int(shiftright({ROW}, 6))), int({ROW} & 63)) = 1"
@@ -175,8 +175,7 @@ class StagedReader:
         return f"{self.table_root if file.is_outside else self.staged_root}/{file.name}"
 
     def _strict(self, schema: StructType, locations: Sequence[str]) -> DataFrame:
-        reader = self.spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-        return reader.schema(schema).parquet(*locations)
+        return strict_scan(self.spark, schema, locations)
 
 
 def codes_of(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructField, StructType
 
@@ -45,9 +45,6 @@ VALUES: Final = "__throttle_values"
 """What a lookup finds for the rows of a file."""
 
 _PATH, _NUMBER = "__throttle_path", "__throttle_number"
-
-_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
-"""Characters of a path that Spark would take for a pattern."""
 
 _OTHER_NAMES: Final = "read the stream with spark.readStream on a new checkpoint, and report the names"
 _OF_CONDITION: Final = "rows that meet the stream's condition"
@@ -228,10 +225,7 @@ class SourceReader:
     def _scan(self, locations: Sequence[str], outside: Collection[str]) -> DataFrame:
         """Return what lies in files: all columns but some that lie outside of them."""
         schema = StructType([field for field in self._schema if field.name.lower() not in outside])
-        return self._strict().schema(schema).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
-
-    def _strict(self) -> DataFrameReader:
-        return self._spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+        return strict_scan(self._spark, schema, locations)
 
     def _location(self, name: str) -> str:
         """Return where a file is to be read, after comparing it with what its extent says.
@@ -262,6 +256,16 @@ class SourceReader:
             what = f"the offsets of batch {batch} in {self._source.checkpoint}"
             raise DamagedError(what, "they name no list of files", RESTORE_CHECKPOINT)
         return names[0]
+
+
+def strict_scan(spark: SparkSession, schema: StructType, locations: Sequence[str]) -> DataFrame:
+    """Return the rows of Parquet files, all of which must be there and whole."""
+    reader = spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+    return reader.schema(schema).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
+
+
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+"""Characters of a path that Spark would take for a pattern."""
 
 
 def _matched(value: str) -> Column:
