@@ -86,13 +86,17 @@ class ReferencePipeline:
         return found if isinstance(found, str) else None
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
-        """Return the query's definition: the expressions and settings that decide its rows, and the targets."""
+        """Return the query's definition: the expressions and settings that decide its rows, and the targets.
+
+        Its columns are the source's: rows wait with these, and no other decides.
+        """
         given = self.settings
         check_columns(self.events.schema)
         found = stream_definition(
             self.events, given.namespace, given.size, given.order_by, (), targets, partition_columns
         )
-        return replace(found, ties=digest(_TIES))
+        columns = tuple((field.name, field.dataType.simpleString()) for field in self.stream.source_schema)
+        return replace(found, columns=columns, ties=digest(_TIES))
 
     def frames(
         self,
