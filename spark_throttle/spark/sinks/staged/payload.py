@@ -43,7 +43,6 @@ from spark_throttle.spark.sinks.staged.reader import IS_SET, StagedReader, codes
 from spark_throttle.spark.sinks.staged.source_reader import Source, SourceReader
 
 _CODE: Final = "__throttle_code"
-_TASKS_OF_A_SLOT: Final = 4
 _MESSAGES_OF_A_TASK: Final = 100_000
 _GROUP_ROWS: Final = 500_000
 """Rows that one task cuts, more or less: it reads the files whole."""
@@ -134,7 +133,9 @@ class StagedPayload:
         words = {each.name: words_of(each.rest_bits or b"") for each in rows}
         found = source.looked_up(words, IS_SET, _CODE).where(_CODE)
         found = found.select(*to_carried(self.schema), FILE, ROW)
-        found = found.repartition(min(len(rows), self.slots * _TASKS_OF_A_SLOT), FILE).sortWithinPartitions(FILE, ROW)
+        tasks = shuffle_tasks(sum(each.rows for each in rows))
+        found = found.coalesce(1) if tasks == 1 else found.repartition(min(tasks, len(rows)), FILE)
+        found = found.sortWithinPartitions(FILE, ROW)
         copy = SourceRests(self.waiting, tuple(found.columns), {each.name: each.rest for each in rows})
         numbered = found.toDF(*(f"c{at}" for at in range(len(found.columns))))
         copies = numbered.mapInArrow(copy, RESTS_DDL).collect()
