@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT = "checkpointLocation"
 _PATIENCE_OPTION = "throttle.patience_seconds"
 _TAKES_FILES: Final = "the sink is a Delta table, which takes staged files as they lie"
-_GIVES_BACK: Final = "the sink is paced, and gives back what it does not deliver"
+_GIVES_BACK: Final = "the sink is paced, and is given a row again as it was when it came"
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
@@ -313,7 +313,7 @@ class ThrottledStreamWriter:
         usage_sink = usage_table(spark, targets)
         sinks = sinks_of(spark, checkpoint, targets, usage_sink)
         outlet = self._outlet(pipeline, target, options, control_path)
-        keeps_left = isinstance(outlet, FunctionSink) or (isinstance(outlet, PacedSink) and outlet.has_destinations)
+        keeps_left = outlet is not None
         frames = pipeline.frames(
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
@@ -375,7 +375,6 @@ class ThrottledStreamWriter:
         check_travels(send)
         return PacedSink(
             send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
-            has_destinations=isinstance(pipeline, Pipeline),
         )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:
