@@ -1,4 +1,4 @@
-"""Copies of rows that wait in a source's files: a rest for each file, whatever the batches in which Spark sends rows."""
+"""Copies of rows that wait in a source's files: a rest for each, whatever the batches in which Spark sends rows."""
 
 from __future__ import annotations
 
