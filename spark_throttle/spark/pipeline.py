@@ -61,7 +61,7 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import control_problem, is_served, warn_unwritable
+from spark_throttle.spark.start.executor_sight import is_served
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import cluster_cores, task_slots
 from spark_throttle.store.policy_location import PolicyLocation
@@ -146,7 +146,7 @@ class Pipeline:
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        waiting = self._waiting_place(control_path)
+        waiting = waiting_place(control_path, self.carried, is_inline=self.is_inline)
         place = waiting if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
         stage = Stager(
             tuple(helped.columns), derived, place, waiting, control_path,
@@ -175,7 +175,7 @@ class Pipeline:
         rows = DecidedRows(
             to_arrow_schema(schema, timezone="UTC"),
             Upkeep(control_path, self._kept_turns),
-            self._waiting_place(control_path),
+            waiting_place(control_path, self.carried, is_inline=self.is_inline),
             to_json(definition).decode(),
         )
         return from_staged(frames.mapInArrow(rows, schema), self.events.schema)
@@ -199,7 +199,7 @@ class Pipeline:
             self.events.schema,
             self.carried,
             as_column(self.settings.namespace),
-            self._waiting_place(control_path),
+            waiting_place(control_path, self.carried, is_inline=self.is_inline),
             self._kept_turns,
             task_slots(self.events.sparkSession),
             self.table,
@@ -208,7 +208,7 @@ class Pipeline:
 
     @property
     def _kept_turns(self) -> int:
-        return batches_retained(self.events.sparkSession) + SLACK_EPOCHS
+        return kept_turns(self.events.sparkSession)
 
     @cached_property
     def _volatile(self) -> frozenset[str]:
@@ -216,13 +216,6 @@ class Pipeline:
         schema, given = self.events.schema, self.settings
         check_columns(schema)
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
-
-    def _waiting_place(self, control_path: str) -> StagingPlace:
-        # Spark cannot tell the calendar of dates without its version.
-        footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(self.carried)}
-        schema = nullable(to_arrow_schema(self.carried, timezone="UTC"))
-        form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
-        return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False, is_inline=self.is_inline)
 
     def _control(self, control_path: str, sinks: Sinks | None) -> DataFrame:
         spark = self.events.sparkSession
@@ -254,18 +247,18 @@ def batches_retained(spark: SparkSession) -> int:
     return int(str(spark.conf.get(_BATCHES_RETAINED, str(BATCHES_RETAINED))))
 
 
-def queue_storage(spark: SparkSession, control_path: str) -> QueueStorage:
-    """Return where a query keeps the waiting rows that are too large for the state.
+def kept_turns(spark: SparkSession) -> int:
+    """Return for how many batches a file is kept of which no row waits any more."""
+    return batches_retained(spark) + SLACK_EPOCHS
 
-    If the executors cannot write there, all waiting rows stay in the state, and a warning says why.
-    """
-    problem = control_problem(spark, control_path, is_seen=False)
-    if problem is not None:
-        warn_unwritable(
-            control_path, problem, "waiting rows stay in Spark's state, where a long queue needs much memory"
-        )
-    inline_bytes = INLINE_BYTES if problem is None else None
-    return QueueStorage(control_path, batches_retained(spark) + SLACK_EPOCHS, inline_bytes)
+
+def waiting_place(control_path: str, carried: StructType, *, is_inline: bool = False) -> StagingPlace:
+    """Return where rows lie that wait, and in which form."""
+    # Spark cannot tell the calendar of dates without its version.
+    footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(carried)}
+    schema = nullable(to_arrow_schema(carried, timezone="UTC"))
+    form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
+    return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False, is_inline=is_inline)
 
 
 def queue_room(policies: PolicyLocation, spark: SparkSession) -> QueueBounds | None:

@@ -1,8 +1,9 @@
 """A query decides on references where its rows can be read again, and else on files that it stages them in.
 
 References are for a stream of `Throttle.read_stream` whose expressions Spark can be asked again, and for every sink but
-a Delta table, which takes staged files as they lie, and the paced sink, whose rows go back in the order in which they
-left. A checkpoint keeps the way with which it began: its offsets and its waiting rows have the form of that way.
+a Delta table, which takes staged files as they lie, and the paced sink, which may be given a row twice: its expressions
+are computed once where it is staged. A checkpoint keeps the way with which it began, which its offsets have the form
+of. Rows wait in the same way in both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of waiting rows that were staged, as Spark reads them for an audit or a drain: with each row's place.
+"""The files of waiting rows, as Spark reads them for an audit or a drain: with each row's place.
 
 The decider's state names the files (`move.held_files`) and their numbers. A file that lies as it was staged has a row's
 position as Spark tells it; a rest or a pack has the places as columns. All have rows that do not wait any more.
@@ -7,6 +7,7 @@ position as Spark tells it; a rest or a pack has the places as columns. All have
 from __future__ import annotations
 
 from functools import partial, reduce
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +18,14 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.spark.columns.payload_columns import from_staged, staged_schema
 from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.inline_files import StoredInlineRows, inline_files_of
 from spark_throttle.spark.move.nullability import nullable
 from spark_throttle.spark.move.stager import STAGED, StagingPlace
-from spark_throttle.spark.references.waiting_copies import FILE, ROW, with_places
 
 _NUMBER, _NAME = "__throttle_number", "__throttle_name"
+_PLACE: Final = StructType().add(FILE, "long").add(ROW, "long")
 _joined = partial(DataFrame.unionByName, allowMissingColumns=True)
 
 
@@ -59,7 +61,7 @@ def staged_copies(
         rows = (reader if with_names is None else reader.schema(with_names)).parquet(*copies)
         found.append(rows.withColumnRenamed(FILE, _NAME))
     if not found:
-        return spark.createDataFrame([], with_places(columns or StructType()))
+        return spark.createDataFrame([], StructType([*(columns or ()), *_PLACE]))
     rows = reduce(_joined, found).join(F.broadcast(spark.createDataFrame(numbers)), _NAME).drop(_NAME)
     rows = rows.withColumnRenamed(_NUMBER, FILE)
     return rows if schema is None else from_staged(rows, schema)

@@ -1,13 +1,13 @@
-"""The assembly of a query that decides on references.
+"""The assembly of a query that decides on references: on rows where they lie, in the files of their source.
 
 ::
 
-    ThrottleReferenceSource -> groupBy(one key) -> Decider -> frames: places of rows that leave, usage
-                                                                    |
-    files ---- Spark's reader, joined with the places, user's expressions ----> sink
+    ThrottleReferenceSource: digests of files -> groupBy(one key) -> Decider -> answer: rows of files that leave
+                                                                                  |
+                                  files ---- read by Spark, user's expressions ----> sink
 
-Control rows and references come from one source, so that one offset pins both. Everything here runs on the driver, once
-per start.
+Control rows and digests come from one source, so that one offset pins both. All else is as where rows are staged
+(`pipeline`). Everything here runs on the driver, once per start.
 """
 
 from __future__ import annotations
@@ -15,40 +15,39 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import ClassVar
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import to_json
-from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns
+from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns, staged_schema
 from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.decider.operator import STATE_SCHEMA, Decider
+from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, QueueStorage
+from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.pipeline import (
     Pipeline,
     ThrottleSettings,
-    batches_retained,
     control_options,
+    kept_turns,
     queue_room,
-    queue_storage,
+    waiting_place,
 )
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
-from spark_throttle.spark.references.reading_sums import packed_sums
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.payload_reader import PayloadSource
-from spark_throttle.spark.sinks.reference_payload import ReferencePayload
+from spark_throttle.spark.sinks.staged.payload import StagedPayload
+from spark_throttle.spark.sinks.staged.source_reader import Source
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.spark.start.task_slots import task_slots
-from spark_throttle.spark.state_reader import is_readable, waiting_places
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
@@ -60,9 +59,13 @@ class ReferencePipeline:
 
     settings: ThrottleSettings
     stream: ReferenceStream
+    keeps_order: bool = False
+    """Whether the sink may depend on the order of a namespace's rows."""
 
-    waiting_schema: ClassVar[None] = None
-    """No columns: rows that waited are read again, and get the columns that the stream has when they leave."""
+    @property
+    def waiting_schema(self) -> StructType:
+        """The columns with which rows leave that waited: those of the source, before any expression."""
+        return staged_schema(self.stream.source_schema)
 
     @cached_property
     def events(self) -> DataFrame:
@@ -83,13 +86,17 @@ class ReferencePipeline:
         return found if isinstance(found, str) else None
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
-        """Return the query's definition: the expressions and settings that decide its rows, and the targets."""
+        """Return the query's definition: the expressions and settings that decide its rows, and the targets.
+
+        Its columns are the source's: rows wait with these, and no other decides.
+        """
         given = self.settings
         check_columns(self.events.schema)
         found = stream_definition(
             self.events, given.namespace, given.size, given.order_by, (), targets, partition_columns
         )
-        return replace(found, ties=digest(_TIES))
+        columns = tuple((field.name, field.dataType.simpleString()) for field in self.stream.source_schema)
+        return replace(found, columns=columns, ties=digest(_TIES))
 
     def frames(
         self,
@@ -113,11 +120,13 @@ class ReferencePipeline:
         rows = spark.readStream.format(REFERENCE_FORMAT).options(
             **options, feed=json.dumps(self.stream.feed().to_fields()), reading=reading.to_json(), tasks=slots
         )
-        operator = Decider(
-            queue_room(given.policies, spark),
+        kept = kept_turns(spark)
+        operator = DigestDecider(
+            QueueStorage(control_path, kept, INLINE_BYTES),
+            kept,
+            self.keeps_order,
+            room=queue_room(given.policies, spark),
             partition_columns=tuple(found.partition_columns),
-            sums_of=packed_sums,
-            queue=queue_storage(spark, control_path),
             keeps_left=keeps_left,
         )
         return (
@@ -140,25 +149,29 @@ class ReferencePipeline:
         definition: Definition,
     ) -> BatchSink:
         """Return the `foreachBatch` function that writes each batch."""
-        stream, given = self.stream, self.settings
-        checkpoint = control_path.rpartition("/")[0]
-        found = self._deciding(())
+        stream, given, carried = self.stream, self.settings, self.waiting_schema
+        found, namespace = self._deciding(()), as_column(given.namespace)
         assert given.size is not None  # noqa: S101 - `problem` asks for it
-        extents = Extents(Directory(control_path))
-        source = PayloadSource(control_path, checkpoint, extents, stream.root, stream.source_schema)
-        waiting_after = partial(waiting_places, checkpoint=checkpoint, control_path=control_path)
-        keeps_order = isinstance(admitted, Target) and not admitted.is_paid_by_bytes
-        payload = ReferencePayload(
-            source,
+        source = Source(
+            control_path.rpartition("/")[0],
+            Extents(Directory(control_path)),
+            stream.root,
+            stream.source_schema,
             stream.rows,
             stream.rows.of_decided(),
-            as_column(given.namespace),
+            namespace,
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
-            tuple(as_column(column) for column in given.order_by or ()),
-            waiting_after if is_readable(checkpoint) else None,
-            batches_retained(stream.spark),
             drops_rows=stream.condition() is not None,
-            fewest_tasks=task_slots(stream.spark) if keeps_order else None,
+        )
+        payload = StagedPayload(
+            control_path,
+            stream.source_schema,
+            carried,
+            namespace,
+            waiting_place(control_path, carried),
+            kept_turns(stream.spark),
+            task_slots(stream.spark),
+            source=source,
         )
         return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
-from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
 from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.commit import table_at
@@ -259,6 +259,10 @@ class ReferenceStream:
         taken = [name for name in self.source_schema.names if _is_taken(name.lower())]
         if taken:
             return f"the source has the column {taken[0]!r}, a name that the second reading uses"
+        try:
+            check_columns(self.source_schema)
+        except ConfigurationError as error:
+            return f"rows of the source cannot be copied where they wait ({one_line(error)})"
         condition = self.condition()
         if isinstance(condition, str):
             return condition

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.definition import Definition, Difference, shown
+from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest, refuse_unbound
 from spark_throttle.checkpoint.offset_log import read_offset_log
@@ -28,7 +28,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.spark.sinks.begin_batch import APP_SUFFIX, has_rows
-from spark_throttle.spark.state_reader import is_readable, misfit, waiting_messages
+from spark_throttle.spark.state_reader import is_readable, misfit
 
 _PAGE: Final = "docs/changing-a-job.md"
 _WIDENED: Final = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
@@ -61,7 +61,7 @@ def refuse_restart(
     checkpoint: str,
     control_path: str,
     definition: Definition,
-    waiting_schema: StructType | None,
+    waiting_schema: StructType,
     *,
     direction: Direction,
 ) -> None:
@@ -72,7 +72,7 @@ def refuse_restart(
     Parameters
     ----------
     waiting_schema
-        The columns with which waiting rows leave; `None` if they are read again, from their source.
+        The columns with which waiting rows leave.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def refuse_restart(
         If a sink has the uncommitted batch, or may have it, as decided by another definition.
     ConfigurationError
         If the checkpoint is of the other direction, or rows wait with a column that the stream no longer has, or with
-        a value that its new type does not hold, or as references under another namespace or size.
+        a value that its new type does not hold.
     """
     directory, log = Directory(control_path), Directory(checkpoint)
     manifest, before = read_manifest(directory), read_open_batch(directory)
@@ -90,33 +90,11 @@ def refuse_restart(
     if before is None:
         return
     if read_offset_log(log).committed >= 0 and is_readable(checkpoint):
-        problem = _waiting_problem(spark, checkpoint, control_path, before.definition, definition, waiting_schema)
+        is_held = _holds_all(dict(before.definition.columns), dict(definition.columns))
+        problem = None if is_held else misfit(spark, checkpoint, control_path, waiting_schema)
         if problem is not None:
             raise ConfigurationError(f"{problem} ({_PAGE})")
     _refuse_changed(spark, directory, log, manifest, before, definition)  # last, because it may record the definition
-
-
-def _waiting_problem(
-    spark: SparkSession,
-    checkpoint: str,
-    control_path: str,
-    before: Definition,
-    now: Definition,
-    waiting_schema: StructType | None,
-) -> str | None:
-    """Return why rows that wait after the last committed batch cannot leave under a new definition."""
-    if waiting_schema is not None:
-        if _holds_all(dict(before.columns), dict(now.columns)):
-            return None
-        return misfit(spark, checkpoint, control_path, waiting_schema)
-    changed = [each for each in before.differences(now) if _is_compared(each, now)]
-    waiting = waiting_messages(spark, checkpoint) if changed else 0
-    if not waiting:
-        return None
-    return (
-        f"{waiting} rows wait as references, and are compared with what was decided when they are read: "
-        f"{shown(changed)}; keep it until none waits"
-    )
 
 
 def _refuse_changed(
@@ -150,12 +128,6 @@ def _location_of(spark: SparkSession, name: str) -> str | None:
         return str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
     except PySparkException:
         return None
-
-
-def _is_compared(difference: Difference, now: Definition) -> bool:
-    """Return whether it is found again for a row that leaves, and compared: a size, if it is a column."""
-    what, _, new = difference
-    return what == "namespace" or (what == "size" and new in dict(now.columns))
 
 
 def _holds_all(before: Mapping[str, str], now: Mapping[str, str]) -> bool:

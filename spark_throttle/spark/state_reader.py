@@ -24,14 +24,11 @@ from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
-from spark_throttle.spark.move.cutting import as_read
+from spark_throttle.spark.move.cutting import FILE, ROW, as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.nullability import as_nullable, nullable
-from spark_throttle.spark.queued_copies import account_after, copies_of
 from spark_throttle.spark.queued_files import staged_copies
-from spark_throttle.spark.references.extents import ROW_BITS
-from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.waiting_copies import FILE, ROW, with_places
+from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
 from spark_throttle.spark.rows.frames import aligned, decode
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -109,14 +106,6 @@ def waiting_messages(
     return sum(row["waiting"] for row in counts) if counts else None
 
 
-def waiting_places(spark: SparkSession, batch: int, *, checkpoint: str, control_path: str) -> Int64s:
-    """Return the places of the rows that the state has after a batch, of a query that decides on references."""
-    blocks = state_blocks(spark, checkpoint, batch)
-    unpack = QueueUnpacker((), QueueStorage(control_path))
-    found: Int64s = blocks.mapInArrow(unpack, f"{PLACE} long").toArrow().column(PLACE).to_numpy()
-    return found
-
-
 def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: StructType) -> str | None:
     """Return why a row that waits after the last committed batch could not leave with `schema`; `None` if all could.
 
@@ -159,15 +148,10 @@ def _queued(
 ) -> DataFrame:
     """Return the waiting rows; with their positions if `batch` says after which batch they wait."""
     added = _BESIDE if batch is None else (*_BESIDE, _POSITION)
-    if batch is None:  # the query may go on: its states and its account are read of the same batch
+    if batch is None:  # the query may go on: all of its state is read of the same batch
         batch = int(_operator(spark, checkpoint)["maxBatchId"])
     state = _state(spark, checkpoint, batch)
-    if "files" in state.columns:
-        copies = staged_copies(spark, control_path, _held_in(state), state.select("inline"), schema)
-    elif waiting_messages(spark, checkpoint, batch, undelivered):
-        copies = copies_of(spark, control_path, account_after(spark, control_path, batch), schema)
-    else:
-        copies = spark.createDataFrame([], with_places(schema or StructType()))
+    copies = staged_copies(spark, control_path, _held_in(state), state.select("inline"), schema)
     return _copied(state.select("block"), QueueStorage(control_path), added, copies, undelivered)
 
 
@@ -254,7 +238,7 @@ class QueueUnpacker:
     """A function from blocks of state to the places of rows that wait; `mapInArrow` runs it once per task."""
 
     names_beside: tuple[str, ...]
-    """Names of the added columns, which follow the place; without any, rows that left and may come back count too."""
+    """Names of the added columns, which follow the place."""
 
     storage: QueueStorage
     undelivered: Undelivered | None = None
@@ -268,10 +252,8 @@ class QueueUnpacker:
 
     def _rows(self, stored: StoredState) -> Iterator[pa.RecordBatch]:
         state, left_at, start = stored.state, stored.left_positions, 0
-        rows, waits = state.queue.with_rows(left_at, state.left), np.ones(len(stored.frame_of_row), dtype=np.bool_)
-        if self.names_beside:
-            waits[left_at] = False
-            waits[_positions(stored, self.undelivered)] = True
+        rows, waits = state.queue.with_rows(left_at, state.left), np.zeros(len(stored.frame_of_row), dtype=np.bool_)
+        waits[_positions(stored, self.undelivered)] = True
         rows_of_frame = np.bincount(stored.frame_of_row, minlength=len(stored.frames)).tolist()
         for frame, count in zip(stored.frames, rows_of_frame, strict=True):
             at = start + np.flatnonzero(waits[start : start + count])

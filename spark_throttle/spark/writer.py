@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 _CHECKPOINT = "checkpointLocation"
 _PATIENCE_OPTION = "throttle.patience_seconds"
 _TAKES_FILES: Final = "the sink is a Delta table, which takes staged files as they lie"
-_GIVES_BACK: Final = "the sink is paced, and gives back what it does not deliver"
+_GIVES_BACK: Final = "the sink is paced, and is given a row again as it was when it came"
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
@@ -313,7 +313,7 @@ class ThrottledStreamWriter:
         usage_sink = usage_table(spark, targets)
         sinks = sinks_of(spark, checkpoint, targets, usage_sink)
         outlet = self._outlet(pipeline, target, options, control_path)
-        keeps_left = isinstance(outlet, FunctionSink) or (isinstance(outlet, PacedSink) and outlet.has_destinations)
+        keeps_left = outlet is not None
         frames = pipeline.frames(
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
@@ -375,7 +375,6 @@ class ThrottledStreamWriter:
         check_travels(send)
         return PacedSink(
             send, how, namespace, size, interval_ms(spark, self._trigger), task_slots(spark), epochs,
-            has_destinations=isinstance(pipeline, Pipeline),
         )  # fmt: skip
 
     def _asked(self, option: str) -> str | None:
@@ -390,14 +389,18 @@ class ThrottledStreamWriter:
             against = _TAKES_FILES
         elif isinstance(admitted, Target) and admitted.format == PACED:
             against = _GIVES_BACK
+        elif not isinstance(self._pipeline, Pipeline):
+            problem = control_problem(self._events.sparkSession, control_path, is_seen=False)
+            against = None if problem is None else f"the executors cannot write to the control directory, {problem}"
         return choose_pipeline(self._pipeline, control_path, columns, against)
 
     def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
         """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""
-        if not isinstance(pipeline, Pipeline):
-            return pipeline, "rows go from their source to Spark's writer"
         spark = self._events.sparkSession
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
+        if not isinstance(pipeline, Pipeline):
+            keeps_order = keeps_order and isinstance(targets.admitted, Target)
+            return replace(pipeline, keeps_order=keeps_order), "rows go from their source to Spark's writer"
         pipeline = replace(pipeline, keeps_order=keeps_order)
         problem = control_problem(spark, control_path, is_seen=False)
         if problem is not None:

@@ -43,11 +43,10 @@ from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.task_refusal import Refusal
-from spark_throttle.spark.move.digest import InlineFile
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles
 from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
-from spark_throttle.spark.references.waiting_rows import CopyKind, WaitingAccount, WaitingFolder
+from spark_throttle.spark.rows.digest import InlineFile
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 from tests.core.reports import usage_of_two
 
@@ -69,7 +68,6 @@ NOTES: Final[list[Any]] = [
     ),
     NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
-    WaitingAccount(41, (WaitingFolder(7, ((5, 7), (9, 9)), 0, 40, 40, CopyKind.LEFTOVERS, 12),), '{"type": "struct"}'),
     Refusal(41, "it is busy", "acme", 2_500),
 ]
 POLICY: Final = replace(

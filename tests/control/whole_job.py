@@ -18,7 +18,6 @@ from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from spark_throttle.spark.rows.frames import encode
 from tests.control.queries import START_MS, FakePolicies, snapshot
 from tests.spark.decider.played import with_helpers
 
@@ -86,7 +85,7 @@ class WholeJob:
     def decide(self, end: EpochName, rows: Rows) -> BatchOutcome:
         """Run the batch between the last epoch and `end`."""
         return run_batch(
-            self.state, self.control_row(end), frames(rows), now_ms=self.wall_ms(), is_explained=False
+            self.state, self.control_row(end), tables(rows), now_ms=self.wall_ms(), is_explained=False
         )  # fmt: skip
 
     def control_row(self, end: EpochName) -> bytes | None:
@@ -109,9 +108,9 @@ class WholeJob:
         return len(self.stored.state.queue)
 
 
-def frames(rows: Rows) -> list[bytes]:
+def tables(rows: Rows) -> list[pa.Table]:
     if not rows:
         return []
     names = [name for name, _ in rows]
     table = pa.table({"id": list(range(len(rows))), "ns": pa.array(names, pa.string())})
-    return encode(with_helpers(table, names, [size for _, size in rows]))
+    return [with_helpers(table, names, [size for _, size in rows])]

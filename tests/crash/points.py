@@ -18,11 +18,11 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline
-from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
 from spark_throttle.spark.move.decider import DigestDecider
+from spark_throttle.spark.move.source_rests import SourceRests
 from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.batch_sink import Target
@@ -81,7 +81,7 @@ FILE_HALF_WRITTEN: Final = "file-half-written"
 """A task has begun a file of rows: as they came, or of a batch's file that it cuts."""
 
 FILES_CUT: Final = "files-cut"
-"""A task has cut some of the files of a batch of which some rows leave and others wait."""
+"""A task has cut some of the files of a batch of which some rows leave and others wait, or has copied what waits."""
 
 ROWS_LEFT: Final = "rows-left"
 """A task has given some of the rows that leave to Spark's sink."""
@@ -117,10 +117,12 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.ThrottleControlSource = StoppableControlSource  # type: ignore[attr-defined]
     reference_pipeline.ThrottleReferenceSource = StoppableReferenceSource  # type: ignore[attr-defined]
-    reference_pipeline.Decider = StoppableDecider  # type: ignore[attr-defined]
+    reference_pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
+    reference_pipeline.INLINE_BYTES = _INLINE_BYTES  # type: ignore[attr-defined]
     pipeline.Stager = StoppableStager  # type: ignore[attr-defined]
     pipeline.DigestDecider = StoppableDigestDecider  # type: ignore[attr-defined]
     staged_payload.Cut = StoppableCut  # type: ignore[attr-defined]
+    staged_payload.SourceRests = StoppableSourceRests  # type: ignore[attr-defined]
 
     append_staged = FileTable.append_staged
 
@@ -259,18 +261,6 @@ class StoppableDecidedRows(DecidedRows):
             stop_at(FILES_CUT)
 
 
-class StoppableDecider(Decider):
-    """Can stop in a file of waiting rows, and after its first frame."""
-
-    def __call__(
-        self, key: tuple[Any, ...], pieces: Iterable[pd.DataFrame], state: GroupState
-    ) -> Iterator[pd.DataFrame]:
-        _make_files_stoppable()
-        for frames in super().__call__(key, pieces, state):
-            yield frames
-            stop_at(DECIDED)
-
-
 class StoppableStager(Stager):
     """Can stop in a file, and after it has staged one."""
 
@@ -301,3 +291,12 @@ class StoppableCut(Cut):
         found = super().cut(group)
         stop_at(FILES_CUT)
         return found
+
+
+class StoppableSourceRests(SourceRests):
+    """Can stop when it has copied the rows that wait of some files of a source."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for copies in super().__call__(batches):
+            yield copies
+            stop_at(FILES_CUT)

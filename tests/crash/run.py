@@ -39,6 +39,7 @@ from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, draw_lives
 from tests.crash.points import (
     EXTENT_HALF_WRITTEN,
+    FILES_CUT,
     NOT_OF_EVERY_BATCH,
     OF_A_BATCH_SINK,
     OF_A_DECIDED_STREAM,
@@ -256,7 +257,7 @@ class Lives:
 def points_of(sink: str, source: str) -> tuple[str, ...]:
     """Return the points that a job comes by."""
     if source in BY_REFERENCES and sink not in TO_DELTA:
-        return (*POINTS[sink], EXTENT_HALF_WRITTEN)
+        return (*POINTS[sink], EXTENT_HALF_WRITTEN, FILES_CUT)
     return (*POINTS[sink], *OF_STAGED_ROWS)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.move import held_files
+from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
+    import pytest
     from pyspark.sql.streaming.query import StreamingQuery
 
 BOUNDED = policies(
@@ -42,6 +45,27 @@ def start(lake: Lake, throttle: Throttle, events: ReferenceStream) -> StreamingQ
     """Start a query over a stream that decides on references, and count its usage."""
     writer = throttle.write_stream(events).option("checkpointLocation", lake.checkpoint).usage(lake.path("usage"))
     return writer.trigger(availableNow=True).foreachBatch(lake.keep).start()
+
+
+def pack_with(monkeypatch: pytest.MonkeyPatch, bounds: Mapping[str, int]) -> None:
+    """Let the decider's process pack leftovers by other bounds than those of `held_files`."""
+
+    def make(*arguments: Any, **named: Any) -> Callable[..., list[Any]]:
+        decider = DigestDecider(*arguments, **named)
+
+        def decide(*of: Any) -> list[Any]:
+            kept = {name: getattr(held_files, name) for name in bounds}
+            for name, bound in bounds.items():
+                setattr(held_files, name, bound)
+            try:
+                return list(decider(*of))
+            finally:
+                for name, bound in kept.items():
+                    setattr(held_files, name, bound)
+
+        return decide
+
+    monkeypatch.setattr("spark_throttle.spark.reference_pipeline.DigestDecider", make)
 
 
 def rows(namespace: str, ids: Iterable[int]) -> list[Event]:

@@ -19,28 +19,23 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.spark.references import waiting_rows
-from spark_throttle.spark.references.waiting_copies import WaitingCopies
-from spark_throttle.spark.references.waiting_rows import WaitingRows
-from spark_throttle.spark.sinks.reference_payload import ReferenceRows
+from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
 from spark_throttle.spark.state_reader import queued_after, read_queued
-from tests.integration.reference_queries import stream
+from tests.integration.reference_queries import pack_with, stream
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import SparkSession
 
+    from spark_throttle.spark.move.cutting import RowsOfFile
+
 _BOUNDS: Final[dict[str, list[int]]] = {
-    "_MOST_KEPT_MESSAGES": [50_000, 10, 25],
-    "_PART_MESSAGES": [7],
-    "_MOST_KEPT_FILES": [16, 0, 1],
-    "_SMALL_BYTES": [4 << 20, 0],
-    "_MANY_LEFTOVERS": [2, 3, 32],
+    "_MANY_LEFTOVERS": [1, 2, 3, 32],
     "_FEW_MESSAGES": [2, 1000],
 }
-"""Bounds between the kinds of copies, each with values of which a life draws one."""
+"""Bounds between rests and packs, each with values of which a life draws one."""
 
 _NAMES: Final = ("a b%25é#?{}.parquet", "{a}[b]*{}.parquet", "n\u00a0{}.parquet", "x{}.parquet")
 _NAMESPACES: Final = ("free/a", "shut/a", "shut/b", "slow/a", "slow/b", "bad/a", None)
@@ -129,21 +124,16 @@ class Life:
     def _crashing(self, at: str | None) -> Iterator[None]:
         """Crash at a point, in the first batches that come to it, with a copy left that is not whole."""
 
-        def cut(folder: Path) -> None:
-            (file, *_) = folder.iterdir()
-            file.write_bytes(file.read_bytes()[:-5])
+        def lose(rows: Sequence[RowsOfFile]) -> None:
+            for copy in {each.rest for each in rows if each.rest}:
+                (self.lake.control / "staged" / copy).unlink()
 
-        def lose(folder: Path) -> None:
-            (file, *_) = folder.rglob("*.parquet")
-            file.unlink()
-            (folder / "_parts.arrow").unlink(missing_ok=True)
-
-        points: dict[str, tuple[type, str, bool, Callable[[Path], None] | None]] = {
-            "before the account": (WaitingRows, "settle", True, None),
-            "after the account": (WaitingRows, "settle", False, None),
-            "a copied file": (WaitingCopies, "keep", False, cut),
-            "copied rows": (WaitingCopies, "write", False, lose),
-            "after the sinks": (ReferenceRows, "confirm", False, None),
+        points: dict[str, tuple[type, str, bool, Callable[[Sequence[RowsOfFile]], None] | None]] = {
+            "before the rows": (StagedPayload, "take", True, None),
+            "after the rows": (StagedPayload, "take", False, None),
+            "copied rows": (StagedPayload, "_copy", False, lose),
+            "packed rows": (StagedPayload, "_run", False, lose),
+            "after the sinks": (StagedRows, "confirm", False, None),
         }
         with pytest.MonkeyPatch.context() as patch:
             if at is not None:
@@ -157,7 +147,7 @@ class Life:
                     found = real(of, *args, **named)
                     if left[0] == 0:
                         if harm is not None:
-                            harm(self.lake.control / next(each for each in args[1:] if isinstance(each, str)))
+                            harm(args[-1])
                         raise CrashError
                     return found
 
@@ -198,10 +188,9 @@ def test_each_row_leaves_once_or_waits_whatever_crashed_and_was_put_back(
     spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     random = Random(seed)
-    for name, values in _BOUNDS.items():
-        monkeypatch.setattr(waiting_rows, name, random.choice(values))
+    pack_with(monkeypatch, {name: random.choice(values) for name, values in _BOUNDS.items()})
     life = Life(lake, random, random.choice([1, 2]), random.random() < 0.5)
-    points = [None, "before the account", "after the account", "a copied file", "copied rows", "after the sinks"]
+    points = [None, "before the rows", "after the rows", "copied rows", "packed rows", "after the sinks"]
     for _ in range(4):
         for _ in range(random.choice([1, 2, 3])):
             life.offer(is_early=random.random() < 0.5)

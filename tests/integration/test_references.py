@@ -23,13 +23,12 @@ from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.reading import PLACE
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.row_condition import row_condition
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
-from spark_throttle.spark.sinks import payload_reader
-from spark_throttle.spark.sinks.payload_reader import PayloadReader
-from spark_throttle.spark.sinks.reference_payload import ReferencePayload, ReferenceRows
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
+from spark_throttle.spark.sinks.staged import source_reader
+from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.staged.source_reader import SourceReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.reference_queries import BOUNDED, rows, run, start, stream
@@ -47,7 +46,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_throttle.spark.writer")
 
 
-def renamed(_: PayloadReader, __: Any, locations: Sequence[str]) -> list[str]:
+def renamed(_: SourceReader, __: Any, locations: Sequence[str]) -> list[str]:
     return [f"{location}?" for location in locations]
 
 
@@ -126,7 +125,7 @@ def test_delta_table_is_read_from_its_snapshot_on_into_partitioned_files(lake: L
 def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, most_scans: int
 ) -> None:
-    monkeypatch.setattr(payload_reader, "_MOST_SCANS", most_scans)
+    monkeypatch.setattr(source_reader, "_MOST_SCANS", most_scans)
     source = Path(lake.path("source"))
     write_deltalake(source, pa.table({"id": [1, 2], "ns": ["t/a", "t/a"], "day": ["x", "y"]}), partition_by=["day"])
     log = source / "_delta_log" / f"{0:020}.json"
@@ -161,7 +160,7 @@ def test_rows_that_spark_reads_by_another_name_are_an_error_and_reach_no_sink(
 ) -> None:
     """Rejected rows, and admitted ones of a file of which others wait."""
     lake.offer(rows(namespace, range(30)))
-    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    monkeypatch.setattr(SourceReader, "_named", renamed)
     with pytest.raises(StreamingQueryException, match=r"Spark reads it by another name: file:/.*\.parquet"):
         run(lake, BOUNDED)
     assert lake.rejected == []
@@ -171,8 +170,8 @@ def test_rows_that_spark_reads_by_another_name_are_an_error_and_reach_no_sink(
 def test_partition_of_rows_that_spark_reads_by_another_name_is_an_error_and_not_null(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payload_reader, "_MOST_SCANS", 1)
-    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    monkeypatch.setattr(source_reader, "_MOST_SCANS", 1)
+    monkeypatch.setattr(SourceReader, "_named", renamed)
     for day in ("mon", "tue"):
         folder = Path(lake.path("events")) / f"day={day}"
         folder.mkdir(parents=True)
@@ -189,7 +188,7 @@ def test_rows_of_a_file_of_which_nothing_stays_are_read_and_not_looked_up(
 ) -> None:
     lake.offer(rows("free/a", range(3)))
     lake.offer([*rows("free/a", [3]), *rows("shut/a", [4])])
-    monkeypatch.setattr(PayloadReader, "_named", renamed)
+    monkeypatch.setattr(SourceReader, "_named", renamed)
     with pytest.raises(StreamingQueryException, match="Spark reads it by another name"):
         run(lake, policies(tenants={"shut": publish(messages_per_second=0)}))
     assert lake.admitted_ids == [0, 1, 2]
@@ -244,9 +243,9 @@ def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_nam
 ) -> None:
     lake.offer(rows("free/a", range(3)))
     file = next(Path(lake.path("events")).glob("*.parquet"))
-    take = ReferencePayload.take
+    take = StagedPayload.take
 
-    def take_of_changed(self: ReferencePayload, frames: Any, batch: int) -> ReferenceRows:
+    def take_of_changed(self: StagedPayload, frames: Any, batch: int) -> StagedRows:
         frames = frames.persist()
         frames.count()
         if harm == "gone":
@@ -255,7 +254,7 @@ def test_file_that_changes_between_the_two_readings_stops_the_query_with_its_nam
             os.utime(file)
         return take(self, frames, batch)
 
-    monkeypatch.setattr(ReferencePayload, "take", take_of_changed)
+    monkeypatch.setattr(StagedPayload, "take", take_of_changed)
     with pytest.raises(StreamingQueryException, match=r"000000\.parquet is not as it was"):
         run(lake, policies())
     assert lake.kept == {}, "nothing was given to the function"
@@ -295,7 +294,7 @@ def test_rows_that_spark_reads_otherwise_reach_no_sink(
         next(Path(lake.path("other")).glob("part-*.parquet")).replace(file)
         monkeypatch.undo()
 
-    monkeypatch.setattr(payload_reader, "check_file", replaced)
+    monkeypatch.setattr(source_reader, "check_file", replaced)
     with pytest.raises(StreamingQueryException, match="Spark reads rows with"):
         run(lake, BOUNDED)
     assert lake.kept == {}
@@ -419,8 +418,8 @@ def test_spark_computes_the_sums_of_the_first_reading_on_every_namespace_and_siz
     found: list[Event] = [(at, name, size) for at, (name, size) in enumerate(ODD_ROWS)]
     lake.offer(found)
     seen = lake.spark.read.parquet(lake.path("events")).select("*", F.col("_metadata.row_index").alias("row"))
-    columns = {PLACE: pa.int64(), NAMESPACE: pa.string(), SIZE: pa.int64()}
+    columns = {TIE: pa.int64(), NAMESPACE: pa.string(), SIZE: pa.int64()}
     arrays = [pa.array(of, kind) for of, kind in zip(zip(*found, strict=True), columns.values(), strict=True)]
-    decided = ReadingSums.of_references(pa.Table.from_arrays(arrays, list(columns)))
+    decided = ReadingSums.of_rows(pa.Table.from_arrays(arrays, list(columns)))
     (sums,) = seen.selectExpr(text_of_sums("row", "ns", "size")).collect()
     assert tuple(sums[0]) == astuple(decided)

@@ -1,4 +1,4 @@
-"""One batch of the decider in a Python worker: the function that Spark calls, and the payload of the waiting rows.
+"""One batch of the decider in a Python worker, and the places of the waiting rows.
 
-It may import `spark.rows`, `checkpoint` and `core`. Start with `operator`, then `decider_batch`.
+It may import `spark.rows`, `checkpoint` and `core`. Start with `decider_batch`, which `move.decider` calls.
 """

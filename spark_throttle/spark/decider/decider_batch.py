@@ -1,7 +1,7 @@
 """One batch of the decider with its payloads: bytes in, tables out, without Spark, pandas or a clock.
 
-`core.batch.admission` makes the decisions. This module opens frames, puts rows in order, and moves their payloads
-according to the decisions.
+`core.batch.admission` makes the decisions. This module puts rows in order, and moves their payloads according to
+the decisions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
-from spark_throttle.spark.rows.pack_frames import arrivals_of
 from spark_throttle.spark.rows.partition_names import has_folder
 
 THROTTLE = "throttle"
@@ -60,12 +59,6 @@ class BatchOutcome:
     admitted: list[pa.Table]
     rejected: list[pa.Table]
     usage: bytes
-    joined: pa.Table | None = None
-    """The rows that joined the queue, in the order in which they are likely to leave."""
-
-    arrived: pa.Table | None = None
-    """The rows that arrived, with the helper columns."""
-
     deletable_files: tuple[str, ...] = ()
     """The files of waiting rows that no checkpoint can need after this batch."""
 
@@ -94,7 +87,7 @@ def _policy(block: bytes) -> CompiledPolicy:
 def run_batch(  # noqa: PLR0913 - all that a batch depends on
     state: bytes | None,
     control: bytes | None,
-    frames: Sequence[bytes | pa.Table],
+    arrived: Sequence[pa.Table],
     *,
     now_ms: int,
     is_explained: bool,
@@ -111,8 +104,8 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         The state that the last batch returned; `None` before the first.
     control
         The control row of the batch, if it has one.
-    frames
-        Frames of arrived rows, or the rows themselves with all helper columns, in any order.
+    arrived
+        The rows that arrived, with all helper columns, in any order.
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
     now_ms
@@ -130,15 +123,13 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     batch_ms = now_ms
     stored, now_ms, settlement = _begun(state, control, batch_ms)
     policy = _with_room(_policy(stored.policy), room)
-    arrived = (
-        arranged([each if isinstance(each, pa.Table) else arrivals_of(each) for each in frames]) if frames else None
-    )
-    arrivals = _arrivals(arrived, partition_columns)
+    together = arranged(list(arrived)) if arrived else None
+    arrivals = _arrivals(together, partition_columns)
     plan = plan_admission(
         stored.state, arrivals, policy, now_ms=now_ms, memory=_MATCHES,
         returned=None if settlement is None else settlement.returned, keeps=keeps_left,
     )  # fmt: skip
-    rows = payload(arrived) if arrived is not None else None
+    rows = payload(together) if together is not None else None
     kept = _KeptRows.of(stored, settlement, plan, keeps_left=keeps_left)
     decided = _DecidedBatch(plan, stored, kept, folder, arrivals, rows, policy, now_ms)
     admitted = decided.again() + decided.leaving(Verdict.ADMIT, is_explained=is_explained)
@@ -152,8 +143,8 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     )  # fmt: skip
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return BatchOutcome(
-        pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), joining, arrived, files.deletable,
-        freed, decided.sent_before(),
+        pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), files.deletable, freed,
+        decided.sent_before(),
     )  # fmt: skip
 
 

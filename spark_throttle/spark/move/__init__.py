@@ -1,8 +1,8 @@
-"""Rows lie in files, and one decider decides about them by their places: the way of a row that is staged.
+"""Rows lie in files, staged or where they came from, and one decider decides about them by their places.
 
 It may import `spark.references`, `spark.columns`, `spark.decider`, `spark.delta` and the layers below. Start with
-`stager`, which writes rows to files, then read `digest`, which says what the decider gets of them, `decider`, and
+`stager`, which writes rows to files, then read `rows.digest`, which says what the decider gets of them, `decider`, and
 `answer`, which says what it tells. `held_files` is about rows that wait, `cutting` about files that leave in parts,
-`upkeep` about what is copied and deleted in a batch, `leaving` about rows that are read without Spark, and
-`inline_files` about files that lie nowhere, because tasks cannot write.
+`source_rests` about files of a source, `upkeep` about what is copied and deleted in a batch, `leaving` about rows that
+are read without Spark, and `inline_files` about files that lie nowhere, because tasks cannot write.
 """

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.record import unpack
+from spark_throttle.spark.references.reading_sums import ReadingSums
 from spark_throttle.spark.rows.frames import FrameKind, decode
 
 
@@ -22,14 +23,16 @@ class FileAnswer:
     """What becomes of the rows of a file; bits are of its rows by their positions in it, the least first."""
 
     name: str
-    in_table: bool
+    is_outside: bool
+    """Whether it lies in the sink's table or in the stream's source, and not in the control directory."""
+
     rows: int
     number: int
     staged: int
-    """The turn in which it was staged."""
+    """The turn in which it arrived."""
 
     is_new: bool
-    """Whether it was staged in this batch."""
+    """Whether it arrived in this batch."""
 
     copy: str
     """The file in the control directory that has its rows before the batch; empty if they lie as they were staged."""
@@ -61,7 +64,7 @@ class FileAnswer:
 
     @property
     def is_admitted_whole(self) -> bool:
-        """Whether all of its rows are admitted in this batch, in which it was staged."""
+        """Whether all of its rows are admitted in this batch, in which it arrived."""
         return self.is_new and self.admitted == self.rows
 
 
@@ -70,7 +73,7 @@ class LoadedFile:
     """A file whose waiting rows were copied in the batch that the loaded state is of, as that state knows it."""
 
     name: str
-    in_table: bool
+    is_outside: bool
     copy: str
     rows: int
     """All of its rows, as it was staged."""
@@ -90,13 +93,16 @@ class Answer:
     files: tuple[FileAnswer, ...] = ()
     loaded: tuple[LoadedFile, ...] = ()
     over: tuple[tuple[str, bool], ...] = ()
-    """The files that the loaded state calls left over, each with whether it lies in the table."""
+    """The files that the loaded state calls left over, each with whether it lies outside of the control directory."""
 
     deletable: tuple[str, ...] = ()
     """The files in the control directory of which rows waited so long ago that no checkpoint needs them."""
 
     known: tuple[str, ...] | None = None
     """All files in the control directory that a state may need, in a batch in which orphans are looked for."""
+
+    read: ReadingSums | None = None
+    """The sums over the rows of the source's files as they were read to be decided on; `None` if none arrived."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

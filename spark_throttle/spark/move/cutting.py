@@ -115,13 +115,18 @@ class RestWriter:
     """A writer of waiting rows, with their places, to one file of a name that is known beforehand, or to bytes.
 
     The file is there when it is whole, and not before: another attempt may have written it already.
+
+    Parameters
+    ----------
+    is_read
+        Whether the rows come from a file, and not from Spark, whose columns may have types of Arrow's own.
     """
 
-    def __init__(self, place: StagingPlace, name: str, *, is_inline: bool = False) -> None:
+    def __init__(self, place: StagingPlace, name: str, *, is_inline: bool = False, is_read: bool = True) -> None:
         self._root, self._name, self._is_inline = place.root, name, is_inline
         self._footer = place.form.footer
         # Files that were staged before the stream got a column, or a wider type, may come together with later ones.
-        self._schema = with_place(as_read(place.form.schema))
+        self._schema = with_place(as_read(place.form.schema) if is_read else place.form.schema)
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, rows: pa.Table, name: str, row: pa.Array) -> None:

@@ -1,5 +1,8 @@
 """The decider: one call a batch decides for the whole job, on digests, and answers for each file which rows leave.
 
+A file is one in which a task has staged rows, or one of the stream's source, which is decided on where it lies. Of such
+a one the rows that wait are copied in the batch that brings it, and from then on it is as if it had been staged.
+
 `applyInPandasWithState` calls it for the one key that the query has. Its state is the kernel's, with the places of the
 rows that wait in place of their payload, and the table of the files that have them (`held_files`).
 
@@ -24,7 +27,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,13 +42,21 @@ from spark_throttle.record import FORMAT, pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
-from spark_throttle.spark.move.digest import Digest, InlineFile, StagedFile, digest_of
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
 from spark_throttle.spark.move.lying_order import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import file_numbers, rows_by_file
+from spark_throttle.spark.references.reading_sums import ReadingSums
+from spark_throttle.spark.references.selection import rows_by_file
+from spark_throttle.spark.rows.digest import (
+    PLACE,
+    ROW_BITS,
+    Digest,
+    InlineFile,
+    StagedFile,
+    digest_of,
+    file_numbers,
+)
 from spark_throttle.spark.rows.frames import NAMESPACE, FrameKind, decode, encode
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
@@ -59,6 +70,17 @@ SWEPT_EVERY: Final = 100
 
 _WHAT: Final = "the decider's state"
 _NOTHING: Final = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """The rows that leave in a batch."""
+
+    goes: Mapping[int, Int64s]
+    """Their positions, by the numbers of their files."""
+
+    lying: frozenset[int] | None
+    """The numbers of the files whose rows may leave as they lie; `None` for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +143,16 @@ class DigestDecider:
         )
         folder.delete(outcome.deletable_files)
         goes = rows_by_file(_places(outcome.admitted))
-        lying = self._lying(digests, number_of, goes, outcome.sent_before)
-        after, answer = self._answer(loaded, arrived, files, outcome, folder, goes, lying)
+        leaving = _Leaving(goes, self._lying(digests, number_of, goes, outcome.sent_before))
+        dropped = _dropped(digests, number_of)
+        after, answer = self._answer(loaded, arrived, files, dropped, outcome, leaving, folder)
+        answer = replace(answer, read=_read(digests))
         kept = InlineFiles() if self.inline is None else inline.cut(answer.files, self.inline).only(after.in_state())
         state.update((FORMAT, outcome.state, pack(after, is_compressed=True), pack(kept) if kept.names else None))
         yield _row(FrameKind.ANSWER, pack(answer, is_compressed=True))
         for frame in inline.only(_with_leaving(arrived, outcome)).frames():
             yield _row(FrameKind.INLINE, frame)
-        ranked = () if lying is None else _others_than(lying, outcome.admitted)
+        ranked = () if leaving.lying is None else _others_than(leaving.lying, outcome.admitted)
         for kind, tables in ((FrameKind.ADMITTED, ranked), (FrameKind.REJECTED, outcome.rejected)):
             for table in tables:
                 for frame in encode(table):
@@ -145,8 +169,8 @@ class DigestDecider:
         """Return the numbers of the files whose rows may leave as they lie; `None` for all."""
         if not self.keeps_order:
             return None
-        if self.is_explained:  # the reason of each row follows its place
-            return frozenset()
+        if self.is_explained or any(digest.file.is_source for digest in digests):
+            return frozenset()  # the reason of each row follows its place; Spark may split a file of the source
         named = dict[int, list[pa.ChunkedArray]]()
         for digest in sorted(digests, key=lambda each: each.first_row):
             named.setdefault(number_of[digest.file.name], []).append(digest.rows.column(NAMESPACE))
@@ -161,18 +185,18 @@ class DigestDecider:
         loaded: HeldFiles,
         arrived: HeldFiles,
         files: Sequence[StagedFile],
+        dropped: Int64s,
         outcome: BatchOutcome,
+        leaving: _Leaving,
         folder: QueueFolder,
-        goes: Mapping[int, Int64s],
-        lying: frozenset[int] | None,
     ) -> tuple[HeldFiles, Answer]:
         """Return the files of which rows wait after the batch, and the answer."""
-        refused = rows_by_file(_places(outcome.rejected))
+        goes, refused = leaving.goes, rows_by_file(_places(outcome.rejected))
         gone = [*outcome.admitted, *outcome.rejected] if outcome.freed is None else outcome.freed
-        freed = rows_by_file(_places(gone))
+        freed = rows_by_file(np.concatenate([_places(gone), dropped]))
         left = arrived.without(freed)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
-        is_committed = (arrived.in_table == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
+        is_committed = (arrived.outside == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
         after, deletable = left.settled(is_committed, self.kept_turns)
         leftovers = after.leftovers()
         packed = frozenset(after.number[leftovers].tolist())
@@ -197,7 +221,7 @@ class DigestDecider:
             answers.append(
                 FileAnswer(
                     arrived.name[at],
-                    bool(arrived.in_table[at]),
+                    bool(arrived.outside[at]),
                     messages,
                     number,
                     int(arrived.staged[at]),
@@ -212,7 +236,7 @@ class DigestDecider:
                     files[at - len(loaded)].size_bytes if is_new else 0,
                     files[at - len(loaded)].stats if is_new else "",
                     bool(arrived.inline[at]),
-                    lying is None or number in lying,
+                    leaving.lying is None or number in leaving.lying,
                 )
             )
         if len(leftovers):
@@ -251,16 +275,35 @@ def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
     Raises
     ------
     DamagedError
-        If a file has other rows than its digests.
+        If a file that was staged has other rows than its digests.
     """
     rows: dict[StagedFile, int] = {}
     for digest in digests:
         rows[digest.file] = rows.get(digest.file, 0) + digest.rows.num_rows
     for file, messages in rows.items():
-        if file.rows != messages:
+        if file.rows != messages and not file.is_source:
             problem = f"it has {file.rows} rows, and its digest {messages}"
             raise DamagedError(f"the digest of the staged file {file.name}", problem, "run the batch again")
     return sorted(rows, key=lambda file: file.name)
+
+
+def _dropped(digests: Iterable[Digest], number_of: Mapping[str, int]) -> Int64s:
+    """Return the places of the rows of the source's files that the stream drops: no digest has them."""
+    kept: dict[StagedFile, list[Int64s]] = {}
+    for digest in digests:
+        if digest.file.is_source:
+            kept.setdefault(digest.file, []).append(digest.positions)
+    found = [_NOTHING]
+    for file, rows in kept.items():
+        if file.rows != sum(map(len, rows)):
+            found.append((number_of[file.name] << ROW_BITS) + _others(file.rows, np.concatenate(rows)))
+    return np.concatenate(found)
+
+
+def _read(digests: Iterable[Digest]) -> ReadingSums | None:
+    """Return the sums over the rows of the source's files; `None` if none arrived."""
+    found = [ReadingSums.of_rows(digest.rows) for digest in digests if digest.file.is_source]
+    return ReadingSums.total(found) if found else None
 
 
 def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
@@ -269,7 +312,7 @@ def _last_copied(loaded: HeldFiles) -> tuple[LoadedFile, ...]:
     return tuple(
         LoadedFile(
             loaded.name[at],
-            bool(loaded.in_table[at]),
+            bool(loaded.outside[at]),
             loaded.copy[at],
             int(loaded.rows[at]),
             int(loaded.waiting[at]),

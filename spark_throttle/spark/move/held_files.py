@@ -4,7 +4,8 @@ A waiting row keeps its place for good: the number of the file that it was stage
 changes is where its bytes lie:
 
 - *as staged*: in the file itself, in the control directory, if many of its rows wait;
-- *a rest*: if the file was staged in the table, or few of its rows wait, they are copied, once, to a file of their own;
+- *a rest*: if the file lies in the table or in the stream's source, or few of its rows wait, they are copied, once, to
+  a file of their own;
 - *a pack*: if many files have few waiting rows left, these rows are written to one file.
 
 A rest and a pack have the name of the file that a row was staged in, and its position there, as columns.
@@ -25,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.spark.move.digest import StagedFile
+from spark_throttle.spark.rows.digest import StagedFile
 
 IN_STATE: Final = "the table of files in the decider's state"
 """What errors call a stored table."""
@@ -64,8 +65,8 @@ class HeldFiles:
     staged: Int64s = field(default_factory=_NOTHING.copy)
     """The turn in which each file was staged."""
 
-    in_table: Int64s = field(default_factory=_NOTHING.copy)
-    """1 if it was staged in the table, 0 if in the control directory or nowhere."""
+    outside: Int64s = field(default_factory=_NOTHING.copy)
+    """1 if it lies in the sink's table or in the stream's source, 0 if in the control directory or nowhere."""
 
     inline: Int64s = field(default_factory=_NOTHING.copy)
     """1 if the file that has its waiting rows is in the state (`inline_files`), 0 if it lies in a directory."""
@@ -87,7 +88,7 @@ class HeldFiles:
 
     over: tuple[tuple[str, bool], ...] = ()
     """The files of this batch that are neither whole in the table nor needed for rows that wait, each with whether it
-    lies in the table."""
+    lies outside of the control directory; one of the source is nobody's to delete."""
 
     left: tuple[tuple[str, int], ...] = ()
     """The files in the control directory of which rows waited once, and the turn in which the last one left."""
@@ -99,14 +100,14 @@ class HeldFiles:
         """Return these files and, behind them, those that arrive in the next turn, with all their rows."""
         more = len(arrived)
         rows = np.array([file.rows for file in arrived], dtype=np.int64)
-        in_table = np.array([file.in_table for file in arrived], dtype=np.int64)
+        outside = np.array([file.is_outside for file in arrived], dtype=np.int64)
         return HeldFiles(
             self.turn + 1,
             self.next_number + more,
             np.append(self.number, np.arange(self.next_number, self.next_number + more)),
             (*self.name, *(file.name for file in arrived)),
             np.append(self.staged, np.full(more, self.turn + 1)),
-            np.append(self.in_table, in_table),
+            np.append(self.outside, outside),
             np.append(self.inline, np.array([file.is_inline for file in arrived], dtype=np.int64)),
             np.append(self.rows, rows),
             np.append(self.copied, rows),
@@ -148,13 +149,13 @@ class HeldFiles:
         """
         waits = self.waiting > 0
         is_new = self.staged == self.turn
-        is_cut = is_new & waits & ((self.in_table == 1) | (self.waiting * _KEPT_SHARE < self.rows))
+        is_cut = is_new & waits & ((self.outside == 1) | (self.waiting * _KEPT_SHARE < self.rows))
         copy = tuple(
             rest_name(self.turn, name) if cut else old
             for name, old, cut in zip(self.name, self.copy, is_cut.tolist(), strict=True)
         )
         is_over = is_new & (is_cut | ~waits) & ~is_committed
-        over = tuple((self.name[at], bool(self.in_table[at])) for at in np.flatnonzero(is_over & (self.inline == 0)))
+        over = tuple((self.name[at], bool(self.outside[at])) for at in np.flatnonzero(is_over & (self.inline == 0)))
         kept = replace(self, copy=copy, copied=np.where(is_cut, self.waiting, self.copied), over=over)
         after = kept.only(waits)
         needed, physical = set(after.physical()), self.physical()
@@ -212,7 +213,7 @@ class HeldFiles:
 
     def known(self) -> set[str]:
         """Return the names of all files in the control directory that this state names."""
-        over = (name for name, in_table in self.over if not in_table)
+        over = (name for name, is_outside in self.over if not is_outside)
         return {*self.physical(), *over, *(name for name, _ in self.left)}
 
     def in_state(self) -> set[str]:
@@ -227,7 +228,7 @@ class HeldFiles:
             number=self.number[at],
             name=tuple(self.name[each] for each in at.tolist()),
             staged=self.staged[at],
-            in_table=self.in_table[at],
+            outside=self.outside[at],
             inline=self.inline[at],
             rows=self.rows[at],
             copied=self.copied[at],

@@ -23,9 +23,9 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW, RestWriter, RowsOfFile, cut_rows
-from spark_throttle.spark.move.digest import InlineFile
 from spark_throttle.spark.move.former_files import rows_with_places
 from spark_throttle.spark.move.stager import STAGED, StagingPlace
+from spark_throttle.spark.rows.digest import InlineFile
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _WHAT: Final = "a file of rows in the decider's state"

@@ -50,7 +50,7 @@ class Upkeep:
     """Batches for which a file is kept of which no row waits any more."""
 
     table_root: str = ""
-    """The sink's table, if it takes files as they lie."""
+    """The sink's table, if it takes files as they lie: what else lies outside, nobody deletes."""
 
     copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process copied in its last batch: by the copy's name, how many rows and the sum of positions."""
@@ -62,7 +62,7 @@ class Upkeep:
 
     def root_of(self, file: FileAnswer | LoadedFile) -> str:
         """Return the directory below which a file was staged."""
-        return self.table_root if file.in_table else self.staged_root
+        return self.table_root if file.is_outside else self.staged_root
 
     def lost(self, answer: Answer) -> list[RowsOfFile]:
         """Return the rows that the loaded state says were copied, where they were not: all rows of their files."""
@@ -89,7 +89,7 @@ class Upkeep:
         self.copied.clear()
         for file in answer.files:
             goes = file.admitted_bits
-            if file.is_admitted_whole and not file.in_table:
+            if file.is_admitted_whole and not file.is_outside:
                 goes = bits_of(np.arange(file.rows), file.rows)
             stays = file.rest_bits or file.pack_bits
             if not self.table_root:
@@ -131,8 +131,8 @@ class Upkeep:
     def clean(self, answer: Answer) -> None:
         """Delete what the loaded state does not need, and orphans if it is time to look for them."""
         staged, table = Directory(self.staged_root), Directory(self.table_root) if self.table_root else None
-        for name, in_table in answer.over:
-            place = table if in_table else staged
+        for name, is_outside in answer.over:
+            place = table if is_outside else staged
             if place is not None:
                 place.delete(name)
         for name in answer.deletable:

@@ -134,21 +134,12 @@ class BatchSending:
         policy: CompiledPolicy,
         mark: BatchMark,
         reports: Sequence[UsageReport],
-        *,
-        has_destinations: bool,
     ) -> BatchSending:
-        """Return what a batch has to send.
-
-        Parameters
-        ----------
-        has_destinations
-            Whether rows may go back that a destination does not take; otherwise each is sent until it is taken.
-        """
+        """Return what a batch has to send."""
         left = Departure.of(reports, epoch, policy)
         names, counts = shown(left.names).to_pylist(), np.column_stack([left.messages, left.bytes])
         costs = row_costs(left.names, counts, policy, epoch.share_micro_per_ms)
-        at = left.destination if has_destinations else np.full(len(names), -1, dtype=np.int64)
-        known = group_names(policy)
+        at, known = left.destination, group_names(policy)
         destination_of = {name: known[each] for name, each in zip(names, at.tolist(), strict=True) if each >= 0}
         rows = np.bincount(at[at >= 0], weights=left.messages[at >= 0], minlength=len(known)).astype(np.int64).tolist()
         destinations = {known[each]: _destination(epoch, policy, each, rows[each]) for each in np.unique(at[at >= 0])}

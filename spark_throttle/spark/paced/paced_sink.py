@@ -55,9 +55,6 @@ class PacedSink:
     epochs: Epochs
     """The query's epochs. The control plane has its own, in another process."""
 
-    has_destinations: bool = True
-    """Whether rows may go back to their queues."""
-
     clock_ms: Callable[[], int] = wall_ms
     held: dict[str, Held] = field(default_factory=dict)
     """In whose names the last batch's calls were refused, if not in their destinations', by namespace."""
@@ -84,13 +81,13 @@ class PacedSink:
         if read_delivery(directory, mark.batch, batch_ms) is not None:  # of an earlier attempt, which has sent all
             return
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
-        says = self.has_destinations and epoch.may_return
+        says = epoch.may_return
         if rows is None:
             if says:
                 write_delivery(directory, mark.batch, batch_ms, Delivery())
             return
         policy = self.epochs.policy(epoch)
-        batch = BatchSending.of(epoch, policy, mark, reports, has_destinations=self.has_destinations)
+        batch = BatchSending.of(epoch, policy, mark, reports)
         task = PacedTask(
             self.send, batch.name, batch.costs, self._window_ns(), batch.others_ns, self.options, batch.destinations,
             batch.destination_of, batch.again, dict(self.held), is_again,

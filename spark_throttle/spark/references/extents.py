@@ -1,7 +1,7 @@
-"""Which files each batch of a reference stream brings, and the number by which a row is referred to.
+"""Which files each batch of a reference stream brings, and the number of each file in its stream.
 
-A row's reference is its *place*, one integer: the number of its file in the stream, times 2^32, plus the position of
-the row in the file. So references sort as their rows arrived, file by file, and a place is a row's last tie-break.
+A row's last tie-break is one integer: the number of its file, times 2^32, plus the position of the row in the file. So
+rows sort as they arrived, file by file.
 
 An *extent* is the list of files that one batch brings, in order. It is written once, before the offset that names it,
 so a batch that runs again reads the same files. Its name holds its number and a digest of its content, and each extent
@@ -21,9 +21,7 @@ from typing import Final
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack
-
-ROW_BITS: Final = 32
-"""Bits of a place that hold the position of a row in its file."""
+from spark_throttle.spark.rows.digest import ROW_BITS
 
 MOST_ROWS: Final = 1 << 31
 """Most rows of a file: Spark indexes arrays with 32-bit integers."""
@@ -63,12 +61,18 @@ class SourceFile:
         return {name.lower(): value for name, value in self.partition_values}.get(column.lower())
 
     @property
-    def first_place(self) -> int:
-        """The place of its first row.
+    def name(self) -> str:
+        """The name by which a decider knows it: after a checkpoint was put back, its number may be another file's."""
+        identity = repr((self.path, self.size_bytes, self.modified_ms)).encode()
+        return f"{self.number:012d}-{hashlib.sha256(identity).hexdigest()[:16]}.parquet"
+
+    @property
+    def first_tie(self) -> int:
+        """The tie of its first row.
 
         Examples
         --------
-        >>> SourceFile(3, "part-0.parquet", 10, 0).first_place == 3 << 32
+        >>> SourceFile(3, "part-0.parquet", 10, 0).first_tie == 3 << 32
         True
         """
         return self.number << ROW_BITS

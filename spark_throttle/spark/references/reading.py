@@ -1,7 +1,7 @@
-"""The first reading of a batch: namespace, order and size of every row, as frames, with pyarrow and without a JVM.
+"""The first reading of a batch: namespace, order and size of every row, as digests, with pyarrow and without a JVM.
 
-Spark's executors run it. A task reads pieces of files: row groups, of which it takes only the columns that decide. A
-row of a frame holds its place, and nothing of its payload: the operator decides on frames of either kind alike.
+Spark's executors run it. A task reads pieces of files: row groups, of which it takes only the columns that decide. The
+decider is told of a file as it is of one that was staged.
 
 Columns have the types that Spark gives them, whatever a file's own are; a column that a file lacks is null. Names are
 compared without case, as Spark does by default.
@@ -24,12 +24,9 @@ from spark_throttle.spark.references.deciding_values import ArrowExpression
 from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
 from spark_throttle.spark.references.file_identity import check_file
 from spark_throttle.spark.references.row_condition import RowCondition
+from spark_throttle.spark.rows.digest import FRAME_ROWS, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
-from spark_throttle.spark.rows.pack_frames import FramePacker, HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
-
-PLACE: Final = "place"
-"""The only column of a row's payload: its reference."""
 
 _PIECE_BYTES: Final = 32 << 20
 """Bytes of files for which a task of its own pays."""
@@ -116,11 +113,11 @@ class FirstReading:
         )
 
     def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
-        """Yield the frames of pieces of files."""
-        pack = FramePacker(derived=HelperColumns(same={TIE: PLACE}))
-        yield from pack(batch for piece in pieces for batch in self._rows(piece))
+        """Yield the digests of pieces of files."""
+        for piece in pieces:
+            yield from self._digests(piece)
 
-    def _rows(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
+    def _digests(self, piece: FilePiece) -> Iterator[pa.RecordBatch]:
         files, root = file_system(self.root)
         path = f"{root.rstrip('/')}/{piece.file.path}"
         check_file(files, path, piece.file)
@@ -129,15 +126,21 @@ class FirstReading:
                 files.open_input_file(path) as stream,
                 pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet,
             ):
+                file = _described(piece.file, parquet.metadata)
+                gathered: list[pa.Table] = []
                 for group, first_row in _row_groups(parquet.metadata, piece):
-                    table = self._deciding(parquet, group, piece.file, piece.file.first_place + first_row)
-                    yield from table.combine_chunks().to_batches()
+                    gathered.append(self._deciding(parquet, group, piece.file, piece.file.first_tie + first_row))
+                    if sum(map(len, gathered)) >= FRAME_ROWS:
+                        yield from digest_frames(file, pa.concat_tables(gathered))
+                        gathered = []
+                if gathered:
+                    yield from digest_frames(file, pa.concat_tables(gathered))
         except (FileNotFoundError, pa.ArrowException) as error:
             problem = "it is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error})"
             raise SourceChangedError(f"the file {path}", problem, "restore it, then start the query again") from error
 
-    def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile, first_place: int) -> pa.Table:
-        """Return the places and the helper columns of the rows of a row group that the stream keeps."""
+    def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile, first_tie: int) -> pa.Table:
+        """Return the helper columns of the rows of a row group that the stream keeps."""
         values = {name.lower(): value for name, value in file.partition_values}
         names = _by_lower_name(parquet.schema_arrow.names)
         wanted = [names[name.lower()] for name in self.types if name.lower() in names]
@@ -153,14 +156,20 @@ class FirstReading:
                 columns[name] = pa.nulls(count, kind)
         table = pa.table(columns)
         helpers = {
-            PLACE: pa.array(first_place + np.arange(count, dtype=np.int64)),
             NAMESPACE: _plain(self.namespace.values(table), count),
             SIZE: _plain(self.size.values(table), count).cast(pa.int64()),
+            TIE: pa.array(first_tie + np.arange(count, dtype=np.int64)),
         }
         helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(self.order)}
         helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in self.partition_columns.items()}
         found = pa.table(helpers)
         return found if self.condition is None else found.filter(self.condition.keeps(table))
+
+
+def _described(file: SourceFile, metadata: pq.FileMetaData) -> StagedFile:
+    return StagedFile(
+        file.name, in_table=False, rows=metadata.num_rows, size_bytes=file.size_bytes, stats="", is_source=True
+    )
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:

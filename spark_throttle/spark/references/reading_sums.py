@@ -1,7 +1,7 @@
 """Whether both readings of a batch saw the same rows: sums of all that it brings, as each of them has it.
 
-The first reading takes them of the references that arrive at the decider, the second has Spark compute them of all
-files of the batch. They are sums, so no order and no division into tasks matters.
+The decider takes them of the digests of the first reading, the second has Spark compute them of all files of the batch.
+They are sums, so no order and no division into tasks matters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import positions
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
+from spark_throttle.spark.rows.digest import positions
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 
 _HALF_BITS: Final = 32
 _HALF: Final = (1 << _HALF_BITS) - 1
@@ -44,13 +42,13 @@ class ReadingSums:
     """Of the upper 32 bits, with their sign."""
 
     @classmethod
-    def of_references(cls, rows: pa.Table) -> ReadingSums:
-        """Return the sums over references that arrived.
+    def of_rows(cls, rows: pa.Table) -> ReadingSums:
+        """Return the sums over rows that arrived, given by their helper columns.
 
         Examples
         --------
-        >>> rows = pa.table({PLACE: [7, (1 << 32) + 2], NAMESPACE: ["a/b", None], SIZE: [10, -1]})
-        >>> ReadingSums.of_references(rows)  # doctest: +ELLIPSIS
+        >>> rows = pa.table({TIE: [7, (1 << 32) + 2], NAMESPACE: ["a/b", None], SIZE: [10, -1]})
+        >>> ReadingSums.of_rows(rows)  # doctest: +ELLIPSIS
         ReadingSums(messages=2, positions=9, named_messages=1, name_bytes=3, sized_messages=2, low_size=4294967305, ...
         """
         name, size = rows.column(NAMESPACE), rows.column(SIZE)
@@ -58,7 +56,7 @@ class ReadingSums:
         sizes = size.drop_null().to_numpy()
         return cls(
             rows.num_rows,
-            int(positions(rows.column(PLACE).to_numpy()).sum()),
+            int(positions(rows.column(TIE).to_numpy()).sum()),
             rows.num_rows - name.null_count,
             int(pc.sum(pc.binary_length(name).cast(pa.int64())).as_py() or 0),
             len(sizes),
@@ -84,20 +82,6 @@ class ReadingSums:
             self.name_bytes,
             *((self.sized_messages, self.low_size, self.high_size) if has_sizes else (0, 0, 0)),
         )
-
-    def pack(self) -> bytes:
-        """Return the bytes that `unpack` takes: each operator sends its sums to the driver of the same release."""
-        return np.array(astuple(self), dtype="<i8").tobytes()
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> ReadingSums:
-        """Return the sums of the bytes that `pack` returned."""
-        return cls(*np.frombuffer(packed, dtype="<i8").tolist())
-
-
-def packed_sums(rows: pa.Table) -> bytes:
-    """Return the sums over references that arrived, packed; called on an executor, once per batch."""
-    return ReadingSums.of_references(rows).pack()
 
 
 def text_of_sums(position: str | None, namespace: str, size: str | None) -> str:

@@ -8,7 +8,7 @@ ends with the last row that is wanted. So the lookup of a row costs an index, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Int64s
-from spark_throttle.spark.references.extents import ROW_BITS
+from spark_throttle.spark.rows.digest import file_numbers, positions
 
 _WORD_BITS: Final = 64
 _MOST_COUNTED: Final = 1 << 20
 """Widest range of numbers in which counting is faster than sorting."""
 
-_IN_FILE: Final = (1 << ROW_BITS) - 1
 _STORE: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(//[^/]*)?")
 
 
@@ -54,6 +53,18 @@ def admitted_rows(places: Int64s) -> list[FileRows]:
     return found
 
 
+def words_of(bits: bytes) -> Int64s:
+    """Return the words of rows whose bits are set, the least first, as `admitted_rows` has them.
+
+    Examples
+    --------
+    >>> words_of(bytes([1, 0, 0, 0, 0, 0, 0, 0, 2])).tolist()
+    [1, 2]
+    """
+    words = -(-len(bits) * 8 // _WORD_BITS)
+    return np.frombuffer(bits.ljust(words * _WORD_BITS // 8, b"\0"), dtype="<i8").astype(np.int64)
+
+
 def coded_rows(places: Int64s, codes: npt.NDArray[np.integer[Any]]) -> list[FileRows]:
     """Return the codes of each file that has one of the places: 0 where a row is not among them, else its code plus 1.
 
@@ -70,33 +81,6 @@ def coded_rows(places: Int64s, codes: npt.NDArray[np.integer[Any]]) -> list[File
         values[row] = codes[at] + 1
         found.append(FileRows(number, values))
     return found
-
-
-def split_by_file(places: Int64s, is_whole: Callable[[int], bool]) -> tuple[list[int], Int64s]:
-    """Return the numbers of the files that are whole, ascending, and the places that lie in other files.
-
-    Examples
-    --------
-    >>> whole, others = split_by_file(np.array([1 << 32, 2 << 32, (1 << 32) + 1]), lambda number: number == 1)
-    >>> whole, others.tolist() == [2 << 32]
-    ([1], True)
-    """
-    if not len(places):
-        return [], places
-    numbers, key = _distinct(file_numbers(places))
-    whole = np.array([is_whole(number) for number in numbers.tolist()])
-    return numbers[whole].tolist(), places[~whole[key]]
-
-
-def distinct_files(places: Int64s) -> list[int]:
-    """Return the numbers of the files in which places lie, ascending.
-
-    Examples
-    --------
-    >>> distinct_files(np.array([2 << 32, 1 << 32, (2 << 32) + 1]))
-    [1, 2]
-    """
-    return _distinct(file_numbers(places))[0].tolist() if len(places) else []
 
 
 def rows_by_file(places: Int64s) -> dict[int, Int64s]:
@@ -151,16 +135,6 @@ def as_table(rows: Sequence[FileRows], paths: Sequence[str]) -> pa.Table:
     lists = pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), pa.array(content))
     numbers = pa.array([each.number for each in rows], pa.int64())
     return pa.table({"path": pa.array(paths, pa.string()), "number": numbers, "values": lists})
-
-
-def file_numbers(places: Int64s) -> Int64s:
-    """Return the number of the file of each place."""
-    return places >> ROW_BITS
-
-
-def positions(places: Int64s) -> Int64s:
-    """Return the position of each place in its file."""
-    return places & _IN_FILE
 
 
 def path_in_store(name: str) -> str:

@@ -10,8 +10,7 @@ A stream of frames has the schema `FRAME_SCHEMA`: the decider's key, the kind of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -23,7 +22,6 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.row_digests import row_digests
-from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 FRAME_BYTES = 1 << 20
 _CODEC_LEVEL = 1
@@ -51,35 +49,23 @@ class FrameKind(IntEnum):
     CONTROL = 0
     """Input: a control row (`core.state.ControlRow`)."""
 
-    ROWS = 1
-    """Input: what decides of rows that are referred to, with their places (`references.reading`)."""
+    DIGEST = 1
+    """Input: what decides of the rows of a file (`rows.digest`)."""
 
-    DIGEST = 2
-    """Input: what decides of the rows of a staged file (`move.digest`)."""
-
-    INLINE = 3
+    INLINE = 2
     """Input and output: a staged file itself (`move.inline_files`)."""
 
-    ANSWER = 4
-    """Output: which rows of which staged files leave (`move.answer`)."""
+    ANSWER = 3
+    """Output: which rows of which files leave (`move.answer`)."""
 
-    ADMITTED = 5
+    ADMITTED = 4
     """Output: places of admitted rows, in the order in which they leave."""
 
-    REJECTED = 6
+    REJECTED = 5
     """Output: places of rejected rows, with the ``throttle`` column."""
 
-    USAGE = 7
+    USAGE = 6
     """Output: a packed usage report."""
-
-    WAITING = 8
-    """Output: the places of referred rows that the state holds from this batch on, of which copies are made."""
-
-    ARRIVED = 9
-    """Output: sums of the references that arrived (`references.reading_sums`)."""
-
-    FREED = 10
-    """Output: the places of referred rows that the state does not hold, where these are not those that leave."""
 
 
 def encode(table: pa.Table) -> list[bytes]:
@@ -139,26 +125,6 @@ def frame_batch(kind: FrameKind, frame: pa.Buffer | bytes) -> pa.RecordBatch:
         pa.BinaryArray.from_buffers(pa.binary(), 1, [None, ends, content]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=FRAME_SCHEMA)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameUnpacker:
-    """A function from frames to rows; `mapInArrow` runs it on the executors, once per task."""
-
-    schema: pa.Schema
-    """Schema of the rows that Spark expects."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all frames."""
-        set_loaded_aside()
-        for batch in batches:
-            for frame in batch.column("frame"):
-                yield from self.rows(frame.as_buffer())
-
-    def rows(self, frame: pa.Buffer | bytes) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one frame."""
-        for rows in pa.ipc.open_stream(frame, options=_ON_ONE_THREAD):
-            yield aligned(rows, self.schema)
 
 
 def aligned(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -1,11 +1,11 @@
 """The sink wrapper: one batch of frames goes to the user's sink, the dead letters, the usage table and the feedback.
 
 Every partition of the frames is read, once, because a batch whose partitions were not all read cannot be committed. The
-rows come from a payload: from the files in which they were staged (`staged.payload`), or from those of their source
-(`reference_payload`). The feedback is written last. A crash anywhere in between runs the whole batch again with the
-same rows: Delta tables skip a batch that they already have, by the query's name and the batch's number (``txnAppId``,
-``txnVersion``), and dead letters in files overwrite their own folder. The table is checked after the write, because
-Delta skips a batch silently, even a different batch of the same number (`checkpoint.batch_mark`).
+rows come from a payload: from the files in which they were staged, or from those of their source (`staged.payload`).
+The feedback is written last. A crash anywhere in between runs the whole batch again with the same rows: Delta tables
+skip a batch that they already have, by the query's name and the batch's number (``txnAppId``, ``txnVersion``), and dead
+letters in files overwrite their own folder. The table is checked after the write, because Delta skips a batch silently,
+even a different batch of the same number (`checkpoint.batch_mark`).
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class FileTable:
         whole = [
             WrittenFile(file.name, file.size_bytes, (), file.stats)
             for file in files
-            if file.in_table and file.is_admitted_whole
+            if file.is_outside and file.is_admitted_whole
         ]
         self.append(mark, lambda: [*whole, *cut])
 

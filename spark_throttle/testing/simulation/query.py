@@ -41,7 +41,7 @@ from spark_throttle.testing.simulation.disk import (
     MemoryDirectory,
 )
 from spark_throttle.testing.simulation.exchange import Lease, Rates, SimulatedExchange, rates_of, scope_names
-from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, frames_of, ids_of
+from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, ids_of, tables_of
 from spark_throttle.testing.simulation.sinks import PlainSink, TransactionalTable
 from spark_throttle.testing.simulation.true_time import SimulatedTime
 
@@ -263,13 +263,13 @@ class SimulatedQuery:
         for partition in self._reader.partitions(logged.start, logged.end):
             assert isinstance(partition, ControlPartition)
             control = partition.row
-        frames = frames_of(arrived, attempt)
-        if control is None and not frames:
+        tables = tables_of(arrived, attempt)
+        if control is None and not tables:
             return None
         kept_epochs = self._given.batches_retained
         folder = QueueFolder(self._directory, inline_bytes=INLINE_BYTES, kept_epochs=kept_epochs)
         outcome = run_batch(
-            self._given.checkpoint.states[number], control, frames,
+            self._given.checkpoint.states[number], control, tables,
             now_ms=logged.now_ms, is_explained=False, room=self._room, folder=folder,
         )  # fmt: skip
         folder.delete(outcome.deletable_files)

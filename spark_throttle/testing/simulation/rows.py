@@ -1,7 +1,7 @@
-"""The rows of a simulated job: frames as input, tables as output.
+"""The rows of a simulated job: tables as input and as output.
 
-A row's payload is only its number. Frames are made by the same code as on executors. As with a shuffle, the number of
-frames and the order of the rows in them differ between the attempts at a batch.
+A row's payload is only its number. As with a shuffle, the number of tables and the order of the rows in them differ
+between the attempts at a batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
-from spark_throttle.spark.rows.pack_frames import FramePacker
 
 Name: TypeAlias = str | bytes | None
 """A namespace as a stream may hold it: text, bytes that are not valid UTF-8, or null."""
@@ -53,24 +52,24 @@ def _bytes(namespace: Name) -> bytes | None:
     return namespace.encode() if isinstance(namespace, str) else namespace
 
 
-def frames_of(rows: Sequence[Row], attempt: random.Random) -> list[bytes]:
-    """Return frames of rows; there are none without rows."""
+def tables_of(rows: Sequence[Row], attempt: random.Random) -> list[pa.Table]:
+    """Return tables of rows; there are none without rows."""
     shuffled = list(rows)
     attempt.shuffle(shuffled)
-    frames: list[bytes] = []
+    tables: list[pa.Table] = []
     while shuffled:
         count = attempt.randint(1, len(shuffled))
         task, shuffled = shuffled[:count], shuffled[count:]
-        frames += [frame for batch in FramePacker()([_arrow(task)]) for frame in batch.column("frame").to_pylist()]
-    return frames
+        tables.append(_arrow(task))
+    return tables
 
 
-def _arrow(rows: Sequence[Row]) -> pa.RecordBatch:
+def _arrow(rows: Sequence[Row]) -> pa.Table:
     ids = pa.array([row.id for row in rows], pa.int64())
     # Not `cast`, which would refuse invalid UTF-8: Spark sends text unchanged.
     names = pa.array([_bytes(row.namespace) for row in rows], pa.binary()).view(pa.string())
     ties = [(row.id * _HASH_FACTOR) % 2**64 - 2**63 for row in rows]
-    return pa.RecordBatch.from_pydict({
+    return pa.table({
         _ID: ids, NAMESPACE: names, SIZE: pa.array([row.size_bytes for row in rows], pa.int64()),
         TIE: pa.array(ties, pa.int64()), f"{ORDER_PREFIX}000": ids,
     })  # fmt: skip

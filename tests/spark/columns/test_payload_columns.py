@@ -29,7 +29,7 @@ from spark_throttle.spark.columns.payload_columns import (
     derived_columns,
 )
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
-from spark_throttle.spark.rows.pack_frames import HelperColumns
+from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 MONTHS = YearMonthIntervalType()
 

@@ -18,7 +18,7 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 
 START_MS = 1_760_000_000_000
 PLENTY = 10**6
@@ -55,14 +55,25 @@ def with_tokens(
     return pack(replace(stored, state=replace(stored.state, shared=cut)), is_compressed=True)
 
 
-def group_state(state: tuple[int, bytes] | None, now_ms: int) -> GroupState:
+State = tuple[int, bytes, bytes, bytes | None]
+"""What Spark keeps between two batches: the format, the kernel's state, the files, and those that it holds itself."""
+
+
+def group_state(state: State | None, now_ms: int) -> GroupState:
     """Return what Spark hands the operator: its own class, made without a JVM."""
-    schema = StructType([StructField("version", IntegerType()), StructField("block", BinaryType())])
-    value = Row(version=state[0], block=state[1]) if state is not None else Row()
+    names = ("block", "files", "inline")
+    schema = StructType([StructField("version", IntegerType()), *(StructField(name, BinaryType()) for name in names)])
+    value = Row(**dict(zip(("version", *names), state, strict=True))) if state is not None else Row()
     return GroupState(
         value, now_ms, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, state is not None, False, False,
         GroupState.NO_TIMESTAMP, b"", schema,
     )  # fmt: skip
+
+
+def state_in(group: GroupState) -> State:
+    """Return what Spark keeps of a state that an operator has updated."""
+    version, block, files, inline = group.get
+    return int(version), bytes(block), bytes(files), None if inline is None else bytes(inline)
 
 
 @dataclass
@@ -94,9 +105,9 @@ class PlayedDecider:
         if tokens is not None or self.state is None or self.epoch is not None:
             policy = self.policy if self.state is None else None
             row = control_block(policy, epoch=self.epoch or 1, now_ms=self.now_ms)
-        frames = encode(rows) if rows is not None else []
+        arrived = [] if rows is None or not rows.num_rows else [rows]
         self.outcome = run_batch(
-            self.state, row, frames, now_ms=self.now_ms, is_explained=is_explained, folder=self.folder
+            self.state, row, arrived, now_ms=self.now_ms, is_explained=is_explained, folder=self.folder
         )
         if self.folder is not None:
             self.folder.delete(self.outcome.deletable_files)

@@ -18,7 +18,7 @@ from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflo
 from spark_throttle.record import pack
 from spark_throttle.spark.decider import decider_batch
 from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE, run_batch
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, encode
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode, encode
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
@@ -106,8 +106,8 @@ def test_output_and_state_do_not_depend_on_how_rows_arrive(seed: int) -> None:
         for _ in range(4):
             shuffled = rows.take(pa.array(rng.sample(range(rows.num_rows), rows.num_rows)))
             cuts = sorted({0, rows.num_rows, *(rng.randrange(rows.num_rows) for _ in range(rng.randrange(4)))})
-            frames = [f for i, j in pairwise(cuts) for f in encode(shuffled.slice(i, j - i))]
-            done = run_batch(before, row, frames, now_ms=now_ms, is_explained=True)
+            parts = [shuffled.slice(i, j - i) for i, j in pairwise(cuts)]
+            done = run_batch(before, row, parts, now_ms=now_ms, is_explained=True)
             tables = [[f for t in ts for f in encode(t)] for ts in (done.admitted, done.rejected)]
             outcomes.append((done.state, tables, done.usage))
         assert all(outcome == outcomes[0] for outcome in outcomes[1:])
@@ -169,8 +169,7 @@ def test_batch_of_which_few_rows_join_the_queue_copies_only_these_to_put_them_in
     rows = pa.table({"id": list(range(free + 11))})
     decider.batch(with_helpers(rows, names, [1] * len(names)))
     assert given == [most]
-    assert decider.outcome.joined is not None
-    assert column([decider.outcome.joined], "id") == list(range(free + 1, free + 11))
+    assert column([decode(frame) for frame in decider.stored.frames], "id") == list(range(free + 1, free + 11))
 
 
 def test_admitted_row_says_how_long_it_waited() -> None:
@@ -314,9 +313,8 @@ def test_attempts_admit_the_same_of_rows_whose_hashes_are_equal(ordered: bool) -
 def test_row_that_the_sink_has_no_folder_for_is_rejected_and_costs_nothing() -> None:
     decider = PlayedDecider(make_policy(default=Namespace(limit(messages_per_second=1, on_excess=OnExcess.REJECT))))
     rows = ids(3, ["a/x"], [1]).append_column("p", pa.array(["a" * 300, "b\0", "漢" * 60]))
-    frames = encode(rows)
     outcome = run_batch(
-        None, control_block(decider.policy), frames, now_ms=START_MS,
+        None, control_block(decider.policy), [rows], now_ms=START_MS,
         is_explained=False, partition_columns=("p",),
     )  # fmt: skip
     assert column(outcome.admitted, "id") == [2]

@@ -19,7 +19,6 @@ from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.record import pack
 from spark_throttle.spark.decider.decider_batch import run_batch
-from spark_throttle.spark.rows.frames import encode
 from spark_throttle.store.policy_location import load_policies
 from tests.effort import crossed
 from tests.spark.decider.played import START_MS, column, with_helpers
@@ -50,8 +49,8 @@ class Job:
         self.epoch = epoch
         names = [name for name, count in (rows or {}).items() for _ in range(count)]
         table = with_helpers(pa.table({"name": names}), names, [1] * len(names)) if names else None
-        frames = encode(table) if table is not None else []
-        outcome = run_batch(self.state, row, frames, now_ms=self.now_ms, is_explained=False)
+        arrived = [] if table is None else [table]
+        outcome = run_batch(self.state, row, arrived, now_ms=self.now_ms, is_explained=False)
         self.state = outcome.state
         write_reports(self.directory, self.batches, [outcome.usage])
         self.batches += 1

@@ -17,17 +17,17 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.operator import Decider
 from spark_throttle.spark.decider.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
 from spark_throttle.spark.decider.queue_frames import QueueFrames
+from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from spark_throttle.testing.simulation.disk import MemoryDirectory
 from tests.effort import examples
-from tests.spark.decider.played import START_MS, PlayedDecider, column, group_state, with_helpers
+from tests.spark.decider.played import START_MS, PlayedDecider, State, column, group_state, state_in, with_helpers
 from tests.spark.decider.test_decider_batch import ids
-from tests.spark.decider.test_operator import KEY, batch, ids_of, pieces
 from tests.spark.decider.test_queue_frames import table
+from tests.spark.move.test_decider import KEY, batch, ids_of, pieces
 
 
 class CountedDirectory(MemoryDirectory):
@@ -318,8 +318,8 @@ def test_batch_deletes_few_files_though_many_were_left_at_once() -> None:
 
 @pytest.mark.slow
 def test_decider_keeps_waiting_rows_in_the_control_directory_and_deletes_them_there(tmp_path: Path) -> None:
-    decider = Decider(queue=QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0))
-    state: tuple[int, bytes] | None = None
+    decider = DigestDecider(QueueStorage(str(tmp_path), kept_epochs=2, inline_bytes=0), 2, keeps_order=True)
+    state: State | None = None
     left, has_files = list[int](), list[bool]()
     for step in range(12):
         group = group_state(state, START_MS + 1_000 * step)
@@ -329,8 +329,7 @@ def test_decider_keeps_waiting_rows_in_the_control_directory_and_deletes_them_th
             for piece in decider((KEY,), pieces(rows, random.Random(step)), group)
             for kind, frame in zip(piece["kind"], piece["frame"], strict=True)
         ]
-        version, block = group.get
-        state = int(version), bytes(block)
+        state = state_in(group)
         left += ids_of(out, FrameKind.ADMITTED)
         has_files.append(any(path.is_file() for path in (tmp_path / FOLDER).iterdir()))
     assert sorted(left) == list(range(90))

@@ -86,8 +86,8 @@ def test_batch_that_is_run_again_decides_the_same_of_rows_dealt_otherwise(job: S
 def test_cut_file_stays_until_the_next_batch_has_loaded_the_state(job: StagedJob) -> None:
     events = [("t/n", n) for n in range(12)]
     assert job.attempt(0, [events])
-    ((cut, in_table),) = job.held(1).over
-    assert in_table
+    ((cut, is_outside),) = job.held(1).over
+    assert is_outside
     assert (job.table / cut).exists()
     assert job.attempt(1, [])
     assert not (job.table / cut).exists()
@@ -98,7 +98,7 @@ def test_rows_of_a_tenant_that_was_short_lie_apart_in_the_next_batch(job: Staged
     assert job.attempt(0, [waits])
     assert job.attempt(1, [[*leaves, *waits]])
     held = job.held(2)
-    assert held.in_table.tolist() == [1, 0]
+    assert held.outside.tolist() == [1, 0]
     assert held.copy[1] == "", "most of its rows wait: it stays as it is"
     assert not held.over, "no file of the table was cut"
 

@@ -16,11 +16,11 @@ from spark_throttle.spark.move import stager
 from spark_throttle.spark.move.answer import bits_of
 from spark_throttle.spark.move.cutting import FILE, ROW, Cut, RowsOfFile
 from spark_throttle.spark.move.decider import files_of
-from spark_throttle.spark.move.digest import Digest, digest_of
 from spark_throttle.spark.move.hint import Hint, write_hint
 from spark_throttle.spark.move.stager import Stager, StagingPlace
+from spark_throttle.spark.rows.digest import Digest, digest_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
-from spark_throttle.spark.rows.pack_frames import HelperColumns
+from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 SCHEMA = pa.schema([("ns", pa.string()), ("tags", pa.list_(pa.string()))])
 NAMES = ("ns", "tags", SIZE, TIE)

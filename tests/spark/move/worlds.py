@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql.streaming.state import GroupState
-from pyspark.sql.types import BinaryType, IntegerType, LongType, Row, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import CompiledPolicy, Int64s
@@ -32,24 +31,19 @@ from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
-from spark_throttle.spark.references.extents import ROW_BITS
+from spark_throttle.spark.rows.digest import ROW_BITS
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
-from spark_throttle.spark.rows.pack_frames import HelperColumns
+from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from tests.spark.decider.played import START_MS, control_block
+from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in
 
 Event = tuple[str, int]
 """A namespace and a number; several rows may be the same in both."""
 
 SCHEMA: Final = StructType([StructField("ns", StringType()), StructField("n", LongType())])
-_STATE: Final = StructType(
-    [StructField("version", IntegerType()), *(StructField(name, BinaryType()) for name in ("block", "files", "inline"))]
-)
-State = tuple[int, bytes, bytes, bytes | None]
-
 STAGED_ALL, DECIDED, COPIED, COMMITTED, CLEANED = STOPS = ("staged", "decided", "copied", "committed", "cleaned")
 """Where an attempt at a batch may be killed: after each of these."""
 
@@ -154,17 +148,10 @@ class StagedJob:
 
     def decide(self, batch: int, pieces: list[pd.DataFrame]) -> tuple[_Frames, State]:
         """Decide a batch on the state that it loads, and return what the driver gets, and the state."""
-        found = self.states.get(batch)
-        value = Row() if found is None else Row(version=found[0], block=found[1], files=found[2], inline=found[3])
-        state = GroupState(
-            value, START_MS + batch * 1_000, GroupState.NO_TIMESTAMP, "NoTimeout", False, False, found is not None,
-            False, False, GroupState.NO_TIMESTAMP, b"", _STATE,
-        )  # fmt: skip
+        state = group_state(self.states.get(batch), START_MS + batch * 1_000)
         frames = list(self.decider((0,), iter(pieces), state))
         out = [{"kind": kind, "frame": each} for f in frames for kind, each in zip(f["kind"], f["frame"], strict=True)]
-        version, block, files, inline = state.get
-        held = None if inline is None else bytes(inline)
-        return _Frames(out), (int(version), bytes(block), bytes(files), held)
+        return _Frames(out), state_in(state)
 
     def attempt(self, batch: int, deal: Sequence[Sequence[Event]], stop: str | None = None) -> bool:
         """Run a batch up to a stop; return whether it came to its end."""

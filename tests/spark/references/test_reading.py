@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.spark.references.deciding_values import ArrowExpression, arrow_expression, column
 from spark_throttle.spark.references.extents import SourceFile
-from spark_throttle.spark.references.reading import PLACE, FirstReading, tasks_of
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, decode
-from spark_throttle.spark.rows.pack_frames import arrivals_of
+from spark_throttle.spark.references.reading import FirstReading, tasks_of
+from spark_throttle.spark.rows.digest import PLACE, digest_of
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 
 LONG, TEXT = pa.int64(), pa.string()
 
@@ -35,13 +35,7 @@ def reading(root: Path, **settings: Any) -> FirstReading:
 
 def rows_of(found: FirstReading, files: list[SourceFile], tasks: int = 1) -> list[dict[str, Any]]:
     """Return the rows of all frames."""
-    rows = []
-    for pieces in tasks_of(files, tasks):
-        for batch in found.frames(pieces):
-            for frame in batch.column("frame"):
-                table = arrivals_of(frame.as_py())
-                assert decode(frame.as_py()).column_names[0] == PLACE
-                rows += table.to_pylist()
+    rows = [row for pieces in tasks_of(files, tasks) for row in rows_of_pieces(found, pieces)]
     return sorted(rows, key=lambda row: row[PLACE])
 
 
@@ -76,12 +70,13 @@ def test_every_row_is_read_once_whatever_the_row_groups_and_tasks(
 
 
 def rows_of_pieces(found: FirstReading, pieces: Any) -> list[dict[str, Any]]:
-    return [
-        row
-        for batch in found.frames(pieces)
-        for frame in batch.column("frame")
-        for row in arrivals_of(frame.as_py()).to_pylist()
-    ]
+    rows = []
+    for batch in found.frames(pieces):
+        for frame in batch.column("frame"):
+            digest = digest_of(frame.as_py())
+            assert digest.file.is_source
+            rows += digest.placed(int(digest.file.name.partition("-")[0])).to_pylist()
+    return rows
 
 
 def _cut(files: list[SourceFile], share: int) -> Any:

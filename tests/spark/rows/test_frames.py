@@ -19,13 +19,10 @@ from spark_throttle.spark.rows.frames import (
     ORDER_PREFIX,
     SIZE,
     TIE,
-    FrameKind,
-    FrameUnpacker,
     aligned,
     arranged,
     decode,
     encode,
-    frame_batch,
     in_order,
     payload,
 )
@@ -42,8 +39,8 @@ def events(ids: list[int]) -> pa.Table:
 
 
 def unpacked(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    frames = [frame_batch(FrameKind.ADMITTED, frame) for frame in encode(table)]
-    return pa.Table.from_batches(list(FrameUnpacker(schema)(frames)), schema=schema)
+    batches = [batch for frame in encode(table) for batch in decode(frame).to_batches()]
+    return pa.Table.from_batches([aligned(batch, schema) for batch in batches], schema=schema)
 
 
 # Encoding

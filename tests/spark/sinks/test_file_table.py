@@ -90,12 +90,12 @@ def test_only_files_that_the_decider_names_and_that_leave_whole_are_committed(ta
     whole, cut, waiting, rest = (files_of(table, ids)[0] for ids in ([0, 1], [2, 3], [4, 5], [2]))
     (path / "part-torn.snappy.parquet").write_bytes(b"PAR1 torn")
 
-    def answer(file: WrittenFile, admitted: int, *, in_table: bool = True) -> FileAnswer:
+    def answer(file: WrittenFile, admitted: int, *, is_outside: bool = True) -> FileAnswer:
         return FileAnswer(
-            file.path, in_table, 2, 0, 0, True, "", admitted, None, "", None, "", None, file.size_bytes, file.stats
+            file.path, is_outside, 2, 0, 0, True, "", admitted, None, "", None, "", None, file.size_bytes, file.stats
         )
 
-    files = [answer(whole, 2), answer(cut, 1), answer(waiting, 0), answer(waiting, 2, in_table=False)]
+    files = [answer(whole, 2), answer(cut, 1), answer(waiting, 0), answer(waiting, 2, is_outside=False)]
     table.append_staged(mark_of(0), files, [rest])
     assert ids_of(table) == [0, 1, 2]
 

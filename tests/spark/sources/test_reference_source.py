@@ -13,8 +13,8 @@ import pytest
 
 from spark_throttle.spark.references.deciding_values import column
 from spark_throttle.spark.references.folder_feed import FolderFeed
-from spark_throttle.spark.references.reading import PLACE, FirstReading
-from spark_throttle.spark.rows.frames import FrameKind, decode
+from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.rows.frames import TIE, FrameKind, decode
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,
@@ -74,8 +74,8 @@ def places(reader: ThrottleReferenceReader, start: dict[str, Any], end: dict[str
     for partition in reader.partitions(start, end):
         if isinstance(partition, FilePartition):
             for batch in pickle.loads(pickle.dumps(reader)).read(partition):  # noqa: S301
-                assert batch.column("kind").to_pylist() == [FrameKind.ROWS]
-                found += decode(batch.column("frame")[0].as_py()).column(PLACE).to_pylist()
+                assert batch.column("kind").to_pylist() == [FrameKind.DIGEST]
+                found += decode(batch.column("frame")[0].as_py()).column(TIE).to_pylist()
     return sorted(found)
 
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.pipeline import queue_storage
 from spark_throttle.spark.start import executor_sight
 from spark_throttle.spark.start.executor_sight import _Look, _Try, check_executors_see, control_problem, on_executors
 
@@ -82,16 +81,6 @@ def test_control_directory_on_a_shared_disk_is_looked_for_once(monkeypatch: pyte
     check_executors_see(session("yarn"), "/checkpoint")
     assert control_problem(session("yarn"), "/checkpoint", is_seen=True) is None
     assert looks == ["/checkpoint"]
-
-
-def test_rows_wait_in_the_state_if_executors_cannot_write_files(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(executor_sight, "on_executors", lambda *_: [("worker-7", "Access Denied")])
-    conf = {"spark.master": "yarn", "spark.sql.streaming.minBatchesToRetain": "7"}
-    storage = queue_storage(SimpleNamespace(conf=conf), "s3://lake/checkpoint/throttle")  # type: ignore[arg-type]
-    assert (storage.inline_bytes, storage.kept_epochs) == (None, 107)
-    assert "cannot write to s3://lake/checkpoint/throttle (on worker-7: Access Denied)" in caplog.text
 
 
 def test_task_tries_the_control_directory_and_leaves_nothing_there(tmp_path: Path) -> None:

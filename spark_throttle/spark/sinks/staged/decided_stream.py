@@ -42,7 +42,7 @@ from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.nullability import described
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.references.reading import PLACE
+from spark_throttle.spark.rows.digest import PLACE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 

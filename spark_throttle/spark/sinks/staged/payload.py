@@ -1,8 +1,9 @@
-"""The payload of a batch whose rows were staged: the decider's answer, and what the driver does by it.
+"""The payload of a batch: the decider's answer, and what the driver does by it.
 
 Before a sink is given anything, rows that wait are copied out of files that the batch cuts, and in the same pass rows
-that leave these files are written to the table, if there is one that takes files. When all sinks have the batch, what
-the *loaded state* calls left over is deleted (`move.upkeep`).
+that leave these files are written to the table, if there is one that takes files. Out of the files of a source that are
+decided on where they lie, Spark copies them. When all sinks have the batch, what the *loaded state* calls left over is
+deleted (`move.upkeep`).
 
 Inline files come in frames beside the answer, so their rows pass through the driver: where tasks cannot write,
 `persist` is often forbidden too.
@@ -24,29 +25,26 @@ from pyspark.sql.types import StructType
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import unpack_usage
-from spark_throttle.spark.columns.payload_columns import from_staged
+from spark_throttle.errors import SourceChangedError
+from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, decided_in, mask_of
-from spark_throttle.spark.move.cutting import CUT_DDL, Cut, RowsOfFile, cut_file
+from spark_throttle.spark.move.cutting import CUT_DDL, FILE, ROW, Cut, RowsOfFile, cut_file
+from spark_throttle.spark.move.source_rests import RESTS_DDL, SourceRests
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.references.extents import ROW_BITS
-from spark_throttle.spark.references.reading import PLACE
-from spark_throttle.spark.references.selection import (
-    admitted_rows,
-    coded_rows,
-    file_numbers,
-    rows_by_file,
-)
-from spark_throttle.spark.references.waiting_copies import shuffle_tasks
+from spark_throttle.spark.references.reading_sums import ReadingSums
+from spark_throttle.spark.references.selection import admitted_rows, coded_rows, rows_by_file, words_of
+from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, file_numbers
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.reference_payload import distinct_values
 from spark_throttle.spark.sinks.sink_formats import PACED
-from spark_throttle.spark.sinks.staged.reader import StagedReader, codes_of
+from spark_throttle.spark.sinks.staged.reader import IS_SET, StagedReader, codes_of
+from spark_throttle.spark.sinks.staged.source_reader import Source, SourceReader
 
 _CODE: Final = "__throttle_code"
+_MESSAGES_OF_A_TASK: Final = 100_000
 _GROUP_ROWS: Final = 500_000
 """Rows that one task cuts, more or less: it reads the files whole."""
 
@@ -57,7 +55,7 @@ class StagedPayload:
 
     control_path: str
     schema: StructType
-    """The user's columns."""
+    """The user's columns, or those of the source."""
 
     carried: StructType
     """The same, in the types in which they are staged."""
@@ -71,6 +69,9 @@ class StagedPayload:
     table: FileTable | None = None
     """The sink's table, if it takes files."""
 
+    source: Source | None = None
+    """The source whose files are decided on where they lie; `None` if rows are staged."""
+
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
@@ -81,13 +82,24 @@ class StagedPayload:
         rows = frames.select("kind", "frame").collect()
         decided = decided_in((row["kind"], bytes(row["frame"])) for row in rows)
         answer, spark = decided.answer, frames.sparkSession
+        source = None if self.source is None else SourceReader(spark, batch, self.source)
+        if source is not None:
+            source.check(ReadingSums() if answer is None or answer.read is None else answer.read)
         written = list[WrittenFile]()
         if answer is not None:
-            self._run(spark, self.upkeep.lost(answer))
-            written = self._run(spark, self.upkeep.cuts(answer))
-            reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
-            self.upkeep.tell_stagers(answer, reports)
-        reader = StagedReader(spark, self.carried, self.upkeep.table_root, self.waiting, self._former, decided.inline)
+            cuts = self.upkeep.cuts(answer)
+            if source is None:
+                self._run(spark, self.upkeep.lost(answer))
+                reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
+                self.upkeep.tell_stagers(answer, reports)
+            else:
+                self._copy(source, [each for each in cuts if not each.has_places])
+                cuts = [each for each in cuts if each.has_places]
+            written = self._run(spark, cuts)
+        root = self.upkeep.table_root
+        reader = StagedReader(
+            spark, self.schema, self.carried, root, self.waiting, self._former, decided.inline, source
+        )  # fmt: skip
         admitted, rejected = (
             pa.concat_tables(found) if found else None for found in (decided.admitted, decided.rejected)
         )
@@ -105,6 +117,35 @@ class StagedPayload:
         root = "" if self.table is None else self.table.location
         return Upkeep(self.control_path, self.kept_turns, root, self._copied)
 
+    def leaving(self, rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
+        """Return rows that were decided on as they leave, with the columns `keep` beside them."""
+        return rows if self.source is None else self.source.transform_decided(rows, keep)
+
+    def _copy(self, source: SourceReader, rows: Sequence[RowsOfFile]) -> None:
+        """Copy the rows that wait out of the source's files.
+
+        Raises
+        ------
+        SourceChangedError
+            If Spark does not find them.
+        """
+        if not rows:
+            return
+        words = {each.name: words_of(each.rest_bits or b"") for each in rows}
+        found = source.looked_up(words, IS_SET, _CODE).where(_CODE)
+        found = found.select(*to_carried(self.schema), FILE, ROW)
+        tasks = shuffle_tasks(sum(each.rows for each in rows))
+        found = found.coalesce(1) if tasks == 1 else found.repartition(min(tasks, len(rows)), FILE)
+        found = found.sortWithinPartitions(FILE, ROW)
+        copy = SourceRests(self.waiting, tuple(found.columns), {each.name: each.rest for each in rows})
+        numbered = found.toDF(*(f"c{at}" for at in range(len(found.columns))))
+        copies = numbered.mapInArrow(copy, RESTS_DDL).collect()
+        made = {row["rest"]: (row["messages"], row["positions"]) for row in copies}
+        wanted = {each.rest: self._copied[each.rest] for each in rows}
+        if made != wanted:
+            problem = f"rows that wait have the numbers and places {wanted}, and Spark reads {made}"
+            raise SourceChangedError("the source", problem, "restore its files")
+
     def _run(self, spark: SparkSession, rows: Sequence[RowsOfFile]) -> list[WrittenFile]:
         if not rows:
             return []
@@ -116,7 +157,7 @@ class StagedPayload:
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """The rows of a batch that were staged."""
+    """The rows of a batch."""
 
     payload: StagedPayload
     reader: StagedReader
@@ -150,18 +191,19 @@ class StagedRows:
     def admitted(self, target: Target | BatchFunction) -> DataFrame:
         """Return the admitted rows; in their order within a namespace, if the target may depend on it."""
         lying, ranked = self.as_given(target)
-        parts = [from_staged(part, self.payload.schema) for part in self._as_they_lie(lying)]
+        parts = [self.payload.leaving(part) for part in self._as_they_lie(lying)]
         if len(ranked):
             parts.append(self._in_order(self._files_of(ranked), ranked))
-        return reduce(DataFrame.union, parts or [from_staged(self.reader.nothing(), self.payload.schema)])
+        return reduce(DataFrame.union, parts or [self.payload.leaving(self.reader.nothing())])
 
     def as_given(self, target: Target | BatchFunction) -> tuple[list[FileAnswer], Int64s]:
         """Return the files that are read as they lie, and the places of all other admitted rows, in their order.
 
-        A target whose calls may wait for answers is given rows in as many tasks as can run.
+        A target whose calls may wait for answers is given rows in as many tasks as can run. A source's files need nothing
+        for that: Spark splits them.
         """
         lying = [file for file in self._files if file.admitted and file.lies_in_order]
-        waits = not isinstance(target, Target) or target.format == PACED
+        waits = self.payload.source is None and (not isinstance(target, Target) or target.format == PACED)
         if waits and len(lying) < self.payload.slots:
             return [], np.concatenate([*map(_admitted_places, lying), self.ranked])
         return lying, self.ranked
@@ -176,11 +218,12 @@ class StagedRows:
         self.reader.check_copies(files, rows_by_file(places))
         coded = self.reader.coded(files, coded_rows(places, codes_of(codes)), _CODE)
         explanations = F.broadcast(coded.sparkSession.createDataFrame(table))
-        found = coded.join(explanations, _CODE).drop(_CODE)
-        return from_staged(found.select(*self.payload.carried.names, THROTTLE), self.payload.schema)
+        return self.payload.leaving(coded.join(explanations, _CODE).drop(_CODE), (THROTTLE,))
 
     def confirm(self) -> None:
-        """Delete what no state needs any more: the sinks have the batch."""
+        """Refuse the batch if a file of the source became another one; else delete what no state needs any more."""
+        if self.reader.source is not None:
+            self.reader.source.check_read()
         if self.answer is not None:
             self.payload.upkeep.clean(self.answer)
 
@@ -202,7 +245,7 @@ class StagedRows:
         """Return rows of some files, those of a namespace in one task and in the order in which they leave."""
         self.reader.check_copies(files, rows_by_file(ranked))
         coded = self.reader.coded(files, coded_rows(ranked, codes_of(np.arange(len(ranked)))), _CODE)
-        found = from_staged(coded, self.payload.schema)
+        found = self.payload.leaving(coded, (_CODE,))
         tasks = max(self.payload.slots, shuffle_tasks(len(ranked)))
         return found.repartition(tasks, self.payload.namespace).sortWithinPartitions(_CODE).drop(_CODE)
 
@@ -225,6 +268,38 @@ def grouped(rows: Sequence[RowsOfFile], slots: int) -> tuple[tuple[RowsOfFile, .
     for unit in sorted(units.values(), key=lambda unit: -sum(each.rows for each in unit)):
         min(groups, key=lambda group: sum(each.rows for each in group)).extend(unit)
     return tuple(map(tuple, groups))
+
+
+def distinct_values(values: pa.StructArray) -> tuple[pa.StructArray, Int64s]:
+    """Return the distinct values of a column of structs, and the position among them of each row's value.
+
+    Examples
+    --------
+    >>> rows = pa.array([{"a": 1, "b": "x"}, {"a": None, "b": "x"}, {"a": 1, "b": "x"}])
+    >>> distinct, codes = distinct_values(rows)
+    >>> distinct.to_pylist(), codes.tolist()
+    ([{'a': None, 'b': 'x'}, {'a': 1, 'b': 'x'}], [1, 0, 1])
+    """
+    code = np.zeros(len(values), dtype=np.int64)
+    for part_values in values.flatten():
+        coded = part_values.dictionary_encode()
+        part = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        _, code = np.unique(code * (len(coded.dictionary) + 1) + part, return_inverse=True)
+    _, first, found = np.unique(code, return_index=True, return_inverse=True)
+    return values.take(pa.array(first)), found.astype(np.int64)
+
+
+def shuffle_tasks(messages: int) -> int:
+    """Return to how many tasks rows are shuffled.
+
+    Without a number Spark takes the session's, for three rows as for millions: it adapts no plan of a query with state.
+
+    Examples
+    --------
+    >>> shuffle_tasks(3), shuffle_tasks(100_001)
+    (1, 2)
+    """
+    return max(1, -(-messages // _MESSAGES_OF_A_TASK))
 
 
 def _admitted_places(file: FileAnswer) -> Int64s:

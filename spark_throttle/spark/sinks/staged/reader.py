@@ -1,9 +1,9 @@
-"""The reading of staged rows by Spark: for every sink that takes no files, once, in the JVM, with any type.
+"""The reading of rows by Spark from their files: for every sink that takes no files, once, in the JVM, with any type.
 
 A file all of whose rows leave is read as it is. Of another, a broadcast table says by the file's name which rows are
 wanted: a bit, or a code, for each position. A file that has rows of several files (a rest, a pack) has their places as
 columns. A file that was decided on and is read under another name is an error, and so is a copy that lacks a row:
-without this, a join would lose rows in silence.
+without this, a join would lose rows in silence. What a batch brings of the stream's source, `source_reader` reads.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
+from spark_throttle.spark.columns.payload_columns import from_staged
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.former_files import FormerFiles, is_former
@@ -29,9 +30,11 @@ from spark_throttle.spark.move.inline_files import InlineRows, inline_file_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import places_in
 from spark_throttle.spark.references.selection import FileRows, as_table
+from spark_throttle.spark.sinks.staged.source_reader import VALUES, SourceReader, strict_scan
 
-_VALUES: Final = "__throttle_values"
 _NUMBER: Final = "__throttle_number"
+IS_SET: Final = f"getbit(get({VALUES}, int(shiftright({ROW}, 6))), int({ROW} & 63)) = 1"
+"""Whether a row is wanted, of the words that a lookup finds for its file (`selection.admitted_rows`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,10 @@ class StagedReader:
 
     spark: SparkSession
     schema: StructType
-    """The user's columns in the types in which they are staged."""
+    """The user's columns, or those of the source."""
+
+    carried: StructType
+    """The same in the types in which they are staged."""
 
     table_root: str
     waiting: StagingPlace
@@ -50,6 +56,9 @@ class StagedReader:
     inline: tuple[bytes, ...] = ()
     """The frames of the inline files of which rows leave."""
 
+    source: SourceReader | None = None
+    """What reads the files that the batch brings, if these are the source's."""
+
     @property
     def staged_root(self) -> str:
         """The folder of the files in the control directory."""
@@ -57,26 +66,27 @@ class StagedReader:
 
     def nothing(self) -> DataFrame:
         """Return no rows."""
-        return self.spark.createDataFrame([], self.schema)
+        return from_staged(self.spark.createDataFrame([], self.carried), self.schema)
 
     def whole(self, files: Sequence[FileAnswer]) -> DataFrame:
         """Return all rows of files that lie as they were staged."""
+        if self.source is not None:
+            return self.source.whole([file.name for file in files])
         parts, inline = list[DataFrame](), [file for file in files if file.is_inline]
         lying = [self._location(file) for file in files if not file.is_inline]
         if lying:
-            parts.append(self._strict(self.schema, lying))
+            parts.append(self._strict(self.carried, lying))
         if inline:
             parts.append(self._inline_rows(inline).drop(FILE, ROW))
-        return reduce(DataFrame.union, parts)
+        return from_staged(reduce(DataFrame.union, parts), self.schema)
 
     def coded(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], code: str) -> DataFrame:
         """Return the rows of files that have a code, with it in a column; 0 is none."""
-        return self._looked_up(files, rows, f"get({_VALUES}, int({ROW}))", code).where(f"{code} > 0")
+        return self._looked_up(files, rows, f"get({VALUES}, int({ROW}))", code).where(f"{code} > 0")
 
     def admitted(self, files: Sequence[FileAnswer], rows: Sequence[FileRows]) -> DataFrame:
         """Return the rows of files whose bits are set."""
-        is_set = f"getbit(get({_VALUES}, int(shiftright({ROW}, 6))), int({ROW} & 63)) = 1"
-        return self._looked_up(files, rows, is_set, _NUMBER).where(_NUMBER).drop(_NUMBER)
+        return self._looked_up(files, rows, IS_SET, _NUMBER).where(_NUMBER).drop(_NUMBER)
 
     def check_copies(self, files: Sequence[FileAnswer], wanted: Mapping[int, Int64s]) -> None:
         """Refuse the batch if a copy lacks one of the rows that leave, or has it twice.
@@ -99,9 +109,24 @@ class StagedReader:
     def _looked_up(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], value: str, name: str) -> DataFrame:
         """Return all rows of files with a value of what the lookup finds for them."""
         by_number = {file.number: file for file in files}
-        table = as_table(rows, [by_number[each.number].name for each in rows]).rename_columns([FILE, _NUMBER, _VALUES])
+        brought: dict[str, npt.NDArray[np.integer[Any]]] = {}
+        if self.source is not None:
+            brought = {file.name: each.values for each in rows if (file := by_number[each.number]).is_new}
+            files = [file for file in files if not file.is_new]
+            rows = [each for each in rows if not by_number[each.number].is_new]
+        found = list[DataFrame]()
+        if files:
+            found.append(from_staged(self._found(files, rows, value, name), self.schema))
+        if self.source is not None and brought:
+            found.append(self.source.looked_up(brought, value, name).drop(FILE, ROW))
+        return reduce(DataFrame.unionByName, found)
+
+    def _found(self, files: Sequence[FileAnswer], rows: Sequence[FileRows], value: str, name: str) -> DataFrame:
+        """Return what `_looked_up` does, of files that were staged, in the types in which they are."""
+        by_number = {file.number: file for file in files}
+        table = as_table(rows, [by_number[each.number].name for each in rows]).rename_columns([FILE, _NUMBER, VALUES])
         wanted = F.broadcast(self.spark.createDataFrame(table.drop_columns([_NUMBER])))
-        found = []
+        found = list[DataFrame]()
         inline = [file for file in files if file.is_inline]
         if inline:
             found.append(self._inline_rows(inline).join(wanted, FILE).withColumn(name, F.expr(value)))
@@ -111,9 +136,9 @@ class StagedReader:
         as_staged = [self._location(file) for file in files if not file.copy]
         if as_staged:
             place = f"_metadata.file_name AS {FILE}", f"_metadata.row_index AS {ROW}"
-            scan = self._strict(self.schema, as_staged).selectExpr("*", *place)
+            scan = self._strict(self.carried, as_staged).selectExpr("*", *place)
             problem = "rows of this file were decided on, and Spark reads it by another name: "
-            strict = f"if(isnull({_VALUES}), raise_error(concat('{problem}', {FILE})), {value})"
+            strict = f"if(isnull({VALUES}), raise_error(concat('{problem}', {FILE})), {value})"
             found.append(scan.join(wanted, FILE, "left").withColumn(name, F.expr(strict)))
         if former:
             read = FormerFiles(self.waiting, former)
@@ -122,7 +147,7 @@ class StagedReader:
         copies = sorted({f"{self.staged_root}/{file.copy}" for file in files if file.copy})
         if copies:
             found.append(self._strict(self._with_places, copies).join(wanted, FILE).withColumn(name, F.expr(value)))
-        return reduce(DataFrame.unionByName, found).drop(FILE, ROW, _VALUES)
+        return reduce(DataFrame.unionByName, found).drop(FILE, ROW, VALUES)
 
     def _inline_rows(self, files: Sequence[FileAnswer]) -> DataFrame:
         """Return all rows of inline files, with their places."""
@@ -136,7 +161,7 @@ class StagedReader:
 
     @property
     def _with_places(self) -> StructType:
-        return StructType([*self.schema, StructField(FILE, StringType()), StructField(ROW, LongType())])
+        return StructType([*self.carried, StructField(FILE, StringType()), StructField(ROW, LongType())])
 
     def _former(self, files: Sequence[FileAnswer]) -> tuple[str, ...]:
         """Return the names of the files that have other columns; one of this batch has none."""
@@ -147,11 +172,10 @@ class StagedReader:
         return tuple(name for name in names if self.former[name])
 
     def _location(self, file: FileAnswer) -> str:
-        return f"{self.table_root if file.in_table else self.staged_root}/{file.name}"
+        return f"{self.table_root if file.is_outside else self.staged_root}/{file.name}"
 
     def _strict(self, schema: StructType, locations: Sequence[str]) -> DataFrame:
-        reader = self.spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
-        return reader.schema(schema).parquet(*locations)
+        return strict_scan(self.spark, schema, locations)
 
 
 def codes_of(codes: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
