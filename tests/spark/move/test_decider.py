@@ -18,7 +18,7 @@ from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.answer import Answer, decided_in, mask_of
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
-from spark_throttle.spark.rows.digest import PLACE, StagedFile, digest_frames, positions
+from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, StagedFile, digest_frames, positions
 from spark_throttle.spark.rows.frames import TIE, FrameKind, decode, payload
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in, with_helpers
@@ -83,6 +83,12 @@ def batch(ids: list[int], *, step: int, is_epoch: bool = True) -> list[Row]:
 def ids_of(rows: list[Row], kind: FrameKind) -> list[int]:
     """Return the numbers of rows in the order of their arrival: those of seven rows a file, the last one full too."""
     places = [place for k, frame in rows if k == kind for place in decode(frame).column(PLACE).to_pylist()]
+    if kind == FrameKind.ADMITTED:
+        (answer,) = (unpack(Answer, frame, "it") for k, frame in rows if k == FrameKind.ANSWER)
+        lying = [file for file in answer.files if file.admitted and file.lies_in_order]
+        for file in lying:
+            is_mine = [True] * file.rows if file.admitted_bits is None else mask_of(file.admitted_bits, file.rows)
+            places += [(file.number << ROW_BITS) + at for at, mine in enumerate(is_mine) if mine]
     return [7 * (place >> 32) + place % 2**32 for place in places]
 
 
@@ -126,7 +132,8 @@ def test_rejected_rows_are_explained_and_admitted_ones_are_not() -> None:
     control = (FrameKind.CONTROL, control_block(POLICY))
     rows, _ = run([control, *digests(table)], None)
     columns = {kind: decode(frame).column_names for kind, frame in rows[1:-1]}
-    assert columns == {FrameKind.REJECTED: [PLACE, THROTTLE], FrameKind.ADMITTED: [PLACE]}
+    assert columns == {FrameKind.REJECTED: [PLACE, THROTTLE]}
+    assert ids_of(rows, FrameKind.ADMITTED) == [0]
 
 
 def test_batch_without_a_control_row_is_decided_by_what_stands() -> None:

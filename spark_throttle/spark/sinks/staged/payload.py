@@ -199,8 +199,8 @@ class StagedRows:
     def as_given(self, target: Target | BatchFunction) -> tuple[list[FileAnswer], Int64s]:
         """Return the files that are read as they lie, and the places of all other admitted rows, in their order.
 
-        A target whose calls may wait for answers is given rows in as many tasks as can run. A source's files need nothing
-        for that: Spark splits them.
+        A target whose calls may wait for answers is given rows in as many tasks as can run. Files of a source need
+        nothing for that: Spark splits them.
         """
         lying = [file for file in self._files if file.admitted and file.lies_in_order]
         waits = self.payload.source is None and (not isinstance(target, Target) or target.format == PACED)
