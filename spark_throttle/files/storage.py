@@ -120,21 +120,6 @@ class Directory:
                 Path(written).unlink(missing_ok=True)
             raise
 
-    def copy(self, files: fs.FileSystem, path: str, name: str) -> None:
-        """Copy a file of any file system, over any that was there; within one store, the store copies it.
-
-        Not whole at once, as `write` is: a copy that was interrupted may have left a part of the file.
-        """
-        target = PurePosixPath(self.path(name))
-        if self._moves:
-            Path(target.parent).mkdir(parents=True, exist_ok=True)
-        fs.copy_files(path, str(target), source_filesystem=files, destination_filesystem=self._files)
-
-    def size_bytes(self, name: str) -> int | None:
-        """Return the size of a file, or `None` where there is none."""
-        found = self._files.get_file_info(self.path(name))
-        return found.size if found.type == fs.FileType.File else None
-
     def written_ms(self, name: str) -> int | None:
         """Return when an object store wrote a file, by the store's clock; `None` on a disk, or without the file."""
         if self.is_on_disk:
@@ -174,13 +159,6 @@ class Directory:
         """Delete a file; a missing file is no error."""
         try:
             self._files.delete_file(self.path(name))
-        except FileNotFoundError:
-            return
-
-    def delete_folder(self, name: str) -> None:
-        """Delete a folder and all that is in it; a missing folder is no error."""
-        try:
-            self._files.delete_dir(self.path(name))
         except FileNotFoundError:
             return
 

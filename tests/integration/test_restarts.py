@@ -205,14 +205,16 @@ def test_throttle_on_the_checkpoint_of_a_query_without_one_is_refused(lake: Lake
 def test_rows_that_wait_as_references_leave_with_the_columns_of_the_new_stream(lake: Lake) -> None:
     lake.offer([*((number, "t/n", 10) for number in WAITED), (ADMITTED_BEFORE, "free/n", 10)])
 
-    def referred(document: Any, **arguments: Any) -> Job:
-        stream = lake.throttle(document).read_stream(lake.spark).schema(SCHEMA).parquet(lake.path("events"))
+    def referred(document: Any, schema: str = SCHEMA, **arguments: Any) -> Job:
+        stream = lake.throttle(document).read_stream(lake.spark).schema(schema).parquet(lake.path("events"))
         return Job(lake, lake, stream, document, arguments).told(format=("parquet",))
 
     finish(referred(SHUT).over(lambda stream: stream.withColumn("number", F.expr("id"))).start())
     assert way_of(str(lake.control)) == REFERENCES
     with pytest.raises(ConfigurationError, match=r"^the checkpoint began with references, .* throttle\.read_stream"):
         replace(referred(OPEN), events=lake.events()).start()
+    with pytest.raises(ConfigurationError, match=r"column 'id' is int64 in rows that wait .*, and timestamp"):
+        referred(OPEN, SCHEMA.replace("id long", "id timestamp")).start()
     changed = referred(OPEN, order_by=["size"], namespace="concat('new/', ns)", size="id")
     changed = changed.over(lambda stream: stream.withColumn("x", F.expr("id * 2")))
     finish(replace(changed, sink="other").start())
