@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.quota import CompiledPolicy, Int64s
+from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport, rejected_by_reason
 from spark_throttle.status.ranking import Key, ratio_of_quota
 from spark_throttle.status.shared_status import per_second
@@ -83,7 +83,7 @@ def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolic
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
         shared={keys[at]: table[at] for at in active},
-        quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at]) for at in active},
+        quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at, : Dimension.TIME]) for at in active},
         rejected_by_reason=rejected_by_reason(reports),
         oldest_waiting_ms=max(
             (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
