@@ -10,20 +10,25 @@ speculative task, may both be charged, and both used their time.
 Unlike reports, the charges of a batch that is run again are other numbers. They decide nothing until an epoch has
 pinned what was made of them.
 
-A batch whose charges an epoch has settled is put away, in one file, as long as its reports are.
+The parts of a batch that an epoch has settled are joined to one file, which stays as long as the batch's reports.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from spark_throttle.control.batch_files import batch_files, batch_of
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack
 
-_FOLDER, _PUT_AWAY = "charges", "settled-charges"
+_FOLDER: Final = "charges"
+
+_JOINED: Final = "all"
+"""The part that stands for all parts of a batch; others beside it were left by a run that was killed."""
 
 _IF_DAMAGED = "delete it: what it charged is then charged to nobody"
 """No decision rests on it yet, so the checkpoint is whole without it."""
@@ -72,58 +77,57 @@ class Part:
 def replace_charges(directory: Directory, batch: int, charges: TimeCharges, part: Part) -> None:
     """Write a part of a batch's charges, in place of all parts that it replaces."""
     prefix = f"{batch:012d}."
-    for name in batch_files(directory, _FOLDER, from_batch=batch):
-        if name.startswith(prefix) and part.replaces(name.removeprefix(prefix)):
-            directory.delete(f"{_FOLDER}/{name}")
+    parts = _parts(directory, from_batch=batch).get(batch, [])
+    _delete(directory, (name for name in parts if part.replaces(name.removeprefix(prefix))))
     write_charges(directory, batch, charges, part=str(part))
 
 
 def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCharges]:
     """Return the charges of all batches after `after_batch` that have any, in the order of the batches."""
-    found: dict[int, list[TimeCharges]] = defaultdict(list)
-    for name in batch_files(directory, _FOLDER, from_batch=after_batch + 1):
-        content = directory.read(f"{_FOLDER}/{name}")
-        if content is not None:
-            what = f"the charges of processing time in {directory.shown(f'{_FOLDER}/{name}')}"
-            found[batch_of(name)].append(unpack(TimeCharges, content, what, remedy=_IF_DAMAGED))
-    return {batch: TimeCharges.sum_of(parts) for batch, parts in sorted(found.items())}
+    return {batch: _sum_of(directory, parts) for batch, parts in _parts(directory, from_batch=after_batch + 1).items()}
+
+
+def join_charges(directory: Directory, *, before_batch: int) -> None:
+    """Join the parts of each batch before `before_batch` to one file."""
+    for batch, parts in _parts(directory).items():
+        if len(parts) > 1 and batch < before_batch:
+            joined = f"{batch:012d}.{_JOINED}"
+            if joined not in parts:
+                directory.write(f"{_FOLDER}/{joined}", pack(_sum_of(directory, parts)))
+            _delete(directory, (name for name in parts if name != joined))
 
 
 def forget_charges(directory: Directory, *, from_batch: int) -> None:
     """Delete the charges of `from_batch` and later batches."""
-    for folder in (_FOLDER, _PUT_AWAY):
-        for name in batch_files(directory, folder, from_batch=from_batch):
-            directory.delete(f"{folder}/{name}")
+    _delete(directory, batch_files(directory, _FOLDER, from_batch=from_batch))
 
 
-def put_away_charges(directory: Directory, *, before_batch: int) -> None:
-    """Put away the charges of batches before `before_batch`, those of a batch in one file."""
-    names = [name for name in batch_files(directory, _FOLDER) if batch_of(name) < before_batch]
-    if not names:
-        return
-    away = {batch_of(name) for name in batch_files(directory, _PUT_AWAY, from_batch=batch_of(names[0]))}
-    for batch, charges in read_charges(directory, after_batch=batch_of(names[0]) - 1).items():
-        if batch < before_batch and batch not in away:  # else a run that was killed here has deleted some of its parts
-            directory.write(f"{_PUT_AWAY}/{batch:012d}", pack(charges))
+def forget_old_charges(directory: Directory, *, but_newest: int) -> None:
+    """Delete the charges of all but the newest batches that have any."""
+    for parts in list(_parts(directory).values())[:-but_newest]:
+        _delete(directory, parts)
+
+
+def _parts(directory: Directory, *, from_batch: int = 0) -> dict[int, list[str]]:
+    """Return the files of `from_batch` and later batches, by batch."""
+    found: dict[int, list[str]] = defaultdict(list)
+    for name in batch_files(directory, _FOLDER, from_batch=from_batch):
+        found[batch_of(name)].append(name)
+    return found
+
+
+def _sum_of(directory: Directory, parts: list[str]) -> TimeCharges:
+    """Return the charges of a batch."""
+    joined = [name for name in parts if name.endswith(f".{_JOINED}")]
+    found = []
+    for name in joined or parts:
+        content = directory.read(f"{_FOLDER}/{name}")
+        if content is not None:
+            what = f"the charges of processing time in {directory.shown(f'{_FOLDER}/{name}')}"
+            found.append(unpack(TimeCharges, content, what, remedy=_IF_DAMAGED))
+    return TimeCharges.sum_of(found)
+
+
+def _delete(directory: Directory, names: Iterable[str]) -> None:
     for name in names:
         directory.delete(f"{_FOLDER}/{name}")
-
-
-def bring_back_charges(directory: Directory, *, from_batch: int) -> None:
-    """Bring back the charges of `from_batch` and later batches that were put away."""
-    there: dict[int, list[str]] = defaultdict(list)
-    for name in batch_files(directory, _FOLDER, from_batch=from_batch):
-        there[batch_of(name)].append(name)
-    for name in batch_files(directory, _PUT_AWAY, from_batch=from_batch):
-        content = directory.read(f"{_PUT_AWAY}/{name}")
-        for left in there[batch_of(name)]:  # by a run that was killed while it put the batch away
-            directory.delete(f"{_FOLDER}/{left}")
-        if content is not None:
-            directory.write(f"{_FOLDER}/{name}.all", content)
-        directory.delete(f"{_PUT_AWAY}/{name}")
-
-
-def forget_charges_put_away(directory: Directory, *, but_newest: int) -> None:
-    """Delete the charges that were put away, but those of the newest batches."""
-    for name in batch_files(directory, _PUT_AWAY)[:-but_newest]:
-        directory.delete(f"{_PUT_AWAY}/{name}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from spark_throttle.checkpoint.delivery import forget_deliveries
 from spark_throttle.checkpoint.offset_log import source_offsets
-from spark_throttle.control.charges import forget_charges_put_away
+from spark_throttle.control.charges import forget_old_charges
 from spark_throttle.control.feedback import forget_old_reports
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.epoch import Epoch
@@ -192,7 +192,7 @@ class Epochs:
         self.check_fence()
         retained = self.batches_kept
         forget_old_reports(self._directory, but_newest=retained + _BATCHES_BEFORE)
-        forget_charges_put_away(self._directory, but_newest=retained)
+        forget_old_charges(self._directory, but_newest=retained)
         forget_deliveries(self._directory, but_newest=retained)
         needed = {in_force}
         for file in self._directory.names("epochs"):

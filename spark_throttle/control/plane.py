@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spark_throttle.control.charges import put_away_charges
+from spark_throttle.control.charges import join_charges
 from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.next_policies import NextPolicies, write_next_policies
@@ -160,7 +160,7 @@ class ControlPlane:
             left = self._left(epoch, start, before, policy, moment)
             name = self._make(epoch.number + 1, policy, left, moment)
             if epoch.time is not None:
-                put_away_charges(self._directory, before_batch=epoch.settled_batch)
+                join_charges(self._directory, before_batch=epoch.settled_batch)
         elif has_come:
             self.epochs.check_fence()
         return name
@@ -265,8 +265,8 @@ class ControlPlane:
             return
         self._commits_to_pruning = _BATCHES_TO_FORGET - 1
         self.epochs.forget_before(name, self._policy_seen().revision)
-        if self._planned is None or self._planned.time is None:  # else every epoch puts away what it settles
-            put_away_charges(self._directory, before_batch=self._reports.newest_batch)
+        if self._planned is None or self._planned.time is None:  # else every epoch joins what it settles
+            join_charges(self._directory, before_batch=self._reports.newest_batch)
 
     def stop(self) -> None:
         """End the threads beside the batches; called when the query's reader ends, but not if its process is killed."""

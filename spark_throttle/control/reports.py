@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_throttle.checkpoint.delivery import Delivery, delivery_file, read_delivery
-from spark_throttle.control.charges import bring_back_charges, read_charges
+from spark_throttle.control.charges import read_charges
 from spark_throttle.control.feedback import KeptReport, forget_reports, kept_reports, newest_batch, report_files
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.quota import CompiledPolicy
@@ -65,7 +65,6 @@ class Reports:
             settles = epoch.time is not None or epoch.may_return
             newest = newest_batch(self._directory)
             begins_at = epoch.settled_batch if settles else newest
-            bring_back_charges(self._directory, from_batch=begins_at)
             self.newest_batch = max(-1, min(begins_at, newest - 1) - 1)
             self.has_begun = True
         files = report_files(self._directory, from_batch=max(0, self.newest_batch))

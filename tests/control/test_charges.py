@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from spark_throttle.control.charges import (
-    bring_back_charges,
+    Part,
     forget_charges,
-    forget_charges_put_away,
-    put_away_charges,
+    forget_old_charges,
+    join_charges,
     read_charges,
+    replace_charges,
     write_charges,
 )
 from spark_throttle.core.time_charges import TimeCharges
@@ -53,46 +54,53 @@ def test_task_that_runs_again_replaces_its_part(directory: Directory) -> None:
     assert plain(read_charges(directory, after_batch=-1)) == {7: {"a": 6}}
 
 
-def test_charges_that_were_put_away_come_back(directory: Directory) -> None:
+def test_parts_that_are_joined_are_one_file_and_charge_the_same(directory: Directory) -> None:
     for batch in (6, 7, 8):
         for part in ("f.0", "f.1"):
             write_charges(directory, batch, charges(a=batch), part=part)
-    put_away_charges(directory, before_batch=8)
-    assert plain(read_charges(directory, after_batch=-1)) == {8: {"a": 16}}
-    bring_back_charges(directory, from_batch=7)
-    assert plain(read_charges(directory, after_batch=-1)) == {7: {"a": 14}, 8: {"a": 16}}
+    join_charges(directory, before_batch=8)
+    assert plain(read_charges(directory, after_batch=-1)) == {6: {"a": 12}, 7: {"a": 14}, 8: {"a": 16}}
+    assert len(directory.names("charges")) == 4
 
 
-@pytest.mark.parametrize("begins_again", ["puts away", "brings back"])
-def test_kill_between_the_parts_of_a_batch_that_is_put_away_loses_no_charge(
-    directory: Directory, begins_again: str
+@pytest.mark.parametrize("joins_again", [True, False])
+def test_kill_between_the_parts_of_a_batch_that_is_joined_charges_each_once(
+    directory: Directory, *, joins_again: bool
 ) -> None:
     for part in ("f.0", "f.1", "f.2"):
         write_charges(directory, 7, charges(a=5), part=part)
-    put_away_charges(directory, before_batch=8)
+    join_charges(directory, before_batch=8)
     write_charges(directory, 7, charges(a=5), part="f.2")  # the file that was not deleted yet
-    if begins_again == "puts away":
-        put_away_charges(directory, before_batch=8)
-    bring_back_charges(directory, from_batch=0)
+    if joins_again:
+        join_charges(directory, before_batch=8)
     assert plain(read_charges(directory, after_batch=-1)) == {7: {"a": 15}}
 
 
-def test_charges_of_undone_batches_are_forgotten_wherever_they_lie(directory: Directory) -> None:
+def test_run_that_does_a_joined_batch_again_replaces_all_of_it(directory: Directory) -> None:
+    for part in ("1a.0-0.0.0", "1a.0-1.0.0"):
+        write_charges(directory, 7, charges(a=5), part=part)
+    join_charges(directory, before_batch=8)
+    for work in ("0-0", "0-1", "0-2"):
+        replace_charges(directory, 7, charges(a=3), Part("2b", work))
+    assert plain(read_charges(directory, after_batch=-1)) == {7: {"a": 9}}
+
+
+def test_charges_of_undone_batches_are_forgotten_joined_or_not(directory: Directory) -> None:
     for batch in (6, 7, 8):
-        write_charges(directory, batch, charges(a=1), part="f.0")
-    put_away_charges(directory, before_batch=8)
+        for part in ("f.0", "f.1"):
+            write_charges(directory, batch, charges(a=1), part=part)
+    join_charges(directory, before_batch=8)
     forget_charges(directory, from_batch=7)
-    bring_back_charges(directory, from_batch=0)
-    assert plain(read_charges(directory, after_batch=-1)) == {6: {"a": 1}}
+    assert plain(read_charges(directory, after_batch=-1)) == {6: {"a": 2}}
 
 
-def test_newest_charges_that_were_put_away_are_kept(directory: Directory) -> None:
+def test_charges_of_the_newest_batches_are_kept(directory: Directory) -> None:
     for batch in range(5):
-        write_charges(directory, batch, charges(a=1), part="f.0")
-    put_away_charges(directory, before_batch=5)
-    forget_charges_put_away(directory, but_newest=2)
-    bring_back_charges(directory, from_batch=0)
-    assert list(read_charges(directory, after_batch=-1)) == [3, 4]
+        for part in ("f.0", "f.1"):
+            write_charges(directory, batch, charges(a=1), part=part)
+    join_charges(directory, before_batch=4)
+    forget_old_charges(directory, but_newest=2)
+    assert plain(read_charges(directory, after_batch=-1)) == {3: {"a": 2}, 4: {"a": 2}}
 
 
 def test_damaged_charges_name_their_file(directory: Directory) -> None:

@@ -145,10 +145,9 @@ def test_many_batches_without_an_epoch_leave_no_more_files_than_a_checkpoint_may
             query.trigger(0)
         query.plane.forget_before(name)
     assert {path.name for path in (query.path / "epochs").iterdir()} == {name.file}
-    counts = {folder: len(query.directory.names(folder)) for folder in ("feedback", "charges", "settled-charges")}
-    assert counts["charges"] <= 30
-    assert min(counts["feedback"], counts["settled-charges"]) >= 100
-    assert max(counts["feedback"], counts["settled-charges"]) <= 330
+    counts = {folder: len(query.directory.names(folder)) for folder in ("feedback", "charges")}
+    assert min(counts["feedback"], counts["charges"]) >= 100
+    assert max(counts["feedback"], counts["charges"]) <= 330
 
 
 def test_epochs_of_all_batches_that_spark_retains_are_kept(tmp_path: Path) -> None:

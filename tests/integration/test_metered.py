@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.pandas import functions
 
-from spark_throttle.control.charges import bring_back_charges, read_charges
+from spark_throttle.control.charges import read_charges
 from spark_throttle.files.storage import Directory
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish
@@ -94,7 +94,6 @@ def work_in_all_forms(throttle: Throttle, doubled: list[int]) -> Any:
 
 def charges_of(lake: Lake) -> dict[int, TimeCharges]:
     directory = Directory(str(lake.control))
-    bring_back_charges(directory, from_batch=0)
     return read_charges(directory, after_batch=-1)
 
 

@@ -115,7 +115,6 @@ def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(
     assert f"{SPARKS} (the sink is partitioned by ['ns'])" in taken(caplog)
     assert len(DeltaTable(lake.path("out")).file_uris()) == 2
     assert not (lake.control / "charges").exists()
-    assert not (lake.control / "settled-charges").exists()
     lake.offer([(5, "good/é", 50), (6, "bad/b", 60)])
     run(lake)
     found = read(lake)
