@@ -91,7 +91,7 @@ class Departure:
         """Return what leaves in the batch of reports."""
         moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
         parts = [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)]
-        counts = [report.admitted[is_moved] for report, is_moved in zip(reports, moved, strict=True)]
+        counts = [report.admitted[is_moved, : Dimension.TIME] for report, is_moved in zip(reports, moved, strict=True)]
         names = pa.chunked_array(parts, pa.string()).combine_chunks()
         admitted = np.concatenate([np.zeros((0, 2), dtype=np.int64), *counts])
         if epoch.undelivered is not None and epoch.undelivered.is_again.any():
