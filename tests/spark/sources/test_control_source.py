@@ -336,7 +336,7 @@ def test_policy_store_is_followed_and_a_lost_one_changes_nothing(tmp_path: Path)
     second = reader.latestOffset(first, LIMIT)
     policy = reader.plane().epochs.policy_for(EpochName(*first.values()), EpochName(*second.values()))
     assert policy is not None
-    assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1]]
+    assert policy.shared.rate_micro_per_ms.tolist() == [[7000, -1, -1]]
     shutil.rmtree(where)
     third = reader.latestOffset(second, LIMIT)
     assert (
