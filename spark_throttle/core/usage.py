@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import Bools, Dimension, Int64s
 from spark_throttle.record import first_block_bytes, pack, unpack
 
 
@@ -179,17 +179,6 @@ def unpack_usage(stored: bytes | memoryview, what: str) -> UsageReport:
 def unpack_head(stored: bytes | memoryview, what: str) -> ReportHead:
     """Return the head of the report that `pack_usage` packed, or of the part of it that has the head."""
     return unpack(ReportHead, memoryview(stored)[: first_block_bytes(stored)], what)
-
-
-def used_by_scope(reports: Sequence[UsageReport], policy: CompiledPolicy) -> Int64s:
-    """Return what was admitted, by shared scope; shape (scopes, 3).
-
-    The reports must belong to `policy`'s revision.
-    """
-    used = np.zeros((len(policy.shared), len(Dimension)), dtype=np.int64)
-    for report in reports:
-        used += by_scope(report.shared_scopes(len(policy.tenant_names)), report.admitted, len(used))
-    return used
 
 
 def by_scope(shared_scope: Int64s, amount: Int64s, scopes: int) -> Int64s:
