@@ -18,7 +18,8 @@ import pandas as pd
 from tests.crash.destination import ADDRESS, PUSHES_BACK
 from tests.crash.fairness import LARGEST, Apart, Starvation, compare, starvation
 from tests.crash.history import Batch, Flows, contracts_of, read_batches, read_policies, reigns
-from tests.crash.tables import MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
+from tests.crash.tables import ATTEMPT, MISSING, NO_SIZE, is_partitioned, read_decided, read_offered
+from tests.crash.topic import ADMITTED_RECORDS
 from tests.crash.workload import COLUMNS, UNWRITABLE
 from tests.ledger import BATCH, count_out_of_order, excess
 from tests.life.contract import MICRO, Contracts, Scope, fault_of
@@ -58,6 +59,9 @@ class Account:
 
     doubled: int
     """Rows beyond the one that each offered row may have."""
+
+    again: int
+    """Rows that another attempt at their batch had written before, in a sink that takes them at least once."""
 
     over_limit: int | None
     """Quotas that were passed, counted anew in each time that one revision of the policies was in force.
@@ -119,6 +123,9 @@ class Evidence:
     has_order: bool = True
     """Whether the sink is given the rows of a namespace in their order within a batch too."""
 
+    attempts: int = 0
+    """How often the rows of a namespace in a topic begin again, at most."""
+
     is_pushed_back: bool = False
     """Whether rates followed what destinations said, of which the contracts know nothing."""
 
@@ -127,13 +134,16 @@ class Evidence:
         """Read the directory of a run."""
         policies = read_policies(root)
         batches = read_batches(root, policies)
+        admitted, rejected = read_decided(root)
         return cls(
             read_offered(root),
-            *read_decided(root),
+            admitted,
+            rejected,
             batches,
             contracts_of(policies),
             is_partitioned(root),
             has_order=_has_order(root),
+            attempts=int(admitted[ATTEMPT].max()) if (root / ADMITTED_RECORDS).exists() and len(admitted) else 0,
             is_pushed_back=(root / ADDRESS).exists() or (root / PUSHES_BACK).exists(),
         )
 
@@ -142,12 +152,13 @@ def _has_order(root: Path) -> bool:
     """Tell a function, a receiver and a stream of Spark's from tables and files, which have none within a batch."""
     if (root / "checkpoint" / "throttle" / "extents").exists():
         return (root / ADDRESS).exists()  # a function is given rows in no order then
-    return (root / "decided").exists() or any((root / "admitted").glob("batch=*"))
+    is_stream = (root / "decided").exists() or (root / ADMITTED_RECORDS).exists()
+    return is_stream or any((root / "admitted").glob("batch=*"))
 
 
 def take_account(evidence: Evidence, happened: RunFacts) -> Account:
     """Recount a run, and say on standard error what breaks a law."""
-    offered, admitted, rejected = evidence.offered, evidence.admitted, evidence.rejected
+    offered, admitted, rejected = evidence.offered, once(evidence.admitted), evidence.rejected
     found = pd.concat([admitted[COLUMNS], rejected[COLUMNS]])
     matches = found.merge(offered[COLUMNS].assign(is_offered=True), on=COLUMNS, how="left")["is_offered"].notna()
     distinct = found.reset_index(drop=True)[matches.to_numpy()]["id"].nunique()
@@ -172,7 +183,9 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         admitted=len(admitted),
         rejected=len(rejected),
         lost=len(offered) - distinct,
-        doubled=len(found) - distinct,
+        # Each attempt after the first follows a kill.
+        doubled=len(found) - distinct + max(0, evidence.attempts - happened.kills),
+        again=len(evidence.admitted) - len(admitted),
         over_limit=len(over_limit) if says_batch else None,
         out_of_order=count_out_of_order(
             admitted.sort_values(BATCH if evidence.has_order else [BATCH, "id"], kind="stable"),
@@ -185,6 +198,16 @@ def take_account(evidence: Evidence, happened: RunFacts) -> Account:
         compared=len(apart) if says_turns else None,
         unfair_messages=round(max((float(pair.messages) for pair in apart), default=0.0), 3) if says_turns else None,
     )
+
+
+def once(admitted: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a sink without those that another attempt at their batch had written before.
+
+    What one attempt wrote twice stays. A sink that says in which batch a row came has what one attempt wrote.
+    """
+    if (admitted[BATCH] >= 0).all():
+        return admitted
+    return admitted[admitted[ATTEMPT] == admitted.groupby("id", sort=False)[ATTEMPT].transform("first")]
 
 
 def excesses(evidence: Evidence) -> Iterator[str]:

@@ -24,7 +24,7 @@ from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
 from tests.crash.peer import exchange_of
-from tests.crash.topic import KAFKA, read_topic
+from tests.crash.topic import KAFKA, read_topic, with_records, write_topic
 from tests.sessions import (
     FOR_FEW_ROWS,
     SHORT_LIVED,
@@ -52,6 +52,9 @@ DELTA_PARTITIONED: Final = "delta-partitioned"
 TO_DELTA: Final = (DELTA, DELTA_PARTITIONED)
 FILE_SINK: Final = "file-sink"
 """Spark's own streaming file sink, behind `Throttle.apply`."""
+
+PARQUET: Final = "parquet"
+"""Spark's own batch writer, which takes rows again that an earlier attempt at their batch wrote."""
 
 FUNCTION: Final = "function"
 """The sink of a function, which is metered where quotas limit time; other sinks meter themselves."""
@@ -98,6 +101,11 @@ def start_file_sink(throttle: Throttle, events: DataFrame, root: Path) -> Stream
 def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
     """Admitted rows by Spark's batch writer, which cannot know whether it wrote a batch before."""
     return started(throttle.write_stream(events).format("parquet").option("path", str(root / "admitted")), root)
+
+
+def start_kafka(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
+    """Admitted rows to a topic, which takes rows again that an earlier attempt at their batch wrote."""
+    return started(write_topic(throttle.write_stream(with_records(events)), root), root)
 
 
 def start_function(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
@@ -152,7 +160,8 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path], StreamingQuery]]] = {
     DELTA: start_delta,
     DELTA_PARTITIONED: start_delta_partitioned,
     FILE_SINK: start_file_sink,
-    "parquet": start_parquet,
+    PARQUET: start_parquet,
+    KAFKA: start_kafka,
     FUNCTION: start_function,
     PACED: start_paced,
 }

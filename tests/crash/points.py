@@ -35,6 +35,7 @@ from spark_throttle.spark.sources.reference_source import (
     ThrottleReferenceReader,
     ThrottleReferenceSource,
 )
+from tests.crash.topic import ADMITTED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,11 +140,12 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
-        if self.path == admitted:
+        is_admitted = self.path == admitted or self.options.get("topic") == ADMITTED
+        if is_admitted:
             stop_at(STATE_COMMITTED)
         write(self, rows, mark)
-        if self.path in (admitted, rejected):
-            stop_at(ADMITTED_WRITTEN if self.path == admitted else REJECTED_WRITTEN)
+        if is_admitted or self.path == rejected:
+            stop_at(ADMITTED_WRITTEN if is_admitted else REJECTED_WRITTEN)
 
     Target.write = stoppable_target_write  # type: ignore[method-assign]
 

@@ -19,12 +19,13 @@ PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "delta-partitioned": ("copied", "restored", "refused", "control-ahead"),
     "file-sink": ("copied",),
     "parquet": ("copied",),
+    "kafka": (),
     "function": ("copied", "control-ahead"),
     "paced": (),
 }
 """By sink: what is right, or refused with a remedy. Other files take rows again, so they are put back too.
 
-A receiver cannot be put back: it would get rows again, under the keys of other batches."""
+A receiver and a topic cannot be put back: they would get rows again, which left in other batches."""
 
 _RESTORE: Final = re.compile(r"RESTORE TABLE delta\.`(?P<path>[^`]+)` TO VERSION AS OF (?P<version>\d+)")
 

@@ -28,6 +28,7 @@ from tests.crash.job import (
     FILES,
     FUNCTION,
     MESSAGES,
+    PARQUET,
     REFERENCES_DELTA,
     SINKS,
     SOURCES,
@@ -62,7 +63,8 @@ POINTS: Final = {
     DELTA: (*OF_A_BATCH_SINK, REJECTED_WRITTEN),
     DELTA_PARTITIONED: OF_A_BATCH_SINK,
     FILE_SINK: OF_A_DECIDED_STREAM,
-    "parquet": OF_A_BATCH_SINK,
+    PARQUET: OF_A_BATCH_SINK,
+    KAFKA: OF_A_BATCH_SINK,
     FUNCTION: OF_EVERY_SINK,
     PACED: OF_A_PACED_SINK,
 }
@@ -78,15 +80,24 @@ class Lives:
     """Runs the job from life to life in one directory."""
 
     def __init__(
-        self, root: Path, sink: str, seed: int, source: str, session: SparkSession | None, quotas: str
+        self,
+        root: Path,
+        sink: str,
+        seed: int,
+        source: str,
+        session: SparkSession | None,
+        quotas: str,
+        *,
+        is_brief: bool,
     ) -> None:
         self.root = root
         self.quotas = quotas
         self.sink = sink
         self.source = source
         self._session = session
+        self._is_brief = is_brief
         self._destination = Destination(root, seed) if sink == PACED else None
-        self._topic = Topic(root) if source == KAFKA else None
+        self._topic = Topic(root, is_sink=sink == KAFKA) if source == KAFKA else None
         # A job whose quotas follow what a destination says does not share them.
         self._peer = None if seed % 2 or self._destination else Peer(exchange_of(root))
         if sink == FUNCTION and seed % 2:
@@ -244,7 +255,7 @@ class Lives:
         arguments = [str(self.root), self.sink, "--source", self.source, "--master", master]
         arguments += ["--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
-        arguments += [] if self._session is None else ["--brief"]
+        arguments += ["--brief"] if self._is_brief else []
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
         return self._job
 
@@ -269,13 +280,15 @@ def crash(
     source: str = FILES,
     session: SparkSession | None = None,
     quotas: str = MESSAGES,
+    *,
+    is_brief: bool = True,
 ) -> Account:
     """Run the job in `root` with so many kills, let it drain, and recount.
 
-    With a `session` it drains in that one, and its lives cost as little CPU time as they can: both for a brief run.
+    With a `session` it drains in that one. In a brief run lives cost as little CPU time as they can.
     """
     root.mkdir(parents=True)
-    lives = Lives(root, sink, seed, source, session, quotas)
+    lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
     plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink])
     started = time.monotonic()
     try:
@@ -305,10 +318,13 @@ def main() -> int:
     parser.add_argument("--source", choices=SOURCES, default=FILES)
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES, help="what they limit")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "crash", help="below it, a directory a run")
+    parser.add_argument("--brief", action="store_true", help="let a life cost as little CPU time as it can")
     asked = parser.parse_args()
+    if asked.sink == KAFKA and asked.source != KAFKA:
+        parser.error("a job that writes to a topic reads one: --source kafka")
     root: Path = asked.out / f"{asked.source}-{asked.sink}-{asked.seed}"
     shutil.rmtree(root, ignore_errors=True)
-    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source, quotas=asked.quotas)
+    account = crash(root, asked.sink, asked.kills, asked.seed, asked.source, quotas=asked.quotas, is_brief=asked.brief)
     _say(account.verdict)
     print(account.to_json(source=asked.source, sink=asked.sink, seed=asked.seed), flush=True)  # noqa: T201 - the result
     return 0 if account.keeps_the_laws else 1

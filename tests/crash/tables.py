@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from tests.crash.topic import RECORDS
+from tests.crash.topic import ADMITTED_RECORDS, RECORDS
 from tests.crash.workload import COLUMNS
 from tests.ledger import BATCH
 
@@ -26,6 +26,9 @@ MISSING: Final = "\0missing"
 
 NO_SIZE: Final = -(2**62)
 """Stands for a size that is missing."""
+
+ATTEMPT: Final = "attempt"
+"""The column that tells the writes of a batch apart, in a sink that does not say in which batch a row came."""
 
 _VERDICT: Final = ["verdict", "reason", "scope"]
 
@@ -39,6 +42,9 @@ class WrittenFile:
 
     part: str | None = None
     """The partition that it is in, where the sink has some."""
+
+    attempt: str = ""
+    """Which of Spark's writes made it, where the sink does not say of which batch it is."""
 
 
 def read_offered(root: Path) -> pd.DataFrame:
@@ -60,7 +66,20 @@ def read_decided(root: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         is_admitted = decided["verdict"] == "ADMIT"
         return decided[is_admitted], decided[~is_admitted]
     dead = root / "rejected" if (root / "rejected").exists() else root / "checkpoint" / "throttle" / "rejected"
+    if (root / ADMITTED_RECORDS).exists():
+        return _read_records(root / ADMITTED_RECORDS), read_table(dead)
     return read_table(root / "admitted"), read_table(dead)
+
+
+def _read_records(path: Path) -> pd.DataFrame:
+    """Return the rows of a topic, in the order in which each partition has them.
+
+    An attempt has the rows of a namespace in their order, so where one stands behind a later one, another has begun.
+    """
+    rows = _frame(pq.read_table(path))
+    is_begin = rows.groupby("namespace", sort=False)["id"].diff() <= 0
+    told: dict[str, Any] = {BATCH: -1, ATTEMPT: is_begin.groupby(rows["namespace"], sort=False).cumsum()}
+    return rows.assign(**told)
 
 
 def is_partitioned(root: Path) -> bool:
@@ -77,7 +96,7 @@ def read_table(path: Path) -> pd.DataFrame:
         file for file in sorted(path.rglob("*.parquet"))
         if not any(part.startswith((".", "_temporary")) for part in file.relative_to(path).parts)
     )  # fmt: skip
-    return _concat([_read_file(file, WrittenFile(_batch_of(file))) for file in files])
+    return _concat([_read_file(file, WrittenFile(_batch_of(file), attempt=_attempt_of(file))) for file in files])
 
 
 def live_files(table: Path) -> dict[str, WrittenFile]:
@@ -110,6 +129,17 @@ def _batch_of(file: Path) -> int:
     return next((int(part.partition("=")[2]) for part in file.parts if part.startswith("batch=")), -1)
 
 
+def _attempt_of(file: Path) -> str:
+    """Return which write a file's name stands for.
+
+    Examples
+    --------
+    >>> _attempt_of(Path("part-00001-0b5e3a52-6f4d-4f3e-8a51-0c5d0e3c7f11-c000.snappy.parquet"))
+    '0b5e3a52-6f4d-4f3e-8a51-0c5d0e3c7f11'
+    """
+    return file.name.partition("-c")[0].split("-", 2)[-1]
+
+
 def _read_file_sink(path: Path) -> pd.DataFrame:
     """Return the rows of the files that the sink's own log names."""
     first: dict[Path, int] = {}
@@ -129,7 +159,8 @@ def _read_file(path: Path, written: WrittenFile) -> pd.DataFrame:
     with pq.ParquetFile(path) as file:
         rows = _frame(file.read())
     # A partitioned table keeps the partition's value in its log alone.
-    return rows.assign(**{BATCH: written.batch} | ({} if written.part is None else {"part": written.part}))
+    told: dict[str, Any] = {BATCH: written.batch, ATTEMPT: written.attempt}
+    return rows.assign(**told | ({} if written.part is None else {"part": written.part}))
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from spark_throttle.testing.simulation.job import SimulatedJob
 from spark_throttle.testing.simulation.rows import Row
 from tests.crash.account import Account, Evidence, RunFacts, take_account
 from tests.crash.history import DIRECTION, Batch
-from tests.crash.tables import NO_SIZE
+from tests.crash.tables import ATTEMPT, NO_SIZE
 from tests.ledger import BATCH
 from tests.life.contract import Contracts
 
@@ -154,9 +154,29 @@ def test_doctored_run_has_its_fault(doctored: Doctor, expected: dict[str, int]) 
     assert found.keeps_the_laws == (not expected)
 
 
+def unnumbered(evidence: Evidence) -> Evidence:
+    """Return the run of a sink that does not say in which batch a row came."""
+    told: dict[str, Any] = {BATCH: -1, ATTEMPT: "first"}
+    return replace(evidence, admitted=evidence.admitted.assign(**told))
+
+
+def test_row_may_come_again_by_another_attempt_and_not_twice_by_one() -> None:
+    evidence = unnumbered(run())
+    again = evidence.admitted.iloc[:5].assign(**{ATTEMPT: "second"})
+    by_two = account(replace(evidence, admitted=pd.concat([evidence.admitted, again])))
+    assert (faults(by_two), by_two.again) == ({}, 5)
+    by_one = account(replace(evidence, admitted=pd.concat([evidence.admitted, again.assign(**{ATTEMPT: "first"})])))
+    assert (faults(by_one), by_one.again) == ({"doubled": 5, "out_of_order": 5}, 0)
+
+
+def test_topic_whose_rows_begin_again_more_often_than_the_job_was_killed_has_doubled_some() -> None:
+    evidence = replace(unnumbered(run()), attempts=2)
+    assert [take_account(evidence, RunFacts(kills)).doubled for kills in (1, 2)] == [1, 0]
+
+
 def test_sink_that_does_not_say_the_batch_leaves_laws_unchecked_and_the_account_says_so() -> None:
     evidence = run((9, 6, 6))
-    found = account(replace(evidence, admitted=evidence.admitted.assign(**{BATCH: -1})))
+    found = account(unnumbered(evidence))
     assert (found.over_limit, found.starved, found.unfair, found.compared, found.unfair_messages) == (None,) * 5
     assert found.keeps_the_laws
     assert found.verdict == (

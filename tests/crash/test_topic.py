@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.crash.history import Batch, Flows
-from tests.crash.tables import read_offered
-from tests.crash.topic import PARTITIONS, RECORDS, records_of, rows_of, whole
+from tests.crash.tables import ATTEMPT, read_decided, read_offered
+from tests.crash.topic import ADMITTED_RECORDS, PARTITIONS, RECORDS, records_of, rows_of, whole
 from tests.crash.workload import COLUMNS, ROWS_A_FILE, add_files, rows
 from tests.ledger import BATCH
 
@@ -48,6 +48,15 @@ def test_namespace_stands_in_one_partition_in_its_order(tmp_path: Path) -> None:
         assert of_partition["place"].tolist() == list(range(len(of_partition)))
         assert of_partition["id"].is_monotonic_increasing
     pd.testing.assert_frame_equal(offered.sort_values("id", ignore_index=True)[COLUMNS], from_files[COLUMNS])
+
+
+def test_rows_of_a_topic_that_come_again_are_of_another_attempt(tmp_path: Path) -> None:
+    once = pa.table({"id": [1, 2, 3, 4], "namespace": ["a", "b", "a", "b"], "size": [1] * 4})
+    again = pa.concat_tables([once.slice(0, 3), once])
+    pq.write_table(again, tmp_path / ADMITTED_RECORDS)
+    admitted, _ = read_decided(tmp_path)
+    assert admitted["id"].tolist() == again["id"].to_pylist()
+    assert admitted[ATTEMPT].tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
 def test_row_comes_in_the_first_batch_that_has_read_its_partition_beyond_it() -> None:

@@ -1,8 +1,9 @@
-"""The topic that the crash program's job reads, if its source is Kafka: of a real broker, which outlives every kill.
+"""The topics of the crash program's job, if its source is Kafka: of a real broker, which outlives every kill.
 
 The rows of each file that is offered become records, once. A record has the namespace for its key, so that a partition
 has all of a namespace's rows in their order; its value is JSON, with the other texts in base64, for they may be no
-UTF-8. At the end the records are read back from the broker: they are what was offered.
+UTF-8. At the end the records are read back from the broker: they are what was offered. If the sink is Kafka too, rows
+that leave become such records of a second topic, and what it has is what was admitted.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 KAFKA: Final = "kafka"
 TOPIC: Final = "offered"
+ADMITTED: Final = "admitted"
+"""The topic of a job that writes to Kafka."""
+
 PARTITIONS: Final = 3
 BROKER: Final = "broker.port"
 """The file of a run's directory that tells where the broker listens."""
@@ -35,14 +39,24 @@ BROKER: Final = "broker.port"
 RECORDS: Final = "topic.parquet"
 """The file that has all records of the topic, as rows, with partition and offset."""
 
+ADMITTED_RECORDS: Final = "admitted.parquet"
+"""The same of the topic that the job writes."""
+
 _FIELDS: Final = "id long, size long, note string, part string"
 
 
 class Topic:
-    """The broker in a process of its own, and what was offered to it."""
+    """The broker in a process of its own, and what was offered to it.
 
-    def __init__(self, root: Path) -> None:
+    Parameters
+    ----------
+    is_sink
+        Whether the job writes to a topic too.
+    """
+
+    def __init__(self, root: Path, *, is_sink: bool = False) -> None:
         self._root = root
+        self._is_sink = is_sink
         data = root / "broker"
         data.mkdir()
         # It ends when its input does, so it does not outlive this process, however this one ends.
@@ -55,7 +69,8 @@ class Topic:
             address = self._process.stdout.readline().decode().strip()
             assert address, f"the broker did not start: see standard error and {data / 'broker.log'}"
             self._broker = Broker(int(address.rpartition(":")[2]))
-            self._broker.create_topic(TOPIC, partitions=PARTITIONS)
+            for topic in (TOPIC, ADMITTED) if is_sink else (TOPIC,):
+                self._broker.create_topic(topic, partitions=PARTITIONS)
         except BaseException:
             self.stop()
             raise
@@ -73,8 +88,12 @@ class Topic:
 
     def keep(self) -> None:
         """Write what the broker has."""
-        found = (list(self._broker.records(TOPIC, partition)) for partition in range(PARTITIONS))
-        pq.write_table(whole(rows_of(found), self._files), self._root / RECORDS)
+        pq.write_table(whole(self._rows(TOPIC), self._files), self._root / RECORDS)
+        if self._is_sink:
+            pq.write_table(self._rows(ADMITTED), self._root / ADMITTED_RECORDS)
+
+    def _rows(self, topic: str) -> pa.Table:
+        return rows_of(list(self._broker.records(topic, partition)) for partition in range(PARTITIONS))
 
     def stop(self) -> None:
         """Stop the broker."""
@@ -106,6 +125,21 @@ def read_topic(spark: SparkSession, root: Path) -> DataFrame:
             "CAST(unbase64(row.part) AS STRING) AS part",
         )
     )
+
+
+def write_topic(writer: Any, root: Path) -> Any:
+    """Return the writer with the topic of admitted rows for its sink."""
+    broker = Broker(int((root / BROKER).read_text()))
+    return writer.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap).option("topic", ADMITTED)
+
+
+def with_records(events: DataFrame) -> DataFrame:
+    """Return rows with the key and the value of the record that each becomes."""
+    value = (
+        "to_json(struct(id, size, base64(CAST(note AS BINARY)) AS note, base64(CAST(part AS BINARY)) AS part),"
+        " map('ignoreNullFields', 'false'))"
+    )
+    return events.selectExpr("*", "CAST(namespace AS BINARY) AS key", f"{value} AS value")
 
 
 def records_of(table: pa.Table) -> list[list[Record]]:
