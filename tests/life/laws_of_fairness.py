@@ -174,12 +174,14 @@ class Starvation(Law):
     """L4: of two that stay backlogged and are short of one scope alone, none starves while the other is served.
 
     They may be of different groups, of one and of none, or of two tenants: no namespace that may go waits for another
-    for longer than a few messages of each, and what weights and rates of their scopes explain. How a scope
-    is divided between groups is another question: one that gets a tenth of what is due to it does not starve.
+    for longer than a few messages of each, one of the largest a level, which goes early and delays all others there, and
+    what weights and rates of their scopes explain. How a scope is divided between groups is another question: one that
+    gets a tenth of what is due to it does not starve.
     """
 
     name = "Starvation"
     _TURNS: Final = 3
+    _LEVELS: Final = 3
     _LEAST_PART: Final = 10
 
     def __init__(self) -> None:
@@ -244,7 +246,8 @@ class Starvation(Law):
             ahead = served[names[1]][d] - self._LEAST_PART * explained * served[names[0]][d]
             behind[d] = max(Fraction(0), behind[d] + ahead)
             message = sum(self._sizes.message(name, d) for name in names)
-            is_starved &= behind[d] > (self._TURNS + 1) * message * explained
+            allowed = (self._TURNS + 1) * message + self._LEVELS * self._sizes.largest(d)
+            is_starved &= behind[d] > allowed * explained
         return is_starved
 
     def forget(self) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.life.counting import admitted_in
+from tests.life.life import Birth, Life
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,18 @@ def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
 
 def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others() -> None:
     assert service_apart(["light"], 80) <= BIG_BYTES + SMALL_BYTES
+
+
+def test_a_row_that_a_large_one_of_another_delays_does_not_starve() -> None:
+    policy = copy.deepcopy(GROUP)
+    policy["resource_groups"]["g"]["publish"]["burst_seconds"] = 1
+    life = Life(Birth(policy), laws=["Starvation"])
+    heavy = {"solo": 60_000, "acme/b": 1_000, "acme/a": 20_000}
+    for _ in range(29):
+        waiting = Counter(str(row.namespace) for row in life.job.waiting)
+        life.offer([(name, size_bytes, 20 - waiting[name]) for name, size_bytes in heavy.items()])
+        life.offer([("blue/b", 1, 1)])
+        life.trigger(1_000)
 
 
 @pytest.mark.thorough
