@@ -174,7 +174,7 @@ class Starvation(Law):
     """L4: of two that stay backlogged and are short of one scope alone, none starves while the other is served.
 
     They may be of different groups, of one and of none, or of two tenants: no namespace that may go waits for another
-    for longer than a few messages of each, one of the largest a level, which goes early and delays all others there, and
+    for longer than a few messages of each, one of the largest a level, which goes early and delays the others, and
     what weights and rates of their scopes explain. How a scope is divided between groups is another question: one that
     gets a tenth of what is due to it does not starve.
     """
