@@ -3,8 +3,9 @@
 A wall clock may be set; a steady clock is never set, but counts from the machine's start. Paying time is what the
 steady clock has measured since the last epoch, whatever the wall clock did, and whether or not this process was
 running: the epoch pins the reading and the boot that it counts from. On another machine, or after a restart of this
-one, the wall clock says how much time has passed: as much as it shows beyond the latest time that was paid. So time
-that really passed is paid, and a jump, forward or back, pays nothing and stops nothing.
+one, the wall clock says how much time has passed: as much as it shows beyond the latest time that was paid, and no
+less than batches were paid. So time that really passed is paid, and a jump, forward or back, pays nothing and stops
+nothing.
 
 Where the wall clocks of two machines differ, the difference would be paid, once. An object store has a clock of its
 own, so there no more is paid than passed by that clock. On a disk, nothing else tells what passed while no process ran.
@@ -96,11 +97,16 @@ class Occasion:
         self._last_ms = None
 
 
-def moment_after(epoch: Epoch | None, clock: Clock, most_ms: Callable[[], int | None] = lambda: None) -> Moment:
+def moment_after(
+    epoch: Epoch | None, clock: Clock, reached_ms: int = 0, most_ms: Callable[[], int | None] = lambda: None
+) -> Moment:
     """Return the time now, after an epoch; before the first one, paying time is the wall clock's time.
 
     Parameters
     ----------
+    reached_ms
+        The paying time that the epoch's batches have reached, as far as it is known. On another machine less is known
+        to have passed than that: it goes on from there.
     most_ms
         Returns the most time that can have passed, where this machine's steady clock does not know; `None` if nobody
         knows.
@@ -108,18 +114,17 @@ def moment_after(epoch: Epoch | None, clock: Clock, most_ms: Callable[[], int | 
     wall_ms, steady_ms = clock.wall_ms(), clock.steady_ms()
     if epoch is None:
         return Moment(wall_ms, ClockReading(wall_ms, wall_ms, steady_ms, clock.boot), is_off=False)
-    before, paid_ms = epoch.reading, epoch.paid_ms
-    latest_ms = before.latest_wall_ms
+    before = epoch.reading
     if before.boot != clock.boot or steady_ms < before.steady_ms:
-        reading = ClockReading(wall_ms, max(wall_ms, latest_ms), steady_ms, clock.boot)
-        most = most_ms()
-        passed_ms = wall_ms - latest_ms if most is None else min(wall_ms - latest_ms, most)
-        return Moment(paid_ms + max(0, passed_ms), reading, is_off=True)
-    passed_ms = steady_ms - before.steady_ms
+        most, passed_ms = most_ms(), wall_ms - before.latest_wall_ms
+        passed_ms = max(0, reached_ms - epoch.paid_ms, passed_ms if most is None else min(passed_ms, most))
+        is_off = True
+    else:
+        passed_ms = steady_ms - before.steady_ms
+        is_off = abs(wall_ms - before.wall_ms - passed_ms) > MOST_DRIFT_MS
     # Time paid here is paid on every machine: the latest wall time advances with it, whatever this wall clock shows.
-    reading = ClockReading(wall_ms, max(wall_ms, latest_ms + passed_ms), steady_ms, clock.boot)
-    drift_ms = wall_ms - before.wall_ms - passed_ms
-    return Moment(paid_ms + passed_ms, reading, is_off=abs(drift_ms) > MOST_DRIFT_MS)
+    reading = ClockReading(wall_ms, max(wall_ms, before.latest_wall_ms + passed_ms), steady_ms, clock.boot)
+    return Moment(epoch.paid_ms + passed_ms, reading, is_off)
 
 
 def _wall_ms() -> int:

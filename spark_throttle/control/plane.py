@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -155,6 +156,9 @@ class ControlPlane:
         now_ms = moment.paid_ms
         before = self.epochs.policy(epoch)
         has_come = looks and self._take_in(epoch, before, now_ms)
+        if has_come and moment.is_off:
+            moment = self._moment_after(epoch)  # which goes on from what batches were paid
+            now_ms = moment.paid_ms
         name = start
         if moment.is_off or self._is_due(epoch, start, policy, now_ms):
             left = self._left(epoch, start, before, policy, moment)
@@ -252,7 +256,10 @@ class ControlPlane:
         return max(0, due_ms - self._moment_after(self._planned).paid_ms)
 
     def _moment_after(self, epoch: Epoch) -> Moment:
-        return moment_after(epoch, self._clock, lambda: waited_ms(self._directory, f"epochs/{self._planned_file}"))
+        last = self._reports.last
+        reached_ms = 0 if last is None or last.epoch != epoch.number else last.as_of_ms
+        most_ms = partial(waited_ms, self._directory, f"epochs/{self._planned_file}")
+        return moment_after(epoch, self._clock, reached_ms, most_ms)
 
     def note_batch(self) -> None:
         """Note that a batch is planned, which will report, so that the next look is not put off."""

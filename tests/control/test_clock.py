@@ -123,6 +123,25 @@ def test_machine_whose_clock_is_ahead_is_paid_the_difference_once_and_a_burst_at
     assert passes(job, 4) == 4 * RATE
 
 
+@pytest.mark.parametrize("seconds", [5, 50])
+def test_machine_whose_clock_is_behind_goes_on_from_what_batches_were_paid(tmp_path: Path, seconds: int) -> None:
+    """A debt of 100 s is being repaid, and no epoch is due before it is."""
+    group = {"resource_groups": {"g": {"publish": {"bytes_per_second": 10, "burst_seconds": 1}}}}
+    job = WholeJob(tmp_path, group | {"defaults": {"resource_group": "g"}})
+    job.trigger([("a/x", 1_010)])
+    name = job.name
+    job.trigger([("a/x", 1)], after_ms=1_000 * seconds)
+    assert job.name == name
+    job.machine, job.shift_ms = "another", -YEAR_MS
+    job.restart()
+    assert drained(job) == 0
+    left_ms = 1_000 * (100 - seconds)
+    job.trigger(after_ms=left_ms - 1)
+    assert len(job.admitted) == 1
+    job.trigger(after_ms=1)
+    assert len(job.admitted) == 2
+
+
 class StoredJob(WholeJob):
     """A job whose control directory is on an object store, which has a clock of its own."""
 

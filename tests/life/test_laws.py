@@ -136,8 +136,8 @@ def pays(times: float) -> Fault:
 
 
 def pays_at_every_failover(patch: pytest.MonkeyPatch) -> None:
-    def moment(epoch: Epoch | None, clock: Clock) -> Moment:
-        found = moment_after(epoch, clock)
+    def moment(epoch: Epoch | None, clock: Clock, *known: Any) -> Moment:
+        found = moment_after(epoch, clock, *known)
         return replace(found, reading=replace(found.reading, latest_wall_ms=found.reading.wall_ms))
 
     patch.setattr(plane, "moment_after", moment)
