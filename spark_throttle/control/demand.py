@@ -91,7 +91,8 @@ class _Rates:
 
 
 def _rate(tokens: Int64s, span_ms: int) -> Int64s:
-    return in_micro(tokens) // span_ms
+    """Return a rate, rounded up: who wants a nanosecond a minute wants something."""
+    return -(-in_micro(tokens) // span_ms)
 
 
 def _timed(tokens: Int64s) -> Int64s:
