@@ -116,7 +116,8 @@ class Fairness(Law):
         limited = {
             d for each in found.values() for scope in each.enforced for d in (0, 1) if scope.limits[d] is not None
         }
-        if any(counted_by(name, before.of(name)) != counted_by(name, each) for name, each in found.items()):
+        is_changed = any(counted_by(name, before.of(name)) != counted_by(name, each) for name, each in found.items())
+        if is_changed or any(way[2] not in found for way in self._came):
             self._start(times=2)
         open_names = {name for name in found if not self._is_held(world, name, found[name])}
         backlogged = open_names & {*world.waiting, *refused}
