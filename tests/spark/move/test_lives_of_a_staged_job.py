@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from spark_throttle.core.quota import OnExcess
+from spark_throttle.core.quota import Int64s, OnExcess
 from spark_throttle.spark.move import decider, held_files, upkeep
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
@@ -127,9 +127,13 @@ def test_no_file_of_the_table_goes_that_the_table_took_though_a_zombies_state_ha
 def test_copies_that_this_process_made_are_not_read_to_see_that_they_are_there(
     job: StagedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = list[str]()
-    places = upkeep.places_in
-    monkeypatch.setattr(upkeep, "places_in", lambda root, name: (read.append(name), places(root, name))[1])
+    read, places_in = list[str](), upkeep.places_in
+
+    def noted(root: str, name: str) -> dict[str, Int64s]:
+        read.append(name)
+        return places_in(root, name)
+
+    monkeypatch.setattr(upkeep, "places_in", noted)
     assert job.attempt(0, [[("t/n", n) for n in range(20)]])
     assert job.attempt(1, [])
     assert not read
