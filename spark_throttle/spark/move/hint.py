@@ -22,15 +22,19 @@ from spark_throttle.files.storage import Directory
 
 _FILE: Final = "staging-hint.json"
 _MOST_TENANTS: Final = 10_000
+_AS_BYTES: Final = "surrogateescape"
 
 
 def short_tenants(reports: Iterable[UsageReport]) -> list[str]:
-    """Return the tenants of which rows waited after a batch, or were rejected in it."""
-    found: set[str] = set()
+    """Return the tenants of which rows waited after a batch, or were rejected in it.
+
+    A name that is no UTF-8 is given as Python gives such a file's: with a surrogate for each byte that is no text.
+    """
+    found: set[bytes] = set()
     for report in reports:
         stayed = (report.waiting + report.rejected)[:, Dimension.MESSAGES] > 0
         found |= set(_tenants(report.names.filter(pa.array(stayed))).to_pylist())
-    return sorted(found)[:_MOST_TENANTS]
+    return [name.decode(errors=_AS_BYTES) for name in sorted(found)[:_MOST_TENANTS]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,15 @@ def write_hint(directory: Directory, hint: Hint) -> None:
 
 
 def read_hint(directory: Directory) -> Hint:
-    """Return the hint that was written last."""
+    """Return the hint that was written last; one that says nothing if it is gone, or cannot be read."""
     content = directory.read(_FILE)
     if content is None:
         return Hint()
-    found = json.loads(content)
-    return Hint(int(found["turn"]), tuple(found["tenants"]))
+    try:
+        found = json.loads(content)
+        return Hint(int(found["turn"]), tuple(map(str, found["tenants"])))
+    except (ValueError, KeyError, TypeError):
+        return Hint()
 
 
 def of_tenants(namespaces: pa.Array, tenants: Sequence[str]) -> Bools:
@@ -68,10 +75,12 @@ def of_tenants(namespaces: pa.Array, tenants: Sequence[str]) -> Bools:
     [True, False, False, True]
     """
     coded = namespaces.dictionary_encode()
-    is_one = pc.is_in(_tenants(coded.dictionary), value_set=pa.array(tenants, pa.string())).take(coded.indices)
+    named = pa.array([tenant.encode(errors=_AS_BYTES) for tenant in tenants], pa.binary())
+    is_one = pc.is_in(_tenants(coded.dictionary), value_set=named).take(coded.indices)
     found: Bools = is_one.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - pyarrow's
     return found.astype(np.bool_)
 
 
 def _tenants(namespaces: pa.Array) -> pa.Array:
-    return pc.list_element(pc.split_pattern(namespaces.cast(pa.string()), "/", max_splits=1), 0)
+    """Return the tenants as bytes: a name may be no UTF-8."""
+    return pc.list_element(pc.split_pattern(namespaces.cast(pa.string()), "/", max_splits=1), 0).cast(pa.binary())

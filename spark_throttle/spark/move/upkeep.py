@@ -55,6 +55,11 @@ class Upkeep:
     copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
+    left_out: set[str] = field(default_factory=set)
+    """The files in the table's directory of which this process saw in its last batch that the table did not take them.
+    The loaded state may be a zombie's that has one of these files cut which the driver's answer has whole, because a
+    twin of its row lies in another file, which was staged anew. So no other file is deleted there: `VACUUM` does it."""
+
     @property
     def staged_root(self) -> str:
         """The folder of the files in the control directory."""
@@ -132,9 +137,12 @@ class Upkeep:
         """Delete what the loaded state does not need, and orphans if it is time to look for them."""
         staged, table = Directory(self.staged_root), Directory(self.table_root) if self.table_root else None
         for name, is_outside in answer.over:
-            place = table if is_outside else staged
-            if place is not None:
-                place.delete(name)
+            if not is_outside:
+                staged.delete(name)
+            elif table is not None and name in self.left_out:
+                table.delete(name)
+        self.left_out.clear()
+        self.left_out.update(file.name for file in answer.files if file.is_outside and not file.is_admitted_whole)
         for name in answer.deletable:
             staged.delete(name)
         if answer.known is None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
-from spark_throttle.core.quota import OnExcess
-from spark_throttle.spark.move import decider, held_files
+from spark_throttle.core.quota import Int64s, OnExcess
+from spark_throttle.spark.move import decider, held_files, upkeep
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import COPIED, DECIDED, STOPS, Event, StagedJob, dealt
@@ -101,6 +103,43 @@ def test_rows_of_a_tenant_that_was_short_lie_apart_in_the_next_batch(job: Staged
     assert held.outside.tolist() == [1, 0]
     assert held.copy[1] == "", "most of its rows wait: it stays as it is"
     assert not held.over, "no file of the table was cut"
+
+
+def test_no_file_of_the_table_goes_that_the_table_took_though_a_zombies_state_has_it_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor is lost: one file is staged anew, and a zombie has its forerunner. So other twins leave."""
+    dice, cut = random.Random(1), set[str]()
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128)))
+    kept = [[("t/n", 3)], *([(f"u{n}/n", 9)] for n in range(6))]
+    for seed in range(12):
+        job, anew = StagedJob(tmp_path / str(seed), POLICY, is_ordered=True), [[("t/n", n) for n in range(4)]]
+        pieces = job.stage(0, kept)
+        job.finish(0, [*pieces, *job.stage(0, anew)[1:]])
+        taken = {Path(uri).name for uri in DeltaTable(job.table).file_uris()}
+        _, job.states[1] = job.decide(0, [*pieces, *job.stage(0, anew)[1:]])
+        cut |= taken & {name for name, _ in job.held(1).over}
+        drain(job, 1)
+        assert job.committed == Counter(row for task in [*kept, *anew] for row in task)
+    assert cut
+
+
+def test_copies_that_this_process_made_are_not_read_to_see_that_they_are_there(
+    job: StagedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, places_in = list[str](), upkeep.places_in
+
+    def noted(root: str, name: str) -> dict[str, Int64s]:
+        read.append(name)
+        return places_in(root, name)
+
+    monkeypatch.setattr(upkeep, "places_in", noted)
+    assert job.attempt(0, [[("t/n", n) for n in range(20)]])
+    assert job.attempt(1, [])
+    assert not read
+    job.restart()
+    assert job.attempt(1, [])
+    assert len(read) == 1
 
 
 def test_orphans_go_when_no_checkpoint_can_be_put_back_so_far(job: StagedJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from spark_throttle.spark.move import stager
 from spark_throttle.spark.move.answer import bits_of
 from spark_throttle.spark.move.cutting import FILE, ROW, Cut, RowsOfFile
 from spark_throttle.spark.move.decider import files_of
-from spark_throttle.spark.move.hint import Hint, write_hint
+from spark_throttle.spark.move.hint import Hint, of_tenants, read_hint, short_tenants, write_hint
 from spark_throttle.spark.move.stager import Stager, StagingPlace
 from spark_throttle.spark.rows.digest import Digest, digest_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
@@ -70,6 +71,24 @@ def test_rows_of_short_tenants_go_to_a_file_outside_the_table(tmp_path: Path) ->
     assert found[True].rows.column(NAMESPACE).to_pylist() == ["a/x", "a/x", None]
     assert found[False].rows.column(NAMESPACE).to_pylist() == ["b/y", "b/z"]
     assert found[False].file.name.startswith("000000000007-")
+
+
+def test_tenants_whose_names_are_no_utf8_are_short_like_any_other(tmp_path: Path) -> None:
+    names = pa.array([b"\xff/a", b"b/c", b"\xff\xe9", None], pa.binary()).view(pa.string())
+    stayed = np.array([[1, 1, 0], [0, 0, 0], [2, 2, 0]])
+    report = SimpleNamespace(names=names.drop_null(), waiting=stayed, rejected=np.zeros_like(stayed))
+    short = short_tenants([report])  # type: ignore[list-item]
+    write_hint(Directory(str(tmp_path)), Hint(7, tuple(short)))
+    assert of_tenants(names, read_hint(Directory(str(tmp_path))).tenants).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"turn": 7, "tena', b"[]", b'{"turn": null, "tenants": []}', b"\xff"])
+def test_hint_that_cannot_be_read_says_nothing(tmp_path: Path, content: bytes) -> None:
+    directory = Directory(str(tmp_path))
+    write_hint(directory, Hint(7, ("b",)))
+    (written,) = tmp_path.iterdir()
+    written.write_bytes(content)
+    assert read_hint(directory) == Hint()
 
 
 def test_full_file_is_written_before_the_task_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

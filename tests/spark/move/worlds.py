@@ -156,8 +156,10 @@ class StagedJob:
     def attempt(self, batch: int, deal: Sequence[Sequence[Event]], stop: str | None = None) -> bool:
         """Run a batch up to a stop; return whether it came to its end."""
         pieces = self.stage(batch, deal)
-        if stop == STAGED_ALL:
-            return False
+        return stop != STAGED_ALL and self.finish(batch, pieces, stop)
+
+    def finish(self, batch: int, pieces: list[pd.DataFrame], stop: str | None = None) -> bool:
+        """Do what follows on staging, up to a stop; return whether the batch came to its end."""
         frames, self.states[batch + 1] = self.decide(batch, pieces)
         if stop == DECIDED:
             return False

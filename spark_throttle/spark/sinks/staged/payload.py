@@ -75,6 +75,7 @@ class StagedPayload:
     _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
 
+    _left_out: set[str] = field(default_factory=set)
     _former: dict[str, bool] = field(default_factory=dict)
 
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
@@ -87,9 +88,10 @@ class StagedPayload:
             source.check(ReadingSums() if answer is None or answer.read is None else answer.read)
         written = list[WrittenFile]()
         if answer is not None:
+            lost = self.upkeep.lost(answer) if source is None else []
             cuts = self.upkeep.cuts(answer)
             if source is None:
-                self._run(spark, self.upkeep.lost(answer))
+                self._run(spark, lost)
                 reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
                 self.upkeep.tell_stagers(answer, reports)
             else:
@@ -115,7 +117,7 @@ class StagedPayload:
     def upkeep(self) -> Upkeep:
         """What the files of the query need."""
         root = "" if self.table is None else self.table.location
-        return Upkeep(self.control_path, self.kept_turns, root, self._copied)
+        return Upkeep(self.control_path, self.kept_turns, root, self._copied, self._left_out)
 
     def leaving(self, rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
         """Return rows that were decided on as they leave, with the columns `keep` beside them."""
