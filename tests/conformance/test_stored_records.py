@@ -237,7 +237,7 @@ def test_every_field_of_a_stored_record_has_a_value(name: str) -> None:
 def test_damaged_file_is_named_by_its_path(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
     assert read_note(directory, "drained.json", Drained, "the note") is None
-    assert read_block(directory, "delivery", Drained) is None
+    assert read_block(directory, "drained.json", Drained) is None
     directory.write("drained.json", b"{")
     with pytest.raises(DamagedError, match=rf"the note {tmp_path}/drained\.json is damaged: .*; restore it"):
         read_note(directory, "drained.json", Drained, "the note")
