@@ -68,7 +68,7 @@ NOTES: Final[list[Any]] = [
     ),
     NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
-    Refusal(41, "it is busy", "acme", 2_500),
+    Refusal("it is busy", "acme", 2_500),
 ]
 POLICY: Final = replace(
     make_policy(
