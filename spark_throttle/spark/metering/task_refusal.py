@@ -1,7 +1,7 @@
 """What a metered function that said "not now" in a task tells the driver, which itself learns only that a task failed.
 
-The task writes it to a record of the batch (`checkpoint.batch_records`) before it fails. Who called the function for the
-batch reads it when the call has failed, and takes it away: so a failure of another cause is never taken for it.
+The task writes it to a record of the batch (`checkpoint.batch_records`) before it fails. Who called the function for
+the batch reads it when the call has failed, and takes it away: so a failure of another cause is never taken for it.
 """
 
 from __future__ import annotations
