@@ -35,6 +35,7 @@ from demos.recount import check_conservation
 from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.control.feedback import newest_batch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.load.options import LoadOptions
@@ -248,13 +249,11 @@ def _answers(port: int) -> bool:
 def _wait_for_batches(query: StreamingQuery, directory: Directory, count: int) -> None:
     """Wait until `count` more batches have reported; raise if the query fails."""
     deadline = time.monotonic() + WAIT_SECONDS
-    names = directory.names("feedback")
-    first = int(names[-1].partition(".")[0]) if names else -1
+    first = newest_batch(directory)
     while time.monotonic() < deadline:
         if wait_for_end(query, 0.1):
             raise RuntimeError("the query ended by itself")
-        names = directory.names("feedback")
-        if names and int(names[-1].partition(".")[0]) >= first + count:
+        if newest_batch(directory) >= first + count:
             return
     raise TimeoutError(f"{count} batches did not come within {WAIT_SECONDS} s")
 

@@ -128,12 +128,3 @@ def _refuse_other(directory: Directory, before: OpenBatch, now: OpenBatch, is_he
     ]
     if left:
         raise DefinitionChangedError(before.batch, shown(left), directory.shown(NAME))
-
-
-def newest_uncommitted(checkpoint: Directory) -> int | None:
-    """Return the batch that Spark has planned and not logged as committed; `None` if there is none."""
-    planned, committed = (
-        max((int(name) for name in checkpoint.names(log) if name.isdigit()), default=-1)
-        for log in ("offsets", "commits")
-    )
-    return planned if planned > committed else None

@@ -1,7 +1,7 @@
 """The processing time that every batch used, on its way to the control plane.
 
-Functions are metered where they run: each task writes what it charged to a file named by the batch and a part, before
-the batch is committed. A part says of which run it is, of which work of the batch, and of which attempt at it. Whoever
+Functions are metered where they run: each task writes what it charged to a record (`checkpoint.batch_records`), before
+the batch is committed. Its part says of which run it is, of which work of the batch, and of which attempt at it. Who
 writes a part first deletes those of the batch that it replaces: those of other runs, as a batch that is run again may
 be divided into other work, and those of other attempts at its own. So a batch is charged for the attempt that was
 committed, and not for time that a killed one used. Two attempts at the same work that end at the same moment, as of a
@@ -10,22 +10,20 @@ speculative task, may both be charged, and both used their time.
 Unlike reports, the charges of a batch that is run again are other numbers. They decide nothing until an epoch has
 pinned what was made of them.
 
-The parts of a batch that an epoch has settled are joined to one file, which stays as long as the batch's reports.
+The parts of a batch that an epoch has settled are joined to one.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
-from spark_throttle.control.batch_files import batch_files, batch_of
+from spark_throttle.checkpoint.batch_records import CHARGES, batch_of, part_of, record_name, records
 from spark_throttle.core.time_charges import TimeCharges
+from spark_throttle.files.records import read_block
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import pack, unpack
-
-_FOLDER: Final = "charges"
+from spark_throttle.record import pack
 
 _JOINED: Final = "all"
 """The part that stands for all parts of a batch; others beside it were left by a run that was killed."""
@@ -42,7 +40,7 @@ def write_charges(directory: Directory, batch: int, charges: TimeCharges, *, par
     part
         Distinguishes the files of one batch, as a function and a task do. It may have no slash.
     """
-    directory.write(f"{_FOLDER}/{batch:012d}.{part}", pack(charges))
+    directory.write(record_name(batch, CHARGES, part), pack(charges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,9 @@ class Part:
 
 def replace_charges(directory: Directory, batch: int, charges: TimeCharges, part: Part) -> None:
     """Write a part of a batch's charges, in place of all parts that it replaces."""
-    prefix = f"{batch:012d}."
-    parts = _parts(directory, from_batch=batch).get(batch, [])
-    _delete(directory, (name for name in parts if part.replaces(name.removeprefix(prefix))))
+    for name in _parts(directory, from_batch=batch).get(batch, []):
+        if part.replaces(part_of(name)):
+            directory.delete(name)
     write_charges(directory, batch, charges, part=str(part))
 
 
@@ -88,46 +86,29 @@ def read_charges(directory: Directory, *, after_batch: int) -> dict[int, TimeCha
 
 
 def join_charges(directory: Directory, *, before_batch: int) -> None:
-    """Join the parts of each batch before `before_batch` to one file."""
+    """Join the parts of each batch before `before_batch` to one."""
     for batch, parts in _parts(directory).items():
         if len(parts) > 1 and batch < before_batch:
-            joined = f"{batch:012d}.{_JOINED}"
+            joined = record_name(batch, CHARGES, _JOINED)
             if joined not in parts:
-                directory.write(f"{_FOLDER}/{joined}", pack(_sum_of(directory, parts)))
-            _delete(directory, (name for name in parts if name != joined))
-
-
-def forget_charges(directory: Directory, *, from_batch: int) -> None:
-    """Delete the charges of `from_batch` and later batches."""
-    _delete(directory, batch_files(directory, _FOLDER, from_batch=from_batch))
-
-
-def forget_old_charges(directory: Directory, *, but_newest: int) -> None:
-    """Delete the charges of all but the newest batches that have any."""
-    for parts in list(_parts(directory).values())[:-but_newest]:
-        _delete(directory, parts)
+                write_charges(directory, batch, _sum_of(directory, parts), part=_JOINED)
+            for name in parts:
+                if name != joined:
+                    directory.delete(name)
 
 
 def _parts(directory: Directory, *, from_batch: int = 0) -> dict[int, list[str]]:
-    """Return the files of `from_batch` and later batches, by batch."""
-    found: dict[int, list[str]] = defaultdict(list)
-    for name in batch_files(directory, _FOLDER, from_batch=from_batch):
-        found[batch_of(name)].append(name)
-    return found
+    """Return the names of the charges of `from_batch` and later batches, by batch."""
+    return {
+        batch: list(names) for batch, names in groupby(records(directory, CHARGES, from_batch=from_batch), batch_of)
+    }
 
 
 def _sum_of(directory: Directory, parts: list[str]) -> TimeCharges:
     """Return the charges of a batch."""
-    joined = [name for name in parts if name.endswith(f".{_JOINED}")]
-    found = []
-    for name in joined or parts:
-        content = directory.read(f"{_FOLDER}/{name}")
-        if content is not None:
-            what = f"the charges of processing time in {directory.shown(f'{_FOLDER}/{name}')}"
-            found.append(unpack(TimeCharges, content, what, remedy=_IF_DAMAGED))
-    return TimeCharges.sum_of(found)
-
-
-def _delete(directory: Directory, names: Iterable[str]) -> None:
-    for name in names:
-        directory.delete(f"{_FOLDER}/{name}")
+    joined = [name for name in parts if part_of(name) == _JOINED]
+    found = (
+        read_block(directory, name, TimeCharges, "the charges of processing time in", remedy=_IF_DAMAGED)
+        for name in joined or parts
+    )
+    return TimeCharges.sum_of([each for each in found if each is not None])

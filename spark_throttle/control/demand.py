@@ -44,7 +44,7 @@ _MOST_MESSAGES = 1 << 36
 class _Batch:
     time_ms: int
     added_ms: int
-    """When its reports arrived: by then the batch had ended."""
+    """When its report arrived: by then the batch had ended."""
 
     before_ms: int
     """Time of the previous batch: the rows of this one have arrived since then."""
@@ -131,22 +131,20 @@ class DemandMeter:
             self._scopes = policy.revision, SharedScopes.of(policy, self._direction)
         return self._scopes[1]
 
-    def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
-        """Take in the reports of a batch."""
-        if not reports:
-            return
-        time_ms = reports[0].as_of_ms
+    def add(self, report: UsageReport, *, now_ms: int) -> None:
+        """Take in the report of a batch."""
+        time_ms = report.as_of_ms
         before_ms = self._newest_ms if 0 <= self._newest_ms < time_ms else time_ms - self._cycle_ms
         self._batches.append(
             _Batch(
                 time_ms,
                 now_ms,
                 before_ms,
-                pa.concat_arrays([report.names for report in reports]),
-                np.concatenate([_timed(report.admitted + report.rejected) for report in reports]),
-                np.concatenate([_timed(report.demand) for report in reports]),
-                np.concatenate([_timed(report.admitted) for report in reports]),
-                np.concatenate([_timed(report.waiting) for report in reports]),
+                report.names,
+                _timed(report.admitted + report.rejected),
+                _timed(report.demand),
+                _timed(report.admitted),
+                _timed(report.waiting),
             )
         )
         self._newest_ms = time_ms

@@ -1,7 +1,7 @@
 """Epochs in the control directory, with the policies that they name: written once, kept until no batch can need them.
 
-With them are kept the reports of the batches that ran with them: after a checkpoint was put back, the next epoch is
-made from an earlier one and from these.
+With them are kept the records of the batches that ran with them (`checkpoint.batch_records`): after a checkpoint was
+put back, the next epoch is made from an earlier one and from these.
 
 The name of an epoch's file holds the epoch's number, a digest of its bytes and the revision of its policy. So an offset
 that names the file pins everything that its batch depends on. Each revision of the policy is kept once.
@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_throttle.checkpoint.delivery import forget_deliveries
+from spark_throttle.checkpoint.batch_records import forget_old
 from spark_throttle.checkpoint.offset_log import source_offsets
-from spark_throttle.control.charges import forget_old_charges
-from spark_throttle.control.feedback import forget_old_reports
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy
@@ -34,7 +32,7 @@ _SLACK_BATCHES = 100
 
 
 _BATCHES_BEFORE = 3
-"""Reports that are kept beside: the epoch before the first batch to which a checkpoint can be put back needs them."""
+"""As many batches more keep their records: the epoch before the first batch that is retained needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +185,11 @@ class Epochs:
         """Delete the files that no batch retained by Spark can need.
 
         A batch has at most one epoch, so the last `batches_retained` batches need at most the last `batches_retained`
-        epochs, and the reports of as many batches and of a few before. The policy revision `in_force` stays too.
+        epochs, and the records of as many batches and of a few before. The policy revision `in_force` stays too.
         """
         self.check_fence()
         retained = self.batches_kept
-        forget_old_reports(self._directory, but_newest=retained + _BATCHES_BEFORE)
-        forget_old_charges(self._directory, but_newest=retained)
-        forget_deliveries(self._directory, but_newest=retained)
+        forget_old(self._directory, but_newest=retained + _BATCHES_BEFORE)
         needed = {in_force}
         for file in self._directory.names("epochs"):
             number, _, rest = file.partition("-")

@@ -81,7 +81,7 @@ class ControlPlane:
     Parameters
     ----------
     directory
-        Where epochs, policy revisions and feedback are kept: inside the query's checkpoint.
+        Where epochs, policy revisions and records of batches are kept: inside the query's checkpoint.
     clock
         The wall clock and the steady clock, or one function that serves as both.
     shared
@@ -173,15 +173,15 @@ class ControlPlane:
         """Read the reports that came since the last look, and return whether any did."""
         is_of_earlier_run = not (self._reports.has_begun or self._epochs_made)
         came = self._reports.take_in(epoch)
-        for reports in came:
-            self._rejections.look(reports)
+        for report in came:
+            self._rejections.look(report)
             if self._shared is not None:
-                self._shared.add([report.whole() for report in reports], now_ms=now_ms)
-                self._keep_until_repaid(epoch, reports[-1].head, policy, now_ms)
+                self._shared.add(report.whole(), now_ms=now_ms)
+                self._keep_until_repaid(epoch, report.head, policy, now_ms)
             if not is_of_earlier_run:
                 self._batches_seen += 1
-                self._warn_if_late(reports[-1].head, policy)
-            self._due_ms = reports[-1].head.due_ms
+                self._warn_if_late(report.head, policy)
+            self._due_ms = report.head.due_ms
         return bool(came)
 
     def _keep_until_repaid(self, epoch: Epoch, last: ReportHead, policy: CompiledPolicy, now_ms: int) -> None:

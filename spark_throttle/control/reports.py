@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_throttle.checkpoint.delivery import Delivery, delivery_file, read_delivery
+from spark_throttle.checkpoint.batch_records import DELIVERY, REPORT, forget_undone, record_name, records
+from spark_throttle.checkpoint.delivery import Delivery, read_delivery
 from spark_throttle.control.charges import read_charges
-from spark_throttle.control.feedback import KeptReport, forget_reports, kept_reports, newest_batch, report_files
+from spark_throttle.control.feedback import KeptReport, kept_reports, newest_batch
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.shares.destinations import Told
@@ -37,7 +38,7 @@ class Reports:
     def __init__(self, directory: Directory, check_fence: Callable[[], None]) -> None:
         self._directory = directory
         self._check_fence = check_fence
-        self._unsettled: dict[int, list[KeptReport]] = {}
+        self._unsettled: dict[int, KeptReport] = {}
         """The reports of unsettled batches, in the order of the batches; without quotas on time, the last batch's."""
 
         self._charges: dict[int, TimeCharges] = {}
@@ -57,8 +58,8 @@ class Reports:
         """The head of the last report; `None` before the first."""
         return None if self._last is None else self._last.head
 
-    def take_in(self, epoch: Epoch) -> list[list[KeptReport]]:
-        """Read the reports that came since the last call, or at a start those that may count; return them by batch."""
+    def take_in(self, epoch: Epoch) -> list[KeptReport]:
+        """Read the reports that came since the last call, or at a start those that may count; return them."""
         came = []
         if not self.has_begun:
             self._check_fence()
@@ -67,26 +68,26 @@ class Reports:
             begins_at = epoch.settled_batch if settles else newest
             self.newest_batch = max(-1, min(begins_at, newest - 1) - 1)
             self.has_begun = True
-        files = report_files(self._directory, from_batch=max(0, self.newest_batch))
-        newest = newest_batch(self._directory, files or None)
+        names = records(self._directory, REPORT, from_batch=max(0, self.newest_batch))
+        newest = newest_batch(self._directory, names or None)
         if newest != self.newest_batch:
             charges = {} if epoch.time is None else read_charges(self._directory, after_batch=self.newest_batch)
-            for batch, reports in kept_reports(self._directory, after_batch=self.newest_batch, files=files).items():
-                if any(report.head.epoch > epoch.number for report in reports):
+            for batch, report in kept_reports(self._directory, after_batch=self.newest_batch, names=names).items():
+                if report.head.epoch > epoch.number:
                     # The checkpoint was put back to before this batch, which will run and report again; unless this
                     # run was taken over, and the report is the other run's.
                     self._check_fence()
-                    forget_reports(self._directory, from_batch=batch)
+                    forget_undone(self._directory, newest=batch - 1)
                     newest = newest_batch(self._directory)
                     break
                 if epoch.time is None:
                     self._unsettled.clear()
-                self._unsettled[batch], self._last = reports, reports[-1]
+                self._unsettled[batch] = self._last = report
                 if batch in charges:
                     self._charges[batch] = charges[batch]
                 if epoch.may_return:
-                    self._deliveries[batch] = self._delivery(batch, reports[-1].head)
-                came.append(reports)
+                    self._deliveries[batch] = self._delivery(batch, report.head)
+                came.append(report)
             self.newest_batch = newest
         for settled in (self._unsettled, self._charges, self._deliveries):
             for batch in [batch for batch in settled if batch <= epoch.settled_batch]:
@@ -96,7 +97,7 @@ class Reports:
     @property
     def has_moved(self) -> bool:
         """Whether a batch that is not yet settled brought or moved rows."""
-        return any(report.head.has_moved for reports in self._unsettled.values() for report in reports)
+        return any(report.head.has_moved for report in self._unsettled.values())
 
     @property
     def is_waiting(self) -> bool:
@@ -132,7 +133,8 @@ class Reports:
         """
         found = read_delivery(self._directory, batch, head.now_ms)
         if found is None and head.left_messages:
-            what = f"the record of what batch {batch} delivered, {delivery_file(self._directory, batch, head.now_ms)},"
+            place = self._directory.shown(record_name(batch, DELIVERY, head.now_ms))
+            what = f"the record of what batch {batch} delivered, {place},"
             raise DamagedError(what, "it is gone", RESTORE_CHECKPOINT)
         return found
 
@@ -148,5 +150,5 @@ class Reports:
         if epoch.time is None:
             return SettledTime.none(after)
         charges = TimeCharges.sum_of(list(self._charges.values()))
-        reports = [report.whole() for kept in self._unsettled.values() for report in kept]
+        reports = [report.whole() for report in self._unsettled.values()]
         return SettledTime.of(charges, reports, before, after, since_ms=epoch.paid_ms, now_ms=now_ms)

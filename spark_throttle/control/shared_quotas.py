@@ -5,8 +5,6 @@ Times are paying time (`clock`), which advances with the steady clock that measu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from spark_throttle.control.demand import DemandMeter
@@ -39,9 +37,9 @@ class SharedQuotas:
         self._pinned: tuple[str, int, int] | None = None
         self._pinning: tuple[Share, int, int] | None = None
 
-    def add(self, reports: Sequence[UsageReport], *, now_ms: int) -> None:
-        """Take in the reports of a batch."""
-        self._meter.add(reports, now_ms=now_ms)
+    def add(self, report: UsageReport, *, now_ms: int) -> None:
+        """Take in the report of a batch."""
+        self._meter.add(report, now_ms=now_ms)
         self._is_new = True
 
     def rates(self, policy: CompiledPolicy, *, now_ms: int) -> Int64s:

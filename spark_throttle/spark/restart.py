@@ -22,7 +22,7 @@ from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest, refuse_unbound
 from spark_throttle.checkpoint.offset_log import read_offset_log
-from spark_throttle.checkpoint.open_batch import OpenBatch, begin, newest_uncommitted, read_open_batch
+from spark_throttle.checkpoint.open_batch import OpenBatch, begin, read_open_batch
 from spark_throttle.control.epochs import logged_epoch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
@@ -110,7 +110,7 @@ def _refuse_changed(
     If no sink has the batch, it is recorded under the new definition.
     """
     query, batch = manifest.query, before.batch
-    if before.definition == definition or newest_uncommitted(checkpoint) != batch:
+    if before.definition == definition or read_offset_log(checkpoint).uncommitted != batch:
         return
     begin(
         directory,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
-from spark_throttle.control.feedback import newest_batch, read_reports
+from spark_throttle.control.feedback import newest_batch, reports_of
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
@@ -113,13 +113,12 @@ def explain_job(
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     explained = _explained(policy, namespace, direction)
-    newest = newest_batch(directory)
-    reports = read_reports(directory, after_batch=newest - 1)
+    batch = newest_batch(directory)
+    last = reports_of(directory, batch)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
-    if not reports:
+    if not last:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
-    batch, last = max(reports.items())
     found = match(pa.array([namespace]), policy)
     levels = observed_levels(explained, found, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
     seen = last_batch_of(batch, last, namespace)

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
-from spark_throttle.control.feedback import kept_reports, newest_reports, time_before
+from spark_throttle.control.feedback import kept_reports, newest_batch, reports_of, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.names.matching import match
@@ -166,12 +166,11 @@ class StatusReader:
             after = max(self._batch, found.batch_id - BACKLOG_BATCHES)
             for batch, kept in kept_reports(self._directory, after_batch=after).items():
                 policy = read_policy(self._directory, found.revision) if batch < found.batch_id else None
-                reports = [] if policy is None else [each.whole() for each in kept]
-                if policy is not None and reports[0].revision == policy.revision:
-                    rows = usage_rows(reports, policy, batch)
+                if policy is not None and kept.head.revision == policy.revision:
+                    rows = usage_rows([kept.whole()], policy, batch)
                     rows = rows.filter(pc.greater(rows["waiting_messages"], 0))
                     keys = zip(rows["level"].to_pylist(), rows["scope"].to_pylist(), strict=True)
-                    self._since_ms = backlogs_after(self._since_ms, keys, reports[0].now_ms)
+                    self._since_ms = backlogs_after(self._since_ms, keys, kept.head.now_ms)
             waiting = [(each.level, each.scope) for each in found.scopes if each.waiting_messages]
             self._since_ms = backlogs_after(self._since_ms, waiting, found.batch_time_ms)
             self._batch = found.batch_id
@@ -187,7 +186,8 @@ def read_status(control_path: str) -> Status:
 
 
 def _read_batch(directory: Directory) -> Status:
-    batch, reports = newest_reports(directory)
+    batch = newest_batch(directory)
+    reports = reports_of(directory, batch)
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)
     policy = read_policy(directory, reports[0].revision) if reports else None

@@ -49,7 +49,7 @@ def test_explanation_and_status_agree_on_whether_the_job_lives(world: World) -> 
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("feedback/notes~", "of an editor"),
+        ("batches/notes~", "of an editor"),
         ("alive.json", '{"format": 1, "run": "r", "number": 1, "interval_ms": Infinity}'),
         ("alive.json", "[" * 200_000),
         ("followed.json", '{"format": 1, "revision": "r", "store_revision": "two", "problem": null}'),
@@ -164,7 +164,7 @@ def test_directory_that_hangs_makes_no_other_job_silent(
     def names(directory: Directory, folder: str, of: Callable[..., list[str]] = Directory.names) -> list[str]:
         if "hung" in directory.location:
             may_go_on.wait()
-        elif folder == "feedback":
+        elif folder == "batches":
             looked.set()
         return of(directory, folder)
 

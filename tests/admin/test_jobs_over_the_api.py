@@ -158,7 +158,7 @@ def test_query_that_begins_anew_in_the_same_place_is_watched_anew(world: World, 
 
 def test_damaged_file_is_a_problem_of_the_job_and_no_failure_of_the_server(world: World, tmp_path: Path) -> None:
     world.job.batch(OFFERED)
-    newest = max((tmp_path / "control" / "feedback").iterdir())
+    newest = max((tmp_path / "control" / "batches").glob("*.report.*"))
     newest.write_bytes(b"nonsense")
     world.watch.look()
     (job,) = world.client.get("/admin/v2/status").json()["jobs"]

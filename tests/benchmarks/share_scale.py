@@ -103,7 +103,7 @@ class RealJob:
     def cycle(self, report: UsageReport) -> float:
         """Run a cycle; return the CPU seconds it took."""
         self._clock_ms += self.settings.interval_ms
-        self.meter.add([report], now_ms=self._clock_ms)
+        self.meter.add(report, now_ms=self._clock_ms)
         began = time.process_time()
         self.sharing.measure(self.meter.measure(self.policy, now_ms=self._clock_ms))
         found = self.register.read(self.sharing.ids)

@@ -17,7 +17,6 @@ from spark_throttle.checkpoint.open_batch import (
     OpenBatch,
     begin,
     decided_digest,
-    newest_uncommitted,
     read_open_batch,
     write_open_batch,
 )
@@ -168,21 +167,6 @@ def test_batch_begun_under_a_newer_release_or_damaged_is_named(tmp_path: Path) -
         (tmp_path / NAME).write_bytes(damaged)
         with pytest.raises(DamagedError, match=NAME):
             read_open_batch(directory)
-
-
-@pytest.mark.parametrize(
-    ("offsets", "commits", "expected"),
-    [([], [], None), (["0"], [], 0), (["0"], ["0"], None), (["8", "9", "10"], ["8", "9"], 10), (["9"], ["9"], None)],
-)
-def test_newest_uncommitted_batch_is_read_from_the_logs(
-    tmp_path: Path, offsets: list[str], commits: list[str], expected: int | None
-) -> None:
-    for log, names in (("offsets", offsets), ("commits", commits)):
-        for name in names:
-            (tmp_path / log).mkdir(exist_ok=True)
-            (tmp_path / log / name).touch()
-            (tmp_path / log / f".{name}.crc").touch()
-    assert newest_uncommitted(Directory(str(tmp_path))) == expected
 
 
 def test_digest_of_what_was_decided_sees_who_came_and_left() -> None:

@@ -68,7 +68,7 @@ NOTES: Final[list[Any]] = [
     ),
     NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
-    Refusal(41, "it is busy", "acme", 2_500),
+    Refusal("it is busy", "acme", 2_500),
 ]
 POLICY: Final = replace(
     make_policy(
@@ -237,7 +237,7 @@ def test_every_field_of_a_stored_record_has_a_value(name: str) -> None:
 def test_damaged_file_is_named_by_its_path(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path))
     assert read_note(directory, "drained.json", Drained, "the note") is None
-    assert read_block(directory, "delivery", Drained) is None
+    assert read_block(directory, "drained.json", Drained) is None
     directory.write("drained.json", b"{")
     with pytest.raises(DamagedError, match=rf"the note {tmp_path}/drained\.json is damaged: .*; restore it"):
         read_note(directory, "drained.json", Drained, "the note")

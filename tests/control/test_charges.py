@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.control.charges import (
-    Part,
-    forget_charges,
-    forget_old_charges,
-    join_charges,
-    read_charges,
-    replace_charges,
-    write_charges,
-)
+from spark_throttle.control.charges import Part, join_charges, read_charges, replace_charges, write_charges
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
@@ -60,7 +52,7 @@ def test_parts_that_are_joined_are_one_file_and_charge_the_same(directory: Direc
             write_charges(directory, batch, charges(a=batch), part=part)
     join_charges(directory, before_batch=8)
     assert plain(read_charges(directory, after_batch=-1)) == {6: {"a": 12}, 7: {"a": 14}, 8: {"a": 16}}
-    assert len(directory.names("charges")) == 4
+    assert len(directory.names("batches")) == 4
 
 
 @pytest.mark.parametrize("joins_again", [True, False])
@@ -85,27 +77,9 @@ def test_run_that_does_a_joined_batch_again_replaces_all_of_it(directory: Direct
     assert plain(read_charges(directory, after_batch=-1)) == {7: {"a": 9}}
 
 
-def test_charges_of_undone_batches_are_forgotten_joined_or_not(directory: Directory) -> None:
-    for batch in (6, 7, 8):
-        for part in ("f.0", "f.1"):
-            write_charges(directory, batch, charges(a=1), part=part)
-    join_charges(directory, before_batch=8)
-    forget_charges(directory, from_batch=7)
-    assert plain(read_charges(directory, after_batch=-1)) == {6: {"a": 2}}
-
-
-def test_charges_of_the_newest_batches_are_kept(directory: Directory) -> None:
-    for batch in range(5):
-        for part in ("f.0", "f.1"):
-            write_charges(directory, batch, charges(a=1), part=part)
-    join_charges(directory, before_batch=4)
-    forget_old_charges(directory, but_newest=2)
-    assert plain(read_charges(directory, after_batch=-1)) == {3: {"a": 2}, 4: {"a": 2}}
-
-
 def test_damaged_charges_name_their_file(directory: Directory) -> None:
     write_charges(directory, 3, charges(a=1), part="f.0")
-    path = Path(directory.path("charges/000000000003.f.0"))
+    path = Path(directory.path("batches/000000000003.charges.f.0"))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedError, match=r"the charges of processing time in .*charges/000000000003\.f\.0"):
+    with pytest.raises(DamagedError, match=r"the charges of processing time in .*batches/000000000003\.charges\.f\.0"):
         read_charges(directory, after_batch=-1)

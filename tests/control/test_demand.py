@@ -57,7 +57,7 @@ def measure(*batches: tuple[int, Use], now_ms: int | None = None, policy: Compil
     ended_ms = 0
     for time_ms, use in batches:
         ended_ms = time_ms + 1_000
-        meter.add([report(use, time_ms, policy)], now_ms=ended_ms)
+        meter.add(report(use, time_ms, policy), now_ms=ended_ms)
     return meter.measure(policy, now_ms=ended_ms if now_ms is None else now_ms)
 
 
@@ -91,7 +91,7 @@ def test_time_is_wanted_at_the_price_that_is_known_and_a_millisecond_a_message_b
         meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
         for second in range(20):
             told = report({"acme/a": (50, 100, 150)}, second * 1_000, TIMED, price_ns)
-            meter.add([told], now_ms=second * 1_000 + 1_000)
+            meter.add(told, now_ms=second * 1_000 + 1_000)
         found = meter.measure(TIMED, now_ms=20_000)
         at = np.searchsorted(found.ids, ACME_TIME)
         assert wanted(found, ACME_TIME) == [70.0 * ms, 0.0]  # ms a second
@@ -166,7 +166,7 @@ def test_histogram_has_the_weights() -> None:
 
 def test_demand_is_gone_a_cycle_after_the_last_batch_and_the_scope_some_cycles_later() -> None:
     meter = DemandMeter("publish", CYCLE_MS, 2 * CYCLE_MS)
-    meter.add([report({"acme/a": (50, 0, 50)}, 0)], now_ms=1_000)
+    meter.add(report({"acme/a": (50, 0, 50)}, 0), now_ms=1_000)
     assert wanted(meter.measure(POLICY, now_ms=1_000), GOLD)[0] > 0
     later = meter.measure(POLICY, now_ms=7_000)
     assert wanted(later, GOLD) == [0.0, 0.0]
@@ -194,6 +194,6 @@ def test_policy_that_shares_nothing_is_measured_as_nothing(scopes: int) -> None:
 
 def test_namespaces_that_moved_to_another_group_are_counted_there() -> None:
     meter = DemandMeter("publish", CYCLE_MS, 12 * CYCLE_MS)
-    meter.add([report({"free/x": (50, 0, 50)}, 0)], now_ms=1_000)
+    meter.add(report({"free/x": (50, 0, 50)}, 0), now_ms=1_000)
     moved = replace(POLICY, revision="moved", tenant_group=np.zeros_like(POLICY.tenant_group))
     assert wanted(meter.measure(moved, now_ms=1_000), GOLD)[0] > 0

@@ -56,7 +56,7 @@ def query(store: ObjectStore) -> StoredQuery:
 def test_planning_a_batch_reads_and_lists_nothing_twice(query: StoredQuery, store: ObjectStore) -> None:
     query.trigger()
     each = {
-        "LIST feedback": 1, "HEAD feedback": 1, "GET feedback": 1,
+        "LIST batches": 1, "HEAD batches": 1, "GET batches": 1,
         "HEAD run": 1, "GET run": 1,  # another run may have taken over
     }  # fmt: skip
     found = [query.step(store, waiting=0) for _ in range(6)]

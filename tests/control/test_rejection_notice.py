@@ -31,17 +31,17 @@ def report(admitted: list[int], rejected: list[int], *, reason: Reason = Reason.
     )  # fmt: skip
 
 
-def told(caplog: pytest.LogCaptureFixture, *batches: list[UsageReport]) -> list[str]:
+def told(caplog: pytest.LogCaptureFixture, *reports: UsageReport) -> list[str]:
     notice = RejectionNotice()
     with caplog.at_level(logging.WARNING):
-        for reports in batches:
-            notice.look([KeptReport(Directory("/nowhere"), "it", pack_usage(each)) for each in reports])
+        for each in reports:
+            notice.look(KeptReport(Directory("/nowhere"), "it", pack_usage(each)))
     return [record.getMessage() for record in caplog.records]
 
 
 def test_first_batch_that_rejects_more_than_a_tenth_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    batch = [report([80, 9], [5, 5]), report([0], [1])]
-    (line,) = told(caplog, [report([90], [10])], batch, batch)
+    batch = report([80, 9, 0], [5, 5, 1])
+    (line,) = told(caplog, report([90], [10]), batch, batch)
     assert line == (
         "a batch rejected 11 of the 100 messages that it decided, 11 of them for quota, most in the namespace acme/0 "
         "(5); they are in the dead letters, and later batches are not told here: docs/dead-letters.md"
@@ -49,12 +49,10 @@ def test_first_batch_that_rejects_more_than_a_tenth_is_told_once(caplog: pytest.
 
 
 def test_rows_without_a_size_belong_to_no_namespace(caplog: pytest.LogCaptureFixture) -> None:
-    (line,) = told(caplog, [report([10], [0], invalid=30)])
+    (line,) = told(caplog, report([10], [0], invalid=30))
     assert line.startswith("a batch rejected 30 of the 40 messages that it decided, 30 of them for size_missing; ")
 
 
-@pytest.mark.parametrize("batch", [[report([9], [1])], [report([0], [0])], []], ids=["a tenth", "nothing", "empty"])
-def test_batch_that_rejects_a_tenth_or_less_is_not_told(
-    caplog: pytest.LogCaptureFixture, batch: list[UsageReport]
-) -> None:
+@pytest.mark.parametrize("batch", [report([9], [1]), report([0], [0])], ids=["a tenth", "nothing"])
+def test_batch_that_rejects_a_tenth_or_less_is_not_told(caplog: pytest.LogCaptureFixture, batch: UsageReport) -> None:
     assert told(caplog, batch) == []

@@ -47,10 +47,10 @@ def test_run_that_comes_to_its_first_epoch_after_a_later_run_has_begun_is_the_on
     early, of_early = query.plane, query.name
     query.restart()
     query.trigger()
-    files = {folder: query.directory.names(folder) for folder in ("epochs", "feedback")}
+    files = {folder: query.directory.names(folder) for folder in ("epochs", "batches")}
     with pytest.raises(TakenOverError):
         early.next_epoch(of_early)
-    assert {folder: query.directory.names(folder) for folder in ("epochs", "feedback")} == files
+    assert {folder: query.directory.names(folder) for folder in ("epochs", "batches")} == files
     due_batch(query)
     assert query.trigger().number == of_early.number + 2
 
@@ -87,10 +87,10 @@ def test_run_that_was_taken_over_forgets_no_report_of_the_other_run(query: Query
     query.restart()
     query.trigger()
     due_batch(query)
-    reports = query.directory.names("feedback")
+    reports = query.directory.names("batches")
     with pytest.raises(TakenOverError):
         zombie.next_epoch(of_zombie)
-    assert query.directory.names("feedback") == reports
+    assert query.directory.names("batches") == reports
 
 
 def test_query_that_is_refused_at_its_start_leaves_the_run_alone_that_has_the_directory(query: Query) -> None:

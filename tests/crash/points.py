@@ -99,9 +99,9 @@ NOT_OF_EVERY_BATCH: Final = (QUEUE_HALF_WRITTEN, DELIVERY_HALF_WRITTEN, FILES_CU
 _HALF_WRITTEN: Final = {
     "/epochs/": EPOCH_HALF_WRITTEN,
     "/extents/": EXTENT_HALF_WRITTEN,
-    "/feedback/": FEEDBACK_HALF_WRITTEN,
+    ".report.": FEEDBACK_HALF_WRITTEN,
     "/queue/": QUEUE_HALF_WRITTEN,
-    "/delivery/": DELIVERY_HALF_WRITTEN,
+    ".delivery.": DELIVERY_HALF_WRITTEN,
 }
 _INLINE_BYTES: Final = 500
 """Bytes of waiting rows that the decider keeps in its state: few, so that most batches write them to a file."""
@@ -183,7 +183,7 @@ def _make_files_stoppable() -> None:
         return
 
     def in_two_halves(self: Directory, path: str, content: bytes) -> None:
-        point = next((point for folder, point in _HALF_WRITTEN.items() if folder in path), None)
+        point = next((point for part, point in _HALF_WRITTEN.items() if part in path), None)
         if point is None:
             write(self, path, content)
             return

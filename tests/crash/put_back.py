@@ -73,7 +73,7 @@ class Copy:
             return False
         for name in SINKS:
             self._copy_back(name)
-        return how == "control-ahead" and not tables and any(self._undone_reports())
+        return how == "control-ahead" and not tables and any(".report." in path.name for path in self._undone_records())
 
     def follow_remedy(self, error: str, *, is_first: bool) -> None:
         """Do what a refusal says; at the first, for all tables, as docs/checkpoints.md has it."""
@@ -84,13 +84,12 @@ class Copy:
                 restore(table, version)
             return
         assert "remove their files below" in error, f"the error has no remedy: {error}"
-        for report in self._undone_reports():
-            report.unlink()
+        for record in self._undone_records():
+            record.unlink()
 
-    def _undone_reports(self) -> list[Path]:
-        """Return the reports of batches that the checkpoint knows nothing of; a name begins with the batch."""
-        control = self.root / "checkpoint" / "throttle"
-        found = (control / "feedback").glob("[0-9]*")
+    def _undone_records(self) -> list[Path]:
+        """Return the records of batches that the checkpoint knows nothing of; a name begins with the batch."""
+        found = (self.root / "checkpoint" / "throttle" / "batches").glob("[0-9]*")
         return [path for path in found if int(path.name.partition(".")[0]) > self.newest_planned]
 
     def _copy_back(self, name: str) -> None:

@@ -72,17 +72,17 @@ def test_table_that_is_offered_has_a_file_a_commit(tmp_path: Path) -> None:
 
 
 def make_checkpoint(root: Path, batches: int) -> None:
-    for folder in ("offsets", "throttle/feedback"):
+    for folder in ("offsets", "throttle/batches"):
         (root / "checkpoint" / folder).mkdir(parents=True, exist_ok=True)
     for batch in range(batches):
         (root / "checkpoint" / "offsets" / str(batch)).write_text("")
-        (root / "checkpoint" / "throttle" / "feedback" / f"{batch:012d}.7").write_text("")
+        (root / "checkpoint" / "throttle" / "batches" / f"{batch:012d}.report.7").write_text("")
 
 
 def state(root: Path) -> tuple[int, int, int]:
     """Return how many offsets and reports there are, and the newest batch of the table."""
     offsets, reports = (
-        len(list((root / "checkpoint" / folder).iterdir())) for folder in ("offsets", "throttle/feedback")
+        len(list((root / "checkpoint" / folder).iterdir())) for folder in ("offsets", "throttle/batches")
     )
     return offsets, reports, newest_batch(root / "admitted") if (root / "admitted").exists() else -1
 
@@ -115,5 +115,5 @@ def test_reports_that_a_function_knows_of_are_removed_as_the_error_says(tmp_path
     make_checkpoint(tmp_path, 3)
     assert copy.put_back("control-ahead")
     assert state(tmp_path) == (1, 3, -1)
-    copy.follow_remedy(f"… and remove their files below {tmp_path}/checkpoint/throttle/feedback", is_first=True)
+    copy.follow_remedy(f"… and remove their files below {tmp_path}/checkpoint/throttle/batches", is_first=True)
     assert state(tmp_path) == (1, 1, -1)

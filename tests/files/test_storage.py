@@ -14,18 +14,8 @@ import pytest
 from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
-from spark_throttle.control.batch_files import batch_of
 from spark_throttle.control.epochs import read_epoch
-from spark_throttle.control.feedback import (
-    forget_old_reports,
-    forget_reports,
-    forget_undone,
-    kept_reports,
-    newest_batch,
-    read_reports,
-    report_files,
-    write_reports,
-)
+from spark_throttle.control.feedback import kept_reports, newest_batch, read_reports, write_reports
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
@@ -116,7 +106,7 @@ def test_other_file_systems_put_files_in_one_step(monkeypatch: pytest.MonkeyPatc
     directory.write("epochs/000-b", b"b")
     directory.write("epochs/000-a", b"a")
     assert directory.names("epochs") == ["000-a", "000-b"]
-    assert directory.names("feedback") == []
+    assert directory.names("batches") == []
     assert directory.read("epochs/000-b") == b"b"
 
 
@@ -181,29 +171,23 @@ def test_damaged_manifest_is_refused_and_not_replaced(directory: Directory, cont
     assert directory.read("manifest.json") == content
 
 
-# Feedback
+# Reports
 
 
 def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     block = pack_usage(usage_of_two())
-    write_reports(directory, 10, [block, block])
-    write_reports(directory, 9, [block])
-    write_reports(directory, 11, [block, block])
-    found = read_reports(directory, after_batch=8)
-    assert {batch: len(reports) for batch, reports in found.items()} == {9: 1, 10: 2, 11: 2}
-    assert list(found) == [9, 10, 11]
+    for batch in (10, 9, 11):
+        write_reports(directory, batch, [block])
+    write_reports(directory, 12, [])
+    assert list(read_reports(directory, after_batch=8)) == [9, 10, 11]
     assert list(read_reports(directory, after_batch=10)) == [11]
     assert newest_batch(directory) == 11
-    forget_reports(directory, from_batch=11)
-    assert list(read_reports(directory, after_batch=-1)) == [9, 10]
 
 
-def test_newest_reports_are_kept(directory: Directory) -> None:
-    for batch in range(3, 13):
-        write_reports(directory, batch, [pack_usage(usage_of_two())])
-    for _ in range(2):
-        forget_old_reports(directory, but_newest=4)
-        assert [batch_of(name) for name in report_files(directory)] == [9, 10, 11, 12]
+def test_report_of_a_batch_that_was_planned_later_counts_in_place_of_an_earlier_one(directory: Directory) -> None:
+    for now_ms in (2_000, 1_000):
+        write_reports(directory, 9, [pack_usage(replace(usage_of_two(), now_ms=now_ms))])
+    assert [report.now_ms for report in read_reports(directory, after_batch=8).values()] == [2_000]
 
 
 @pytest.mark.parametrize("groups", [3, 10_000])
@@ -231,7 +215,7 @@ def test_head_of_a_report_is_read_without_the_rest(directory: Directory, groups:
             read.append(len(content or b""))
             return content
 
-    ((report,),) = kept_reports(Counting(directory.location), after_batch=-1).values()
+    (report,) = kept_reports(Counting(directory.location), after_batch=-1).values()
     assert report.head.shared_micro.tolist() == many.shared_micro.tolist()
     assert (report.head.has_moved, report.head.is_waiting) == (True, True)
     assert report.head.admitted_messages == int(numbers.sum())
@@ -243,34 +227,17 @@ def test_head_of_a_report_is_read_without_the_rest(directory: Directory, groups:
     assert sum(read) == before
 
 
-def test_reports_that_do_not_fit_sparks_log_are_forgotten(directory: Directory) -> None:
-    """Batches 5 and 6 of the log are others than those that reported under these numbers; 8 is not in the log."""
-    for batch in range(3, 9):
-        write_reports(directory, batch, [pack_usage(replace(usage_of_two(), now_ms=batch * 1_000))])
-    asked = []
-
-    def time_of(batch: int) -> int | None:
-        asked.append(batch)
-        return batch * 1_000 + (batch > 4)
-
-    assert forget_undone(directory, 6, time_of) == [6, 5]
-    assert asked == [6, 5, 4]  # older ones have the same history
-    assert [batch_of(name) for name in report_files(directory)] == [3, 4]
-    assert forget_undone(directory, 6, lambda _: None) == []
-    assert newest_batch(directory) == 4
-
-
 def test_directory_without_reports_has_none(directory: Directory) -> None:
     assert newest_batch(directory) == -1
     assert read_reports(directory, after_batch=-1) == {}
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[: len(b) // 2] + b"?" + b[len(b) // 2 + 1 :]])
-def test_damaged_feedback_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
+def test_damaged_report_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
     write_reports(directory, 3, [pack_usage(usage_of_two())])
-    path = Path(directory.path("feedback/000000000003.0"))
+    (path,) = Path(directory.path("batches")).iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DamagedError, match=r"the feedback file .*000000000003\.0"):
+    with pytest.raises(DamagedError, match=rf"the report {path}"):
         read_reports(directory, after_batch=-1)
 
 

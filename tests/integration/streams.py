@@ -126,7 +126,7 @@ class Lake:
             for path in (self.root / "checkpoint" / log).iterdir():
                 if int(path.name.strip(".cr")) >= first_gone:
                     path.unlink()
-        for path in (self.control / "feedback").iterdir():
+        for path in (self.control / "batches").iterdir():
             if int(path.name.partition(".")[0]) > batch:
                 path.unlink()
 

@@ -244,7 +244,7 @@ def test_destination_is_not_called_before_the_time_it_asks_for_by_any_batch_nor_
     throttle = lake.throttle(API)
 
     def closed() -> bool:
-        blocks = [path.read_bytes() for path in sorted((lake.control / "delivery").glob("*[0-9]"))]
+        blocks = [path.read_bytes() for path in sorted((lake.control / "batches").glob("*.delivery.*"))]
         return any(told.closed_until_ms for block in blocks for told in unpack(Delivery, block, "").told.values())
 
     query = lake.writer(throttle).trigger(processingTime="1 second").paced(HttpSender(record.url)).start()

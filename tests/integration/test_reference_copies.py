@@ -153,7 +153,7 @@ def test_audit_reads_no_copies_of_batches_that_were_undone(lake: Lake) -> None:
     for path in (checkpoint / "offsets").iterdir():
         if not (saved / "offsets" / path.name).exists():
             path.unlink()
-    shutil.rmtree(lake.control / "feedback")
+    shutil.rmtree(lake.control / "batches")
     for file in sorted(Path(lake.path("events")).iterdir())[1:]:
         file.unlink()
     lake.offer(rows("free/a", [100]))

@@ -104,10 +104,10 @@ def test_damaged_feedback_cut_state_and_a_flipped_bit_are_found_and_what_is_rest
     lake.run(held)
     lake.offer([*((i, "t/n", 10) for i in range(20, 40)), *((i, "held/1", 10) for i in range(300, 320))])
 
-    file = max((lake.control / "feedback").iterdir())
+    file = max((lake.control / "batches").iterdir())
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
-    with pytest.raises(StreamingQueryException, match=f"DamagedError: the feedback file {re.escape(str(file))}"):
+    with pytest.raises(StreamingQueryException, match=f"DamagedError: the report {re.escape(str(file))}"):
         lake.run(held)
     file.write_bytes(content)
 

@@ -114,7 +114,7 @@ def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(
     run(lake, partition=["ns"])
     assert f"{SPARKS} (the sink is partitioned by ['ns'])" in taken(caplog)
     assert len(DeltaTable(lake.path("out")).file_uris()) == 2
-    assert not (lake.control / "charges").exists()
+    assert not list((lake.control / "batches").glob("*.charges.*"))
     lake.offer([(5, "good/é", 50), (6, "bad/b", 60)])
     run(lake)
     found = read(lake)
@@ -175,7 +175,7 @@ def test_table_may_change_sides_in_the_middle_of_a_batch(lake: Lake, caplog: pyt
         start = lake.last_batch() + 1 if turn else 0
         run(lake, has_usage=False)
         assert first in taken(caplog)
-        for name in (lake.control / "feedback").iterdir():
+        for name in (lake.control / "batches").iterdir():
             if int(name.name.partition(".")[0]) >= start:
                 name.unlink()
         lake.crash_in(start)

@@ -177,8 +177,8 @@ MENDS: Final = (
         (
             (
                 "control/reports.py",
-                "                    self._check_fence()\n                    forget_reports(",
-                "                    forget_reports(",
+                "                    self._check_fence()\n                    forget_undone(",
+                "                    forget_undone(",
             ),
         ),
     ),
@@ -198,9 +198,9 @@ MENDS: Final = (
         "a checkpoint that took two ways takes the reports of one for those of the other",
         (
             (
-                "control/feedback.py",
-                "if logged_ms is None or (reports and all(",
-                "if reports or logged_ms is None or (reports and all(",
+                "checkpoint/batch_records.py",
+                "if batch_of(name) <= newest and (time_of(",
+                "if batch_of(name) <= newest or (time_of(",
             ),
         ),
     ),

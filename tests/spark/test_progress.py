@@ -45,11 +45,7 @@ def report(*, offered: int, admitted: int, rejected: int, waiting: int, invalid:
 
 def written(root: Path) -> Directory:
     directory = Directory(str(root))
-    reports = [
-        report(offered=10, admitted=6, rejected=1, waiting=3, invalid=2),
-        report(offered=5, admitted=5, rejected=0, waiting=0),
-    ]
-    write_reports(directory, 4, [pack_usage(each) for each in reports])
+    write_reports(directory, 4, [pack_usage(report(offered=15, admitted=11, rejected=1, waiting=3, invalid=2))])
     return directory
 
 
@@ -69,7 +65,7 @@ def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_i
 
 def test_batch_without_a_report_moved_nothing(tmp_path: Path) -> None:
     directory = written(tmp_path)
-    assert len(reports_of(directory, 4)) == 2
+    assert len(reports_of(directory, 4)) == 1
     assert reports_of(directory, 3) == []
     told = read_progress(json.dumps({**SPARKS, "batchId": 3}), ControlLook(str(tmp_path)))
     assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (0, 0)

@@ -48,9 +48,7 @@ def report(flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> 
 
 
 REPORTS = [
-    report({"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0)}, invalid=6),
-    report({"acme/b": (4, 4, 0, 0)}),
-    report({}),
+    report({"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0), "acme/b": (4, 4, 0, 0)}, invalid=6),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.feedback import reports_of
 from spark_throttle.status.explain import explain_job
 from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.status import Status, read_status
@@ -102,7 +102,7 @@ def test_policies_without_a_quota_on_time_show_none(tmp_path: Path) -> None:
     status = status_of(job)
     assert status.time is None
     assert {scope.time for scope in status.scopes} == {None}
-    rows = batch_usage(job.directory, read_reports(job.directory, after_batch=0)[1], 1)
+    rows = batch_usage(job.directory, reports_of(job.directory, 1), 1)
     assert rows.schema == USAGE_SCHEMA
     assert {rows.column(name).null_count for name in (*TIME_COLUMNS, *JOB_TIME_COLUMNS)} == {len(rows)}
 
@@ -113,7 +113,7 @@ def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_
     rows = []
     for offered, used_ms in ((OFFERED, USED_MS), (OFFERED, USED_MS), *[({}, {})] * 4):
         number = job.batch(offered, used_ms=used_ms, seconds=30)
-        reports = read_reports(job.directory, after_batch=number - 1)[number]
+        reports = reports_of(job.directory, number)
         rows += batch_usage(job.directory, reports, number).to_pylist()
     of_job = [row for row in rows if row["level"] == "job"]
     assert len({row["epoch"] for row in of_job}) < len(of_job) == 6
@@ -134,7 +134,7 @@ def test_usage_table_takes_no_epoch_that_a_killed_run_left_under_another_policy(
     for each in (job, other):
         each.batch(OFFERED, used_ms=USED_MS)
         each.batch(OFFERED)
-    batch, reports = 1, read_reports(job.directory, after_batch=0)[1]
+    batch, reports = 1, reports_of(job.directory, 1)
     before = batch_usage(job.directory, reports, batch)
     prefix = f"{reports[0].epoch:012d}-"
     left = next(name for name in other.directory.names("epochs") if name.startswith(prefix))

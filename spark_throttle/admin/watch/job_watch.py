@@ -308,13 +308,13 @@ class _Job:
         self, last: int, batches: deque[BatchNumbers], totals: Totals, by_reason: Int64s
     ) -> dict[str, Any]:
         batches = deque(batches, maxlen=BATCHES_KEPT)
-        for batch, reports in read_reports(self._directory, after_batch=last).items():
-            policy = self._policy(reports[0].revision)
+        for batch, report in read_reports(self._directory, after_batch=last).items():
+            policy = self._policy(report.revision)
             if policy is None:
                 continue
             before = batches[-1] if batches else None
-            elapsed_ms = max(0, reports[0].now_ms - before.now_ms) if before else 0
-            numbers, self._balances = numbers_of(batch, reports, policy, elapsed_ms), reports[-1]
+            elapsed_ms = max(0, report.now_ms - before.now_ms) if before else 0
+            numbers, self._balances = numbers_of(batch, [report], policy, elapsed_ms), report
             batches.append(numbers.without_details())
             totals = totals.with_batch(numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.feedback import reports_of
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
@@ -37,4 +37,4 @@ def reports_of_running(directory: Directory, batch: int) -> Sequence[UsageReport
     running, reports = _RUNNING.get(directory.location, (-1, ()))
     if running == batch:
         return reports
-    return read_reports(directory, after_batch=batch - 1).get(batch, [])
+    return reports_of(directory, batch)

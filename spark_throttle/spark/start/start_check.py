@@ -8,7 +8,7 @@ other rows. Before a batch is planned, each mismatch is repaired or refused:
   a restore leaves the table's transactions as they were.
 - A table has forgotten the batch that will run again (``delta.setTransactionRetentionDuration``): the batch's
   transaction is committed again.
-- Dead letters of undone batches lie inside the checkpoint: set aside. Reports of undone batches: deleted, also where
+- Dead letters of undone batches lie inside the checkpoint: set aside. Records of undone batches: deleted, also where
   the checkpoint has other batches of their numbers.
 - Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused. So is a folder
   with the mark of another query (`letters_owner`).
@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING, Final
 from pyarrow import fs
 
 from spark_throttle.checkpoint.batch_mark import REMEDY, BatchMark
+from spark_throttle.checkpoint.batch_records import FOLDER, forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, next_line, rename
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
-from spark_throttle.control.feedback import forget_undone, newest_batch
+from spark_throttle.control.feedback import newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
@@ -100,20 +101,13 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
             "the function of this query",
             f"was given batches up to {reported}, and the checkpoint knows batches up to {log.logged}",
             f"the later numbers would be used again for other rows; restore the newer checkpoint, or undo what the "
-            f"function did with those batches and remove their files below {directory.shown('feedback')} and "
-            f"{directory.shown('settled')}",
+            f"function did with those batches and remove their files below {directory.shown(FOLDER)}",
         )
     if log.logged >= 0:
         manifest = _checked_tables(directory, manifest, sinks.tables, checkpoint, log)
-        if reported > log.logged:
-            logger.warning("the reports of batches %d to %d, which were undone, are deleted", log.logged + 1, reported)
-        others = forget_undone(directory, log.logged, lambda batch: batch_time_ms(checkpoint, batch))
-        if others:
-            logger.warning(
-                "the reports of batches %s, which were undone, are deleted: the checkpoint has other batches of these "
-                "numbers",
-                ", ".join(map(str, reversed(others))),
-            )
+        undone = forget_undone(directory, log.logged, lambda batch: batch_time_ms(checkpoint, batch))
+        if undone:
+            logger.warning("the records of batches %d to %d, which were undone, are deleted", undone[0], undone[-1])
     if beyond and sinks.dead_letters is not None:
         _set_aside(sinks.dead_letters, beyond)
     if letters is not None:

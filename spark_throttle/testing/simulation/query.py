@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spark_throttle.checkpoint.batch_mark import mark_of
+from spark_throttle.checkpoint.batch_records import forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import forget_undone, write_reports
+from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas

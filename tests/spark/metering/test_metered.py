@@ -290,7 +290,7 @@ def test_task_that_was_given_no_rows_writes_nothing(world: World) -> None:
         world.spend(10)
 
     world.metered(work)(iter([]))
-    assert world.directory.names("charges") == []
+    assert world.directory.names("batches") == []
 
 
 def test_task_that_fails_or_is_cut_short_charges_nothing(world: World) -> None:

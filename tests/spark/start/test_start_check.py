@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
+from spark_throttle.checkpoint.batch_records import forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, bind, bound_manifest
 from spark_throttle.control.feedback import newest_batch, write_reports
 from spark_throttle.core.usage import pack_usage
@@ -89,9 +90,7 @@ class Job:
                 if int(name) > last:
                     self.checkpoint.delete(f"{log}/{name}")
         if with_control:
-            for name in self.control.names("feedback"):
-                if int(name.partition(".")[0]) > newest:
-                    self.control.delete(f"feedback/{name}")
+            forget_undone(self.control, newest)
 
     def restore_tables(self, newest: int, names: Sequence[str] = ("admitted", "rejected", "usage")) -> None:
         """Restore tables to what they were after a batch."""
@@ -455,7 +454,7 @@ def test_function_that_was_given_undone_batches_is_refused_until_its_user_says_s
     job.put_back(2)
     with pytest.raises(
         CheckpointMismatchError,
-        match=r"was given batches up to 4, .* remove their files below .*feedback and .*settled",
+        match=r"was given batches up to 4, .* remove their files below .*throttle/batches",
     ):
         job.start(sinks)
     job.put_back(2, with_control=True)
