@@ -176,7 +176,7 @@ def test_demand_is_gone_a_cycle_after_the_last_batch_and_the_scope_some_cycles_l
 
 def test_time_that_rows_wait_for_is_not_given_up_however_little_they_take() -> None:
     meter = DemandMeter("publish", CYCLE_MS, 2 * CYCLE_MS)
-    meter.add([report({"acme/a": (0, 3, 3)}, 0, TIMED, price_ns=1)], now_ms=1_000)
+    meter.add(report({"acme/a": (0, 3, 3)}, 0, TIMED, price_ns=1), now_ms=1_000)
     for now_ms in range(2_000, 100_000, 1_000):
         assert ACME_TIME in meter.measure(TIMED, now_ms=now_ms).ids
 

@@ -106,8 +106,8 @@ MENDS: Final = (
         (
             (
                 "control/clock.py",
-                "    before, paid_ms = epoch.reading, epoch.paid_ms\n",
-                "    before, paid_ms = None, max(epoch.paid_ms, wall_ms)\n",
+                "        passed_ms = steady_ms - before.steady_ms\n",
+                "        passed_ms = max(0, wall_ms - before.wall_ms)\n",
             ),
         ),
     ),
