@@ -27,6 +27,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
 from spark_throttle.core.limits.token_bucket import credit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState
@@ -116,7 +117,7 @@ def fates(state: DeciderState, undelivered: Undelivered) -> Int64s:
     is_there = (flow >= 0) & (undelivered.place >= 0) & (undelivered.rows > 0)
     is_there &= undelivered.place + undelivered.rows <= layout.counts[flow]
     if not is_there.all():
-        name = undelivered.names[int(np.flatnonzero(~is_there)[0])].as_py()
+        name = shown(undelivered.names.slice(int(np.flatnonzero(~is_there)[0]), 1))[0]
         raise DamagedError(_WHAT, f"it returns rows of {name} that have not left", RESTORE_CHECKPOINT)
     at = layout.order[ranges(layout.starts[flow] + undelivered.place, undelivered.rows)]
     fate[at] = np.repeat(np.where(undelivered.is_again, AGAIN, RETURNED), undelivered.rows)
