@@ -86,7 +86,6 @@ def test_rows_wait_outside_the_table_and_leave_once_in_order(lake: Lake) -> None
 
 def test_cut_files_do_not_stay_in_the_table(lake: Lake) -> None:
     lake.offer(rows(0, "slow/a", "fast/b"))
-    finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
     lake.offer(rows(10, "fast/b"))
     finish(staged(lake, SHUT).format("delta").start(lake.path("out")))
     left = data_files(lake) - committed_files(lake)

@@ -112,8 +112,8 @@ def test_two_thousand_histories_of_changes_keep_within_the_constant(first: int) 
 
 @pytest.mark.slow
 def test_so_it_is_through_the_decider() -> None:
-    for seed in range(2):
-        judged(changed(seed, 10, DecidedWorld), seed, past=1)
+    for seed, batches in ((0, 10), (1, 10), (107, 25)):
+        judged(changed(seed, batches, DecidedWorld), seed, past=1)
 
 
 def test_what_divides_a_group_divides_it_from_the_batch_in_which_it_is_said() -> None:
