@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from spark_throttle.files.storage import Directory
@@ -102,13 +103,14 @@ def forget_undone(
     time_of
         Returns the time of a batch by Spark's log, in ms; `None` where the log does not have it.
     """
+    logged_ms = cache(time_of)  # each batch's log is a file
 
     def is_logged(name: str) -> bool:
-        return batch_of(name) <= newest and part_of(name) == str(time_of(batch_of(name)))
+        return batch_of(name) <= newest and part_of(name) == str(logged_ms(batch_of(name)))
 
     undone = newest + 1
     for name in reversed(records(directory, REPORT)):
-        if batch_of(name) <= newest and (time_of(batch_of(name)) is None or is_logged(name)):
+        if batch_of(name) <= newest and (logged_ms(batch_of(name)) is None or is_logged(name)):
             break
         undone = min(undone, batch_of(name))
     names = [name for name in records(directory, from_batch=undone) if not is_logged(name)]

@@ -88,6 +88,7 @@ class StagedPayload:
             source.check(ReadingSums() if answer is None or answer.read is None else answer.read)
         written = list[WrittenFile]()
         if answer is not None:
+            # Asked before `cuts`, which forgets what this process copied in its last batch.
             lost = self.upkeep.lost(answer) if source is None else []
             cuts = self.upkeep.cuts(answer)
             if source is None:
