@@ -199,8 +199,8 @@ MENDS: Final = (
         (
             (
                 "checkpoint/batch_records.py",
-                "if batch_of(name) <= newest and (time_of(",
-                "if batch_of(name) <= newest or (time_of(",
+                "if batch_of(name) <= newest and (logged_ms(",
+                "if batch_of(name) <= newest or (logged_ms(",
             ),
         ),
     ),
