@@ -94,11 +94,14 @@ class Pace(Law):
         self._pairs = kept
 
     def _bound(self, names: tuple[str, str], weights: tuple[int, int], limits: Limits) -> Fraction:
-        """Return the time of a message of each, and of the largest of others."""
+        """Return how far the two may come apart: each is behind at one end of a window, and ahead at the other.
+
+        Either is less than a message of its own and the largest of others.
+        """
         bound = Fraction(0)
         for name, weight in zip(names, weights, strict=True):
             for message in ([self._sizes.message(name, d) for d in (0, 1)], [self._sizes.largest(d) for d in (0, 1)]):
-                bound += _time_of(message, limits) / weight
+                bound += 2 * _time_of(message, limits) / weight
         return bound
 
     def forget(self) -> None:
