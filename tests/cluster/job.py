@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from spark_throttle.spark import Throttle
 from tests.cluster.store import BUCKET
 from tests.crash import points
-from tests.crash.job import OF_QUERIES, SCHEMA
+from tests.crash.job import SCHEMA
+from tests.crash.jvm import OF_QUERIES
 from tests.sessions import ROOT, SHORT_LIVED, jars, pin_interpreter, session_settings, with_class_archive
 
 if TYPE_CHECKING:

@@ -8,35 +8,24 @@ finish it.
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
 from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
+from tests.crash.jvm import OF_QUERIES, attached_session
 from tests.crash.peer import exchange_of
 from tests.crash.topic import KAFKA, read_topic, with_records, write_topic
-from tests.sessions import (
-    FOR_FEW_ROWS,
-    SHORT_LIVED,
-    files_without_processes,
-    forked_python,
-    pin_interpreter,
-    session_settings,
-    with_class_archive,
-)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_throttle.spark import ThrottledStreamWriter
@@ -68,11 +57,6 @@ _BUSY_SECONDS: Final = 2
 """Of every five."""
 
 SCHEMA: Final = "id long, namespace string, size long, note string, part string"
-OF_QUERIES: Final = {
-    "spark.sql.shuffle.partitions": "3",
-    # The recount reads the offset log of all batches.
-    "spark.sql.streaming.minBatchesToRetain": "100000",
-}
 
 
 def start_delta(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
@@ -205,36 +189,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("root", type=Path)
     parser.add_argument("sink", choices=SINKS)
-    parser.add_argument("--master", default="local[2,4]")
     parser.add_argument("--source", choices=SOURCES, default=FILES)
     parser.add_argument("--quotas", choices=(MESSAGES, TIME), default=MESSAGES)
     parser.add_argument("--shared", action="store_true")
-    parser.add_argument("--brief", action="store_true", help="costs less CPU time for some rows")
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
-    scratch = asked.root / f"spark-{os.getpid()}"
-    settings = (
-        session_settings(scratch, uses=("delta", "kafka-connector") if asked.source == KAFKA else ("delta",))
-        | OF_QUERIES
-        | (FOR_FEW_ROWS | files_without_processes() if asked.brief else {})
-        | {
-            "spark.master": asked.master,
-            "spark.driver.memory": "1g",
-            "spark.executor.extraJavaOptions": with_class_archive(SHORT_LIVED),
-            # A killed executor is replaced as often as the plan wants.
-            "spark.deploy.maxExecutorRetries": "-1",
-            "spark.task.maxFailures": "8",
-        }
-    )
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    with forked_python(scratch) if asked.brief else nullcontext() as python:
-        pin_interpreter(python)
-        spark = builder.getOrCreate()
-        query = start(spark, asked.root, asked.sink, source=asked.source, is_shared=asked.shared, quotas=asked.quotas)
-        query.awaitTermination()
-        spark.stop()
+    spark = attached_session(asked.root)
+    query = start(spark, asked.root, asked.sink, source=asked.source, is_shared=asked.shared, quotas=asked.quotas)
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

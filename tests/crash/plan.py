@@ -1,9 +1,9 @@
 """Which kills a run of the crash program makes, and between which restarts: a function of a number and a seed.
 
 The job lives several times. In a life it may lose Python workers or executors, which Spark replaces, and it ends by
-SIGKILL to all of its processes at once: at a named point, or at a drawn moment of a drawn batch. Half of all kills
-stand at named points. Policies change before lives and within them. Before some lives what the job has is copied, and
-before a later one it is put back.
+SIGKILL to all of its processes at once, or to the driver's Python alone: at a named point, or at a drawn moment of a
+drawn batch. Half of all kills stand at named points. Policies change before lives and within them. Before some lives
+what the job has is copied, and before a later one it is put back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Literal
 
 from tests.crash.policies import draw_policies
 
-Victim = Literal["job", "worker", "executor"]
+Victim = Literal["job", "kernel", "worker", "executor"]
+"""A *job* is all of its processes; a *kernel* is the driver's Python, and Spark's JVM lives on, as in notebooks."""
+
 PutBack = Literal["copied", "restored", "refused", "control-ahead"]
 """How a checkpoint is put back (docs/checkpoints.md):
 
@@ -26,8 +28,8 @@ PutBack = Literal["copied", "restored", "refused", "control-ahead"]
 - *control-ahead*: Spark's part alone, the control directory stays ahead; with sinks that are put back.
 """
 
-LOCAL = "local[2,4]"
-"""Spark tries a failed task four times here; under plain local[2] a lost worker would be a lost query."""
+LOCAL = "local[2,8]"
+"""Spark tries a failed task eight times here; under plain local[2] a lost worker would be a lost query."""
 
 CLUSTER = "local-cluster[2,1,1024]"
 """Executors are processes of their own here."""
@@ -41,11 +43,14 @@ _CHANGED_BEFORE = 0.6
 _CHANGED_WITHIN = 0.4
 """Part of the kills on the way to which policies change."""
 
-_KEPT = 0.3
+_KEPT = 0.15
 """Part of the lives before which a copy is made, where none waits to be put back."""
 
 _LIVES_UNDONE = 2
 """So many at most."""
+
+_KERNELS = 0.8
+"""Part of the ends in which Spark's JVM lives on: a life after it costs a fifth of one that begins with a new JVM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of the job, from its start to its end by SIGKILL."""
+    """One run of the job's Python, from its start to its end by SIGKILL."""
 
     master: str
     losses: tuple[Kill, ...]
@@ -99,7 +104,7 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence
     >>> sum(1 + len(life.losses) for life in lives)
     10
     >>> [life.end.point for life in lives if life.end.point]
-    ['epoch-written', 'epoch-written', 'epoch-written', 'reported', 'reported']
+    ['reported', 'reported', 'epoch-written', 'reported', 'epoch-written']
     >>> lives == draw_lives(10, 7, ["epoch-written", "reported"], put_backs=["copied"])
     True
     """
@@ -107,12 +112,12 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence
     ends: list[Kill] = []
     while 2 * len(ends) < kills:
         # Every point once, in a drawn order, before any comes again.
-        ends += [_kill(dice, "job", point) for point in dice.sample(points, len(points))]
+        ends += [_end(dice, point) for point in dice.sample(points, len(points))]
     ends = ends[: -(-kills // 2)]
     losses: list[Kill] = []
     for number in range(kills - len(ends)):
         if number % 2:
-            ends.append(_kill(dice, "job", None))
+            ends.append(_end(dice, None))
         else:
             losses.append(_kill(dice, dice.choice(("worker", "worker", "executor")), None))
     dice.shuffle(ends)
@@ -138,6 +143,10 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence
             )
         )
     return lives
+
+
+def _end(dice: random.Random, point: str | None) -> Kill:
+    return _kill(dice, "kernel" if dice.random() < _KERNELS else "job", point)
 
 
 def _kill(dice: random.Random, victim: Victim, point: str | None) -> Kill:

@@ -1,11 +1,12 @@
 """The crash program (`make crash KILLS=n SEED=s`): nothing is lost or doubled, whatever is killed.
 
-The real job runs as a child process and is killed again and again, as `plan` draws it: all of its processes at named
-points and at drawn moments, Python's workers, executors. Policies change between a crash and the restart and while the
-job runs, in every way that they can, and in runs with an even seed the share of the quotas too, for another job wants
-of them now more, now less. Among the rows are such as cannot be taken. Now and then the checkpoint is put back, with
-its sinks or as a refused start asks for. Then the job drains, and the account is taken from input and output tables and
-Spark's logs alone: one line of JSON, the last of standard output. The exit status is 0 if every law holds.
+The real job runs in child processes and is killed again and again, as `plan` draws it: all of them or the driver's
+Python alone, at named points and at drawn moments; Python's workers; executors. Policies change between a crash and the
+restart and while the job runs, in every way that they can, and in runs with an even seed the share of the quotas too,
+for another job wants of them now more, now less. Among the rows are such as cannot be taken. Now and then the
+checkpoint is put back, with its sinks or as a refused start asks for. Then the job drains, and the account is taken
+from input and output tables and Spark's logs alone: one line of JSON, the last of standard output. The exit status is 0
+if every law holds.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tests.crash.job import (
     TO_DELTA,
     drain,
 )
+from tests.crash.jvm import Jvm
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, draw_lives
 from tests.crash.points import (
@@ -104,6 +106,7 @@ class Lives:
             (root / PUSHES_BACK).touch()
         self._dice = random.Random(seed)
         self._job: Job | None = None
+        self._jvm: Jvm | None = None
         self._copy: Copy | None = None
         self._policies = 0
         self.kills = 0
@@ -112,7 +115,9 @@ class Lives:
 
     def live(self, life: Life) -> None:
         """Run the job, with its losses, until its end."""
-        self._stop()
+        self._end_python()
+        if life.is_kept or life.put_back is not None:
+            self._end_all()  # what lies there must not change
         is_put_back = life.put_back is not None and self._copy is not None
         must_be_refused = is_put_back and self._put_back(life.put_back)
         if life.is_kept:
@@ -125,18 +130,19 @@ class Lives:
             for _ in range(_MOST_TRIES):
                 if self._done(kill, life, others):
                     break
-                self._stop()
+                self._end_python()
             else:
                 raise AssertionError(f"the job never comes to {kill}: {(self.root / 'job.log').read_text()[-4000:]}")
 
     def finish(self) -> None:
         """Run the job until it has drained everything."""
-        self._stop()
+        self._end_python()
         self._change(text_of(AMPLE), 0)
         (self.root / DRAINING).touch()
         if self._destination is not None:
             self._destination.take_all()
         if self._session is not None:
+            self._end_all()
             drain(
                 self._session,
                 self.root,
@@ -155,7 +161,7 @@ class Lives:
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
-        self._stop()
+        self._end_all()
         if self._peer is not None:
             self._peer.stop()
         if self._destination is not None:
@@ -199,7 +205,7 @@ class Lives:
             assert life.put_back != "copied", error[-4000:]
             self.refused += 1
             must_be_refused = False
-            self._stop()
+            self._end_all()
             self._copy.follow_remedy(error, is_first=attempt == 0)
         raise AssertionError(f"refused again and again: {error[-4000:]}")
 
@@ -228,10 +234,15 @@ class Lives:
                 return False  # all that is left waits for tokens; not every batch writes such a file
         elif job.ends_within(kill.delay_ms / 1000):
             return False
+        assert self._jvm is not None
         if kill.victim == "job":
-            self._stop()
+            self._end_all()
+        elif kill.victim == "kernel":
+            if kill.point is not None:
+                kill_process(int((self.root / "reached").read_text()))  # it may be a worker
+            self._end_python()
         else:
-            victims = job.members(_WORDS[kill.victim])
+            victims = self._jvm.members(_WORDS[kill.victim])
             if not victims:
                 return False
             kill_process(self._dice.choice(victims))
@@ -241,7 +252,7 @@ class Lives:
 
     def _start(self, master: str, batches: int) -> Job:
         """Start the job, with files for so many batches and some more."""
-        self._stop()
+        self._end_python()
         for mark in ("arm", "reached"):
             (self.root / mark).unlink(missing_ok=True)
         if batches:
@@ -252,17 +263,29 @@ class Lives:
                 add_commits(self.root, upto)
             else:
                 add_files(self.root, upto)
-        arguments = [str(self.root), self.sink, "--source", self.source, "--master", master]
-        arguments += ["--quotas", self.quotas]
+        if self._jvm is not None and self._jvm.master != master:
+            self._end_all()
+        if self._jvm is None:
+            self._jvm = Jvm(self.root, self.source, master, is_brief=self._is_brief)
+        arguments = [str(self.root), self.sink, "--source", self.source, "--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
-        arguments += ["--brief"] if self._is_brief else []
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
         return self._job
 
-    def _stop(self) -> None:
+    def _end_python(self) -> None:
+        """Kill the driver's Python; Spark's JVM lives on, unless it has lost what it cannot do without."""
         if self._job is not None:
+            is_broken = self._job.is_wounded and self._job.ends_within(0)
             self._job.kill()
             self._job = None
+            if is_broken:
+                self._end_all()
+
+    def _end_all(self) -> None:
+        if self._jvm is not None:
+            self._jvm.kill()
+            self._jvm = None
+        self._end_python()
 
 
 def points_of(sink: str, source: str) -> tuple[str, ...]:
