@@ -7,7 +7,7 @@ A record's name is the number of its batch in twelve digits, its kind, and a par
 - a delivery (`checkpoint.delivery`) is what a paced sink or a function did not deliver; its part is the time as well.
 - charges (`control.charges`) are the processing time of one task, which does not know the time of its batch. Their part
   names the run.
-- a refusal (`spark.metering.task_refusal`) is a task's "not now" on its way to the driver, which takes it away.
+- a refusal (`spark.metering.charging`) is a task's "not now" on its way to the driver, which takes it away.
 
 Number and time together tell a batch from all others: a checkpoint that was put back gives the numbers of undone
 batches to others. A record stays as long as a checkpoint can be put back to its batch: the next epoch is then made from

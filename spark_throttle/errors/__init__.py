@@ -45,12 +45,17 @@ It may import `remedies`. Start with `throttle_error`; every name is imported fr
 from __future__ import annotations
 
 from spark_throttle.errors.circumstances import (
+    RESTORE_CHECKPOINT,
     AddressInUseError,
+    DamagedError,
+    EpochMissingError,
     FileUnusableError,
     QueueOverflowError,
     SignInUnavailableError,
     SourceChangedError,
+    StoredFormatError,
     TakenOverError,
+    UnknownVersionError,
 )
 from spark_throttle.errors.configuration import (
     CheckpointMismatchError,
@@ -62,8 +67,8 @@ from spark_throttle.errors.configuration import (
     PolicyError,
     StoredPolicyError,
     TableOutOfReachError,
+    did_you_mean,
 )
-from spark_throttle.errors.near_names import did_you_mean
 from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
 from spark_throttle.errors.store import (
     ConflictError,
@@ -76,13 +81,6 @@ from spark_throttle.errors.store import (
     StoreUnavailableError,
     UnconfirmedError,
     UnwantedError,
-)
-from spark_throttle.errors.stored_format import (
-    RESTORE_CHECKPOINT,
-    DamagedError,
-    EpochMissingError,
-    StoredFormatError,
-    UnknownVersionError,
 )
 from spark_throttle.errors.throttle_error import ThrottleError
 

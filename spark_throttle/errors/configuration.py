@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from spark_throttle.errors.throttle_error import ThrottleError
 from spark_throttle.remedies import Remedy
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the nearest known name, or an empty string if none is near.
+
+    Examples
+    --------
+    >>> did_you_mean("mesages_per_second", ["bytes_per_second", "messages_per_second"])
+    '; did you mean messages_per_second?'
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 class PolicyError(ThrottleError):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_throttle.errors import FileUnusableError
-from spark_throttle.files import file_lock, ownership
+from spark_throttle.files import ownership
 from spark_throttle.files.ownership import replace_whole
 
 OWNER_ONLY: Final = 0o600
@@ -124,7 +124,7 @@ def locked(path: Path, *, is_waiting: bool = True) -> Iterator[None]:
     check_no_link(lock)
     with ExitStack() as stack:
         try:
-            stack.enter_context(file_lock.held(lock, mode=OWNER_ONLY, is_waiting=is_waiting, beside=path))
+            stack.enter_context(ownership.held(lock, mode=OWNER_ONLY, is_waiting=is_waiting, beside=path))
         except BlockingIOError:
             raise
         except OSError as error:

@@ -11,7 +11,7 @@ from decimal import Decimal
 import yaml
 from yaml.emitter import ScalarAnalysis
 
-from spark_throttle.core.names.visible_text import is_visible
+from spark_throttle.core.names.shown_names import is_visible
 
 
 def dump_yaml(values: object, *, width: int = 80) -> str:

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from spark_throttle.spark.sources.look_source import ask_counts, ask_explanation, ask_status
 from spark_throttle.spark.start.executor_sight import is_served
-from spark_throttle.status.batch_counts import batch_counts
 from spark_throttle.status.explain import explain_job
 from spark_throttle.status.explanation import Explanation
-from spark_throttle.status.status import Status, read_status
+from spark_throttle.status.status import Status, batch_counts, read_status
 
 
 @dataclass(frozen=True, slots=True)

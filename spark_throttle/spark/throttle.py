@@ -23,8 +23,7 @@ from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.metering.meter import ClockName
-from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.metered_query import MeteredQuery
+from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline

@@ -38,11 +38,16 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
-from spark_throttle.status.destination_status import DestinationStatus, destinations_of
-from spark_throttle.status.explanation import Explanation, LevelExplanation, pair_of
-from spark_throttle.status.last_batch import last_batch_of, namespace_of_tenant, observed_levels
-from spark_throttle.status.liveness import Liveness, SignWatch
-from spark_throttle.status.tenant_words import life_in_words, problem_in_words
+from spark_throttle.status.explanation import (
+    Explanation,
+    LevelExplanation,
+    last_batch_of,
+    namespace_of_tenant,
+    observed_levels,
+    pair_of,
+)
+from spark_throttle.status.liveness import Liveness, SignWatch, life_in_words, problem_in_words
+from spark_throttle.status.status import DestinationStatus, destinations_of
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
 

@@ -1,10 +1,25 @@
-"""The answer to why a namespace is held as it is; how it is found is in `explain`."""
+"""The answer to why a namespace is held as it is, with what a running job's reports say; `explain` finds the rest.
+
+The reports have the balances and backlogs of the namespace's levels, and its last batch. What the batches since the
+newest epoch used of processing time is not known yet: their messages count at what they were estimated to take.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from spark_throttle.core.quota import UNLIMITED, Dimension, Int64s
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
+from spark_throttle.core.epoch import Epoch
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.status.time_status import ScopeTime, time_status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +110,133 @@ def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, flo
         for value, rate in zip(values[: Dimension.TIME].tolist(), rates[: Dimension.TIME].tolist(), strict=True)
     )
     return messages, in_bytes
+
+
+def observed_levels(
+    explained: Explanation,
+    found: Matches,
+    policy: CompiledPolicy,
+    epoch: Epoch,
+    last: list[UsageReport],
+    *,
+    is_settled: bool,
+) -> list[LevelExplanation]:
+    """Return the levels with their buckets' balances and their backlogs.
+
+    Parameters
+    ----------
+    last
+        The reports of the last batch.
+    is_settled
+        Whether the epoch knows what that batch used of processing time.
+    """
+    is_of_policy = last[-1].revision == policy.revision
+    balance_micro = last[-1].shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
+    times = _times(explained, epoch, policy)
+    scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
+    matched = [(report, match(report.names, policy)) for report in last]
+    observed = []
+    for level, time in zip(explained.levels, times, strict=True):
+        scope = scopes.get(level.level, -1)
+        waiting = _waiting(matched, level, scope)
+        rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
+        balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)
+        left_ns = None if time is None else time.balance_ns
+        if left_ns is not None and not is_settled:
+            left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
+        free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, left_ns)
+        release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
+        messages, size_bytes = waiting[: Dimension.TIME].tolist()
+        seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns)
+        if scope >= 0:
+            seen = replace(seen, balance=pair_of(balance, MICRO, rates))
+        observed.append(seen)
+    return observed
+
+
+def _times(explained: Explanation, epoch: Epoch, policy: CompiledPolicy) -> list[ScopeTime | None]:
+    """Return the processing time of the levels; `None` where none is known."""
+    found = time_status_of(epoch, policy)
+    if found is None:
+        return [None] * len(explained.levels)
+    levels = pa.chunked_array([pa.array([level.level for level in explained.levels], pa.string())])
+    names = pa.array([level.scope for level in explained.levels], pa.string())
+    rows = found.of(levels, pa.chunked_array([shown(names)])).drop_columns(["level", "scope"]).to_pylist()
+    return [None if row["used_ns"] is None else ScopeTime(**row) for row in rows]
+
+
+def _own_left_ns(reports: list[UsageReport], namespace: str, otherwise_ns: int) -> int:
+    """Return what reports leave of a namespace's own quota on processing time."""
+    for report in reports:
+        at = pc.index(report.names, namespace).as_py()
+        if at >= 0 and report.own_time_ns is not None:
+            return int(report.own_time_ns[at])
+    return otherwise_ns
+
+
+def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> Int64s:
+    total = np.zeros(len(Dimension), dtype=np.int64)
+    for report, found in matched:
+        if level.level == "namespace":
+            rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
+        else:
+            rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
+        total += report.waiting[rows].sum(axis=0)
+    return total
+
+
+def _release_ms(waiting: Int64s, balance_micro: Int64s, rates: Int64s) -> int | None:
+    """Return how long a bucket takes to earn the tokens for a backlog; `None` if nothing waits, or at a rate of 0."""
+    if not waiting[Dimension.MESSAGES]:
+        return None
+    longest = 0
+    for dimension in (Dimension.MESSAGES, Dimension.BYTES):
+        rate = int(rates[dimension])
+        if rate == UNLIMITED:
+            continue
+        if rate == 0:
+            return None
+        lacking = int(waiting[dimension]) * MICRO - int(balance_micro[dimension])
+        longest = max(longest, -(-lacking // rate))
+    return max(0, longest)
+
+
+def _paid_ms(waiting: Int64s, level: LevelExplanation, time: ScopeTime | None, left_ns: int | None) -> int | None:
+    """Return how long a quota on processing time takes to pay for a backlog; `None` if nothing waits, or for ever.
+
+    It pays first what it owes. Messages count at what the last ones took or, if nothing was measured, as estimated.
+    """
+    if not waiting[Dimension.MESSAGES]:
+        return None
+    if time is None or time.share_percentage is None or left_ns is None or level.on_excess == "observe":
+        return 0
+    if time.share_percentage == 0:
+        return None
+    takes_ns = int(waiting[Dimension.TIME])
+    if time.ns_per_message is not None:
+        takes_ns = int(waiting[Dimension.MESSAGES]) * time.ns_per_message
+    due_ns = takes_ns - left_ns
+    return max(0, -(-due_ns // round(time.share_percentage * NS_PER_MS_OF_A_PERCENT)))
+
+
+def namespace_of_tenant(tenant: str, reports: list[UsageReport]) -> str | None:
+    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by its reports."""
+    inside = [pc.filter(report.names, pc.starts_with(report.names, f"{tenant}/")) for report in reports]
+    return min((name for names in inside for name in shown(names).to_pylist()), default=None)
+
+
+def last_batch_of(batch: int, reports: list[UsageReport], namespace: str) -> LastBatch:
+    """Return what became of a namespace's rows in a batch."""
+    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch)
+    for report in reports:
+        at = pc.index(report.names, namespace).as_py()
+        if at >= 0:
+            offered, admitted, rejected, waiting = (
+                (int(pair[0]), int(pair[1]))
+                for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
+            )
+            return replace(
+                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
+                observed_messages=int(report.observed_messages[at]),
+            )  # fmt: skip
+    return seen

@@ -4,6 +4,8 @@ Wall clocks are set, and those of two machines differ. So the age of a sign is m
 is possible: on the machine that gave it, by the machine's own; elsewhere from when the watcher saw it change. Only a
 sign that was there at the first look on another machine is dated by the wall clocks. If it is dated in the future, its
 age is not known until it changes, or until the bound has passed without a change.
+
+The administrator of a tenant gets other words than the platform, whose own may name other tenants, or paths.
 """
 
 from __future__ import annotations
@@ -184,3 +186,23 @@ def _duration(ms: int) -> str:
     if ms < 900_000:
         return f"{ms / 1000:.1f} s" if ms < 10_000 else f"{ms / 1000:.0f} s"
     return f"{ms / 60_000:.1f} min" if ms < 3_600_000 else f"{ms / 3_600_000:.1f} h"
+
+
+OWNERS_SEE: Final = "a problem that the platform's owners see"
+
+
+def problem_in_words(problem: str | None, *, is_wide: bool) -> str | None:
+    """Return a problem as its reader may see it; `None` stays `None`.
+
+    Parameters
+    ----------
+    is_wide
+        Whether the reader may see what belongs to no single tenant.
+    """
+    return problem if is_wide or problem is None else OWNERS_SEE
+
+
+def life_in_words(life: Liveness, *, is_wide: bool) -> str:
+    """Return the state of a job in words; what is not known of it may be due to a damaged file, whose path it holds."""
+    is_known = life.state != "unknown" or not life.has_begun
+    return life.detail if is_wide or is_known else "it is not known whether the job lives"

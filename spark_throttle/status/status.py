@@ -1,4 +1,7 @@
-"""The last batch of a running query, by scope."""
+"""The last batch of a running query: what it moved in all, by scope, and by destination.
+
+Destinations are as the job's newest epoch has them: how fast rows go there, and whether they are available.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,75 @@ from spark_throttle.control.epochs import newest_epoch, read_policy
 from spark_throttle.control.feedback import kept_reports, newest_batch, reports_of, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
+from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
+from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
-from spark_throttle.status.destination_status import DestinationStatus, destinations_of
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.ranking import Key, backlogs_after
 from spark_throttle.status.shared_status import ScopeShare, per_second, scope_shares
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import reported_names, usage_rows
+
+
+def batch_counts(control_path: str, batch: int) -> dict[str, int]:
+    """Return what a batch offered, admitted, rejected and left waiting, in messages and bytes; 0 if it moved nothing.
+
+    Examples
+    --------
+    >>> counts = batch_counts("/there/is/none", 7)
+    >>> list(counts)[:2], set(counts.values())
+    (['offered_messages', 'offered_bytes'], {0})
+    """
+    reports = reports_of(Directory(control_path), batch)
+    invalid_messages = sum(report.invalid_messages for report in reports)
+    counts = {}
+    for count in ("offered", "admitted", "rejected", "waiting"):
+        for dimension in (Dimension.MESSAGES, Dimension.BYTES):
+            total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
+            is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
+            counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationStatus:
+    """One resource group that stands for a destination."""
+
+    resource_group: str
+    messages_per_second: float
+    """The rate at which rows are admitted for it: up to an eighth more than is sent."""
+
+    floor_messages_per_second: float
+    ceiling_messages_per_second: float
+    is_unavailable: bool
+    """Whether its breaker is open."""
+
+    refused_for_ms: int
+    """For how long it has refused every call; 0 if it took one of the last batch."""
+
+
+def destinations_of(epoch: Epoch | None, policy: CompiledPolicy | None) -> tuple[DestinationStatus, ...]:
+    """Return the destinations of an epoch of `policy`; none if the policy has none."""
+    if epoch is None or policy is None or policy.destinations is None or epoch.destinations is None:
+        return ()
+    rates, known = epoch.destinations, policy.destinations
+    return tuple(
+        DestinationStatus(
+            name,
+            int(rates.in_force_micro_per_ms[at]) / 1000,
+            int(known.floor_micro_per_ms[at]) / 1000,
+            int(policy.shared.rate_micro_per_ms[known.scope[at], Dimension.MESSAGES]) / 1000,
+            bool(rates.is_open[at]),
+            int(rates.refused_for_ms[at]),
+        )
+        for at, name in enumerate(group_names(policy))
+    )
+
 
 BACKLOG_BATCHES: Final = 4
 """How many of the newest batches the first look reads for the age of the backlogs."""

@@ -18,7 +18,7 @@ from spark_throttle.admin.sign_in import SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import StoreUnavailableError
-from spark_throttle.files import file_lock
+from spark_throttle.files import ownership
 from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
@@ -154,7 +154,7 @@ def test_attempt_on_a_store_that_cannot_be_read_has_one_line(
         def refused(*_: Any, **__: Any) -> Any:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(file_lock, "held", refused)
+        monkeypatch.setattr(ownership, "held", refused)
     monkeypatch.setenv("SPARK_THROTTLE_AUDIT", str(tmp_path / "audit"))
     assert CliRunner().invoke(app, ["tenant", "update", "acme", "--store", store]).exit_code != 0
     (line,) = _lines(tmp_path)

@@ -10,9 +10,8 @@ import pytest
 from spark_throttle.admin.cli.status_view import status_lines, status_values, worst
 from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.core.shares.destinations import WHOLE, Told
-from spark_throttle.status.destination_status import DestinationStatus
 from spark_throttle.status.explain import explain_job
-from spark_throttle.status.status import StatusReader
+from spark_throttle.status.status import DestinationStatus, StatusReader
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, World
 

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue
 from spark_throttle.core.stored_state import StoredState

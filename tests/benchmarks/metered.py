@@ -26,9 +26,8 @@ from unittest import mock
 import pyarrow as pa
 from pyspark.sql import Row
 
-from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.metered_query import MeteredQuery
-from spark_throttle.spark.metering.running_task import RunningTask
+from spark_throttle.spark.metering.charging import RunningTask
+from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 from tests.benchmarks.results import save
 
 NAMESPACES: Final = 50

@@ -35,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import OnExcess, Verdict
 from spark_throttle.core.state import DeciderState
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy

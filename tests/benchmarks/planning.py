@@ -25,7 +25,7 @@ from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import pack_usage

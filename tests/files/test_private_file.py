@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import FileUnusableError
-from spark_throttle.files import file_lock
+from spark_throttle.files import ownership
 from spark_throttle.files.private_file import locked, read_private, replace_private
 
 
@@ -72,11 +72,11 @@ def test_lock_file_that_is_a_link_is_refused_and_its_target_stays_whole(path: Pa
     lock.symlink_to(victim)
     with pytest.raises(FileUnusableError, match="is a link"), locked(path):
         pass
-    with pytest.raises(OSError, match="symbolic links"), file_lock.held(lock):
+    with pytest.raises(OSError, match="symbolic links"), ownership.held(lock):
         pass
     dangling = tmp_path / "dangling.lock"
     dangling.symlink_to(tmp_path / "made")
-    with pytest.raises(OSError, match="symbolic links"), file_lock.held(dangling):
+    with pytest.raises(OSError, match="symbolic links"), ownership.held(dangling):
         pass
     assert victim.read_bytes() == b"kept"
     assert not (tmp_path / "made").exists()
@@ -85,7 +85,7 @@ def test_lock_file_that_is_a_link_is_refused_and_its_target_stays_whole(path: Pa
 def test_lock_file_loses_nothing_that_it_holds(tmp_path: Path) -> None:
     lock = tmp_path / "a.lock"
     lock.write_bytes(b"kept")
-    with file_lock.held(lock):
+    with ownership.held(lock):
         assert lock.read_bytes() == b"kept"
     assert lock.read_bytes() == b"kept"
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.admin.watch.batch_numbers import numbers_of
+from spark_throttle.admin.watch.job_numbers import namespaces_of
 from spark_throttle.admin.watch.job_watch import Window
-from spark_throttle.admin.watch.namespace_numbers import namespaces_of
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage

@@ -164,7 +164,7 @@ def test_new_store_that_is_edited_before_its_first_commit_has_lost_nothing(path:
 def test_log_is_made_before_the_lock_so_that_a_crash_between_them_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_throttle.files import file_lock
+    from spark_throttle.files import ownership
 
     path.write_text("tenants: {acme: {}}")
 
@@ -172,7 +172,7 @@ def test_log_is_made_before_the_lock_so_that_a_crash_between_them_loses_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(file_lock, "held", killed)
+        patched.setattr(ownership, "held", killed)
         with pytest.raises(KeyboardInterrupt):
             service_of(FileStore(path)).put("tenant", "late", {}, ANN)
     FileStore(path).check_whole()

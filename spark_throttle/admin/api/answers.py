@@ -42,7 +42,7 @@ from spark_throttle.errors import (
     did_you_mean,
 )
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
-from spark_throttle.status.tenant_words import OWNERS_SEE
+from spark_throttle.status.liveness import OWNERS_SEE
 
 PROBLEM_TYPE: Final = "application/problem+json"
 

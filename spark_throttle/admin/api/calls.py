@@ -16,7 +16,7 @@ from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
-from spark_throttle.status.tenant_words import life_in_words, problem_in_words
+from spark_throttle.status.liveness import life_in_words, problem_in_words
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry

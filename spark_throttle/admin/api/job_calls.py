@@ -13,18 +13,15 @@ from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant, view_of
 from spark_throttle.admin.caller import ROLES, Role
-from spark_throttle.admin.watch.balances import balances_of
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
+from spark_throttle.admin.watch.job_numbers import TimeNumbers, balances_of, namespaces_of, time_numbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
-from spark_throttle.admin.watch.namespace_numbers import namespaces_of
-from spark_throttle.admin.watch.time_numbers import TimeNumbers, time_numbers
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import ThrottleError
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.status.destination_status import destinations_of
-from spark_throttle.status.liveness import JobState
-from spark_throttle.status.tenant_words import life_in_words, problem_in_words
+from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words
+from spark_throttle.status.status import destinations_of
 from spark_throttle.status.usage_table import AT
 
 router = APIRouter(prefix="/admin/v2", tags=["jobs"])

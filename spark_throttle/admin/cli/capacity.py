@@ -13,7 +13,7 @@ from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_throttle.policy.capacity import Division
-    from spark_throttle.status.promised_time import PromisedTime
+    from spark_throttle.status.time_status import PromisedTime
 
 Threads = Annotated[int | None, typer.Option(min=0, help="num.io.threads of a broker.")]
 Network = Annotated[int | None, typer.Option(min=0, help="num.network.threads of a broker.")]
@@ -79,7 +79,7 @@ def _rows(division: Division) -> list[tuple[str, str]]:
 
 
 def _show_promises(control: str, output: Form) -> None:
-    from spark_throttle.status.promised_time import promised_time
+    from spark_throttle.status.time_status import promised_time
 
     found = promised_time(control)
     warnings, division = list(found.warnings()), _division(found)

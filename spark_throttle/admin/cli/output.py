@@ -19,7 +19,7 @@ from rich.text import Text
 
 from spark_throttle.admin.cli.fitted_table import FittedTable
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
-from spark_throttle.core.names.visible_text import visible, visible_in_json
+from spark_throttle.core.names.shown_names import visible, visible_in_json
 from spark_throttle.errors import (
     AddressInUseError,
     ConflictError,

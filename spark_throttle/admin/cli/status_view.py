@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spark_throttle.admin.cli.output import count, shown, size, table_of, wait
 
 if TYPE_CHECKING:
-    from spark_throttle.status.destination_status import DestinationStatus
-    from spark_throttle.status.status import ScopeStatus, Status
+    from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")

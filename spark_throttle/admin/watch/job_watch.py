@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
-from spark_throttle.admin.watch.time_totals import TimeTotals
-from spark_throttle.admin.watch.totals import Totals
+from spark_throttle.admin.watch.totals import TimeTotals, Totals
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import read_epoch, read_policy

@@ -14,8 +14,7 @@ from spark_throttle.core.batch.reasons import Reason
 from spark_throttle.core.batch.scope_room import by_dimension, cost
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.measured_time import REMEMBERED_MS
-from spark_throttle.core.names.match_memory import taken
-from spark_throttle.core.names.matching import Matches, enforcing_scopes
+from spark_throttle.core.names.matching import Matches, enforcing_scopes, taken
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,

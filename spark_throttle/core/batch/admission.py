@@ -39,7 +39,7 @@ from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.left_rows import may_return
 from spark_throttle.core.limits.pegasus import plan_windows
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.usage import UsageReport

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
-from spark_throttle.core.names.match_memory import MatchMemory, taken
-from spark_throttle.core.names.matching import Matches, positions_in
+from spark_throttle.core.names.matching import Matches, MatchMemory, positions_in, taken
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MOST_NS, Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import DeciderState, Flows, Queue
 

@@ -37,10 +37,8 @@ from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.decided_policy import decided_policy
+from spark_throttle.spark.metering.charging import decided_policy, running_batch, take_refusal
 from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.running_batch import running_batch
-from spark_throttle.spark.metering.task_refusal import take_refusal
 from spark_throttle.spark.paced.batch_sending import Departure, epoch_of
 from spark_throttle.spark.paced.retry_after import (
     FIRST_PAUSE_SECONDS,

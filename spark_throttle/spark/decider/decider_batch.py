@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
 from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
 from spark_throttle.core.left_rows import AGAIN, RETURNED, Settlement, settle
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import (

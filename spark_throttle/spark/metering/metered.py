@@ -9,6 +9,9 @@ The clock stands while Spark produces the rows that a function takes next, and w
 
 Laws: all that was measured is charged, in whole nanoseconds. The time between two results of an iterator is divided
 among the rows that were taken for them: those since the last result, or, if there are none, the rows taken before.
+
+A function is wrapped before its query starts, and is told where to write its charges when Spark packs it for the
+executors, which is after the query has got its control directory.
 """
 
 from __future__ import annotations
@@ -30,14 +33,64 @@ from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import admitted_messages
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.call_clock import CallClock
+from spark_throttle.spark.metering.charging import (
+    DRIVER,
+    RunningTask,
+    Tally,
+    charge_driver,
+    charge_task,
+    note_refusal,
+    reports_of_running,
+)
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
-from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
-from spark_throttle.spark.metering.metered_query import MeteredQuery
-from spark_throttle.spark.metering.running_batch import reports_of_running
-from spark_throttle.spark.metering.running_task import RunningTask
-from spark_throttle.spark.metering.task_meter import DRIVER, Tally, charge_driver, charge_task
-from spark_throttle.spark.metering.task_refusal import note_refusal
+from spark_throttle.spark.metering.meter import CLOCKS, CallClock, ClockName, Meter
+
+
+class MeteredQuery:
+    """The control directory of the only query of a throttle that has metered functions."""
+
+    def __init__(self, control_path: str | None = None) -> None:
+        self._control_paths = [] if control_path is None else [control_path]
+        self.is_metered = False
+        """Whether any function was metered for it."""
+
+    def begin(self, control_path: str) -> None:
+        """Take down that a query of the throttle is about to start.
+
+        Raises
+        ------
+        ConfigurationError
+            If functions are metered that would not know which of two queries to charge.
+        """
+        if control_path not in self._control_paths:
+            self._control_paths.append(control_path)
+        if self.is_metered:
+            self._check()
+
+    @property
+    def control_path(self) -> str:
+        """The query's control directory.
+
+        Raises
+        ------
+        ConfigurationError
+            If no query has begun, or several have.
+        """
+        self._check()
+        if not self._control_paths:
+            raise ConfigurationError(
+                "a metered function was given to Spark before its query was: meter what runs after the throttle, as in "
+                "foreachBatch or on the rows of apply; rows that were not yet admitted may wait or be rejected"
+            )
+        return self._control_paths[0]
+
+    def _check(self) -> None:
+        if len(self._control_paths) > 1:
+            raise ConfigurationError(
+                f"a throttle with metered functions has the queries of {self._control_paths[:2]}, and a function "
+                f"cannot know which of them to charge; give each query a Throttle of its own"
+            )
+
 
 Function = Callable[..., Any]
 

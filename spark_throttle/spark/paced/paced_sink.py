@@ -28,7 +28,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
-from spark_throttle.spark.metering.sink_meter import charge_sink, is_metered
+from spark_throttle.spark.metering.charging import charge_sink, is_metered
 from spark_throttle.spark.paced.batch_sending import BatchSending, epoch_of
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
 from spark_throttle.spark.paced.retry_after import wall_ms

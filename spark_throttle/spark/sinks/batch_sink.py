@@ -23,8 +23,7 @@ from spark_throttle.checkpoint.manifest import bound_manifest
 from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.decided_policy import decided_policy
-from spark_throttle.spark.metering.sink_meter import metered_write
+from spark_throttle.spark.metering.charging import decided_policy, metered_write
 from spark_throttle.spark.sinks.begin_batch import batch_folder, begin_batch
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA, Promise, SinkFormat, format_of

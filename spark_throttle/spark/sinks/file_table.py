@@ -27,7 +27,7 @@ from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.kept_tables import append_to_table
 from spark_throttle.spark.delta.table_files import FileForm, TableFileWriter, WrittenFile
-from spark_throttle.spark.metering.decided_policy import decided_policy
+from spark_throttle.spark.metering.charging import decided_policy
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.sinks.table_features import check_table
 

@@ -82,7 +82,7 @@ def answered(options: Mapping[str, str]) -> str:
 
 
 def _found(options: Mapping[str, str]) -> str | bytes:
-    from spark_throttle.status.batch_counts import batch_counts
+    from spark_throttle.status.status import batch_counts
 
     question, control_path = options["question"], options["controlpath"]
     if question == _COUNTS:

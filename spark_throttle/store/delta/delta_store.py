@@ -42,7 +42,7 @@ from spark_throttle.errors import (
     OutcomeUnknownError,
     StoreUnavailableError,
 )
-from spark_throttle.files import file_lock
+from spark_throttle.files import ownership
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
 from spark_throttle.store.delta.kept_commits import keep_commit
@@ -231,7 +231,7 @@ class DeltaStore:
         with ExitStack() as turn:
             lock = self._open.log_folder / "_turn.lock"
             try:
-                turn.enter_context(file_lock.held(lock, beside=self._open.log_folder))
+                turn.enter_context(ownership.held(lock, beside=self._open.log_folder))
             except FileNotFoundError as error:
                 raise self._open.checks.absence() from error
             except PermissionError as error:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from spark_throttle.errors import StoreUnavailableError
-from spark_throttle.files import file_lock
+from spark_throttle.files import ownership
 from spark_throttle.store.file.commit_log import CommitLog
 from spark_throttle.store.file.document_files import absence_of, beside, reason_of
 
@@ -29,7 +29,7 @@ class DocumentTurns:
                 raise absence_of(self._document)
             if not (self.path.exists() or has_known_log or self._log.path.is_dir()):
                 self._log.opened().close()
-            with file_lock.held(self.path, beside=self._document):
+            with ownership.held(self.path, beside=self._document):
                 yield
         except OSError as error:
             raise StoreUnavailableError(f"file:{self._document}", reason_of(error)) from error
@@ -38,7 +38,7 @@ class DocumentTurns:
     def to_read(self) -> Iterator[None]:
         """Hold the lock with other readers."""
         try:
-            with file_lock.held_to_read(self.path):
+            with ownership.held_to_read(self.path):
                 yield
         except OSError as error:
             raise StoreUnavailableError(f"file:{self._document}", reason_of(error)) from error

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.reasons import Reason
-from spark_throttle.core.names.match_memory import MatchMemory
+from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MICRO, CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.usage import UsageReport

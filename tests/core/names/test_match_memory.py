@@ -8,9 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.names import match_memory
-from spark_throttle.core.names.match_memory import MatchMemory
-from spark_throttle.core.names.matching import Matches, match
+from spark_throttle.core.names.matching import Matches, MatchMemory, match
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 
@@ -35,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         calls.append(of.to_pylist())
         return match(of, policy)
 
-    monkeypatch.setattr(match_memory, "match", counted)
+    monkeypatch.setattr(matching, "match", counted)
     return calls
 
 
@@ -80,7 +78,7 @@ def test_policy_with_other_bounds_of_the_queue_matches_alike(asked: list[list[st
 
 
 def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(match_memory, "_MOST_NAMES", 3)
+    monkeypatch.setattr(matching, "_MOST_NAMES", 3)
     memory, first, second = MatchMemory(), names("a", "b"), names("c", "d")
     for kept in (first, second):
         memory.keep(kept, match(kept, POLICY), POLICY)

@@ -14,7 +14,7 @@ from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.batch_functions.function_sink import FunctionSink
-from spark_throttle.spark.metering.task_refusal import note_refusal
+from spark_throttle.spark.metering.charging import note_refusal
 
 ROWS: Any = object()
 MARK = BatchMark("6f1c", 7, "9a3e")

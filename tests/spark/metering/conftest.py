@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.spark.metering import meter as meters
-from spark_throttle.spark.metering.running_task import RunningTask
+from spark_throttle.spark.metering.charging import RunningTask
 from tests.spark.metering.metered_world import World
 
 

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from spark_throttle.control.charges import read_charges
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.metered_query import MeteredQuery
-from spark_throttle.spark.metering.running_task import RunningTask
+from spark_throttle.spark.metering.charging import RunningTask
+from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 
 SECOND_NS: Final = 1_000_000_000
 

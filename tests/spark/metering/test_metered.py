@@ -22,10 +22,9 @@ from pyspark.util import PythonEvalType
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.metering import meter as meters
+from spark_throttle.spark.metering.charging import RunningTask, take_refusal
 from spark_throttle.spark.metering.meter import Meter
 from spark_throttle.spark.metering.metered import Metered
-from spark_throttle.spark.metering.running_task import RunningTask
-from spark_throttle.spark.metering.task_refusal import take_refusal
 from tests.spark.metering.metered_world import SECOND_NS, World
 
 PANDAS_UDF: Any = functions.pandas_udf

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.spark.metering import sink_meter
+from spark_throttle.spark.metering import charging
+from spark_throttle.spark.metering.charging import running_batch
 from spark_throttle.spark.metering.meter import Meter
-from spark_throttle.spark.metering.running_batch import running_batch
 from tests.spark.metering.metered_world import SECOND_NS, World
 
 
@@ -106,15 +106,15 @@ def test_another_run_of_a_batch_replaces_what_the_driver_was_charged(world: Worl
 def test_write_for_which_the_driver_waits_is_charged_by_rows_where_a_policy_limits_time(
     world: World, monkeypatch: pytest.MonkeyPatch, *, has_quota: bool
 ) -> None:
-    monkeypatch.setattr(sink_meter, "is_metered", lambda *_: has_quota)
+    monkeypatch.setattr(charging, "is_metered", lambda *_: has_quota)
     monkeypatch.setattr("time.perf_counter_ns", lambda: world.now_ns)
-    with sink_meter.metered_write(world.directory, 3, [report_of({"a": 3, "b": 1})]):
+    with charging.metered_write(world.directory, 3, [report_of({"a": 3, "b": 1})]):
         world.spend(400)
     assert world.charged_ns() == ({"a": 300, "b": 100} if has_quota else {})
 
 
 def test_write_that_fails_is_not_charged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_meter, "is_metered", lambda *_: True)
-    with contextlib.suppress(KeyError), sink_meter.metered_write(world.directory, 3, [report_of({"a": 3})]):
+    monkeypatch.setattr(charging, "is_metered", lambda *_: True)
+    with contextlib.suppress(KeyError), charging.metered_write(world.directory, 3, [report_of({"a": 3})]):
         raise KeyError(7)
     assert world.charged_ns() == {}

@@ -35,7 +35,7 @@ from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.metering.running_task import batch_of_task
+from spark_throttle.spark.metering.charging import batch_of_task
 from spark_throttle.spark.move.answer import Answer, Decided, decided_in
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
 from spark_throttle.spark.move.leaving import leaving

@@ -1,27 +1,31 @@
-"""Who is throttled, by what, and whether a group is shared fairly: from the newest batches of one job.
+"""The numbers of a job for people: who is throttled, by what, how fairly; balances; processing time.
 
-The scope that used the largest part of its quota over those batches is taken to hold a namespace back. This is a
+The scope that used the largest part of its quota over the newest batches is taken to hold a namespace back. This is a
 measurement, not the kernel's decision for each row: `explain` computes that for one namespace.
 
 Fairness is measured as in the kernel: the service of a namespace is the part of the group's quota that it was admitted,
 in messages or bytes, whichever is larger, divided by its weight. No two namespaces that stay backlogged should differ
 much in service.
+
+Balances are those after the job's newest batch; processing time is that between its two newest epochs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.admin.watch.job_watch import Window
+from spark_throttle.admin.watch.job_watch import JobView, Window
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
@@ -256,3 +260,116 @@ def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace:
     if level is Level.TENANT:
         return str(policy.tenant_names[int(scopes[0]) - 1].as_py())
     return str(policy.group_names[int(scopes[1]) - 1 - len(policy.tenant_names)].as_py())
+
+
+Pair: TypeAlias = tuple[float | None, float | None]
+"""Messages, then bytes; `None` where there is no limit."""
+
+
+def shared_positions(policy: CompiledPolicy, tenants: Collection[str]) -> dict[tuple[str, str], int]:
+    """Return the positions of the job, these tenants and all groups among the shared scopes, by level and name."""
+    first_group = len(policy.shared) - len(policy.group_names)
+    wanted = frozenset(tenants)
+    found = {("job", "job"): 0}
+    if wanted:
+        named = enumerate(policy.tenant_names.to_pylist())
+        found |= {("tenant", name): 1 + at for at, name in named if name in wanted}
+    names = enumerate(policy.group_names.to_pylist())
+    return found | {("resource_group", name): first_group + at for at, name in names}
+
+
+def balances_of(view: JobView, tenants: Collection[str] = ()) -> dict[tuple[str, str], tuple[Pair, Pair]]:
+    """Return the balances and the rates per second of the buckets of the job, these tenants and the groups."""
+    balance_micro, policy, rates = view.balance_micro, view.epoch_policy, rates_of(view)
+    if balance_micro is None or policy is None or rates is None:
+        return {}
+    positions = shared_positions(policy, tenants)
+    at = list(positions.values())
+    limited = policy.shared.is_limited[at, : Dimension.TIME].tolist()
+    held = (balance_micro[at, : Dimension.TIME] / MICRO).tolist()
+    per_second = (rates[at, : Dimension.TIME] / 1000).tolist()
+    return {
+        key: (_pair(tokens, is_limited), _pair(rate, is_limited))
+        for key, is_limited, tokens, rate in zip(positions, limited, held, per_second, strict=True)
+    }
+
+
+def rates_of(view: JobView) -> Int64s | None:
+    """Return the job's rate in each shared scope, in micro-tokens per ms: its share, or what a destination takes."""
+    epoch, policy = view.epoch, view.epoch_policy
+    if epoch is None or policy is None:
+        return None
+    return under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
+
+
+def _pair(values: list[float], is_limited: list[bool]) -> Pair:
+    messages, in_bytes = (value if limits else None for value, limits in zip(values, is_limited, strict=True))
+    return messages, in_bytes
+
+
+MOST_SCOPES: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeTimeNumbers:
+    """What a scope used of processing time between the two newest epochs; percent are of one core."""
+
+    level: str
+    scope: str
+    request_percentage: float | None
+    """Its quota; null if it has none."""
+
+    share_percentage: float | None
+    """The job's part of the quota: all of it, if jobs do not share it."""
+
+    used_percentage: float | None
+    """Null after the first epoch: it is not known how long it took."""
+
+    used_ns: int
+    balance_ns: int | None
+    """What is left of the quota; below 0 the scope is in debt."""
+
+    throttle_ms: int | None
+    """How long until it leaves debt, 0 out of debt; null without a quota that holds rows back, or if it never will."""
+
+    ns_per_message: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeNumbers:
+    """The processing time of a job between its two newest epochs."""
+
+    interval_ms: int
+    exempt_ns: int | None
+    """That of exempt namespaces, which nothing limits; null for a tenant admin, as is the next number."""
+
+    unattributed_ns: int | None
+    """That which belongs to no namespace."""
+
+    scopes: tuple[ScopeTimeNumbers, ...]
+    """Scopes that have a quota or were charged: those in debt first, then those that used most."""
+
+
+def time_numbers(time: TimeStatus, tenant: str | None) -> TimeNumbers:
+    """Return the processing time of a job.
+
+    Parameters
+    ----------
+    tenant
+        Whoever asks, if it may see only its own scopes: the job's and the groups' time tells what others use.
+    """
+    rows = time.scopes
+    rows = rows.filter(pc.or_(pc.is_valid(rows["request_percentage"]), pc.greater(rows["used_ns"], 0)))
+    if tenant is not None:
+        is_tenant = pc.and_(pc.equal(rows["level"], "tenant"), pc.equal(rows["scope"], tenant))
+        is_inside = pc.and_(pc.equal(rows["level"], "namespace"), pc.starts_with(rows["scope"], f"{tenant}/"))
+        rows = rows.filter(pc.or_(is_tenant, is_inside))
+    rows = rows.append_column("debt_ms", pc.fill_null(rows["throttle_ms"], 0))
+    order = pc.sort_indices(rows, [("debt_ms", "descending"), ("used_ns", "descending"), ("scope", "ascending")])
+    found = rows.take(order[:MOST_SCOPES]).drop_columns(["debt_ms"]).to_pylist()
+    return TimeNumbers(
+        time.job.interval_ms,
+        time.job.exempt_ns if tenant is None else None,
+        time.job.unattributed_ns if tenant is None else None,
+        tuple(ScopeTimeNumbers(**row) for row in found),
+    )

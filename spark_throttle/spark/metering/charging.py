@@ -1,0 +1,248 @@
+"""The charges and the refusals of the work for a batch, written to the control directory before the batch ends.
+
+A process of Spark works for one task at a time, but may run several functions for it, or one function several times. It
+adds up what they charge, and writes the sum after each: under one name, so that nothing is counted twice. Two processes
+may work for the same task, one function after the other, and each has a file of its own. The driver does the same for
+a batch.
+
+A sink of ours is metered where the policy that decided the batch has a quota on time, and nowhere else. What it used is
+divided among the namespaces by their admitted rows. Where Python writes, that is CPU time; where the JVM does, the
+driver knows only how long it waited for the write, as if one core had worked on it.
+
+A function that says "not now" in a task writes a record of the batch (`checkpoint.batch_records`) before the task
+fails, for the driver itself learns only that a task failed. Who called the function for the batch reads the record when
+the call has failed, and takes it away: so a failure of another cause is never taken for it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+
+from pyspark import TaskContext
+
+from spark_throttle.checkpoint.batch_records import REFUSAL, record_name
+from spark_throttle.control.charges import Part, replace_charges
+from spark_throttle.control.epochs import read_policy
+from spark_throttle.control.feedback import reports_of
+from spark_throttle.control.run_fence import owner_of
+from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
+from spark_throttle.core.time_charges import Lot, TimeCharges
+from spark_throttle.core.usage import UsageReport, admitted_messages
+from spark_throttle.errors import Backpressure, ConfigurationError
+from spark_throttle.files.records import read_note
+from spark_throttle.files.storage import Directory
+from spark_throttle.record import Count, to_json
+
+_BATCH_PROPERTY: Final = "streaming.sql.batchId"
+
+
+def batch_of_task() -> int:
+    """Return the number of the batch to which this task belongs.
+
+    Raises
+    ------
+    ConfigurationError
+        If the task does not belong to a streaming query.
+    """
+    context = TaskContext.get()
+    batch = context.getLocalProperty(_BATCH_PROPERTY) if context is not None else None
+    if batch is None:
+        raise ConfigurationError("a decided stream was read outside a streaming query; write it with writeStream")
+    return int(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """An attempt at a task."""
+
+    batch: int
+    stage: int
+    partition: int
+    attempt: int
+    """Another number for each attempt at each task of an application."""
+
+    @classmethod
+    def current(cls) -> RunningTask | None:
+        """Return the task of this process; `None` outside of Spark's workers."""
+        context = TaskContext.get()
+        if context is None:
+            return None
+        return cls(batch_of_task(), context.stageId(), context.partitionId(), context.taskAttemptId())
+
+
+_RUN_DIGITS: Final = 12
+_MOST_LOTS: Final = 256
+DRIVER: Final = "driver"
+SINK: Final = "sink"
+"""Works of a batch that no task names."""
+
+
+@dataclass(slots=True)
+class _Charged:
+    """What this process has charged for a task."""
+
+    task: tuple[str, RunningTask] | None = None
+    charges: TimeCharges | None = None
+
+
+_CHARGED: Final = _Charged()
+_OF_DRIVER: Final[dict[tuple[str, str], tuple[str, int, TimeCharges]]] = {}
+"""What a run has charged for a batch, by control directory and work: a function may call several metered ones."""
+
+_LOCK: Final = threading.Lock()
+"""They may be called in threads, and other queries run in others."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The time of a function's calls, before it is charged."""
+
+    lots: list[Lot] = field(default_factory=list)
+    divided: list[TimeCharges] = field(default_factory=list)
+
+    def add(self, lot: Lot) -> None:
+        """Add a call."""
+        self.lots.append(lot)
+        if len(self.lots) >= _MOST_LOTS:
+            self.divided = [self.charges()]
+            self.lots = []
+
+    def charges(self, said_ns: Counter[str] | None = None) -> TimeCharges:
+        """Return the time of all calls, divided by their rows, and what the function said."""
+        said = TimeCharges.of(dict(said_ns)) if said_ns else TimeCharges.sum_of([])
+        return TimeCharges.sum_of([*self.divided, TimeCharges.divided(self.lots), said])
+
+
+def charge_task(control_path: str, task: RunningTask, charges: TimeCharges) -> None:
+    """Charge what a function used in a task of a batch."""
+    before = _CHARGED.charges if _CHARGED.task == (control_path, task) else None
+    every = charges if before is None else TimeCharges.sum_of([before, charges])
+    _CHARGED.task, _CHARGED.charges = (control_path, task), every
+    directory = Directory(control_path)
+    part = Part(_run(directory), f"{task.stage}-{task.partition}", task.attempt, os.getpid())
+    replace_charges(directory, task.batch, every, part)
+
+
+def charge_driver(directory: Directory, batch: int, charges: TimeCharges, work: str) -> None:
+    """Charge what work of the driver used for a batch, beside what a run has charged for that work before."""
+    run, place = _run(directory), (directory.location, work)
+    with _LOCK:
+        before = _OF_DRIVER.get(place)
+        parts = [] if before is None or before[:2] != (run, batch) else [before[2]]
+        every = TimeCharges.sum_of([*parts, charges])
+        _OF_DRIVER[place] = run, batch, every
+        replace_charges(directory, batch, every, Part(run, work))
+
+
+def _run(directory: Directory) -> str:
+    return (owner_of(directory) or "")[:_RUN_DIGITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a function said in a task."""
+
+    problem: str
+    scope: str | None
+    retry_after_ms: Count | None
+
+
+def note_refusal(directory: Directory, batch: int, refusal: Backpressure) -> None:
+    """Write what a function said in a task of a batch; the last one that is written counts."""
+    seconds = refusal.retry_after_seconds
+    retry_after_ms = None if seconds is None else min(math.ceil(seconds * 1000), NEVER_MS)
+    directory.write(_name(batch), to_json(Refusal(refusal.problem, refusal.scope, retry_after_ms)))
+
+
+def take_refusal(directory: Directory, batch: int) -> Backpressure | None:
+    """Return what a function said in a task of a batch, and take it away; `None` if none said anything."""
+    found = read_note(directory, _name(batch), Refusal, "the refusal of a task")
+    if found is None:
+        return None
+    directory.delete(_name(batch))
+    seconds = None if found.retry_after_ms is None else found.retry_after_ms / 1000
+    return Backpressure(seconds, found.scope, found.problem)
+
+
+def _name(batch: int) -> str:
+    return record_name(batch, REFUSAL, "task")
+
+
+_RUNNING: Final[dict[str, tuple[int, Sequence[UsageReport]]]] = {}
+"""By control directory; a query runs one batch at a time."""
+
+
+@contextmanager
+def running_batch(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
+    """Let metered functions that are called meanwhile know the reports of a batch.
+
+    Examples
+    --------
+    >>> directory = Directory("/nowhere/throttle")
+    >>> with running_batch(directory, 7, []):
+    ...     reports_of_running(directory, 7)
+    []
+    """
+    _RUNNING[directory.location] = batch, reports
+    try:
+        yield
+    finally:
+        _RUNNING.pop(directory.location, None)
+
+
+def reports_of_running(directory: Directory, batch: int) -> Sequence[UsageReport]:
+    """Return the reports of the batch that runs; those of a decided stream have been written already."""
+    running, reports = _RUNNING.get(directory.location, (-1, ()))
+    if running == batch:
+        return reports
+    return reports_of(directory, batch)
+
+
+def decided_policy(directory: Directory, reports: Sequence[UsageReport]) -> CompiledPolicy | None:
+    """Return the policy that decided a batch; `None` if nothing reported, or if the policy's file is gone.
+
+    A file of this name never has another policy: the name is a digest of it.
+    """
+    if not reports:
+        return None
+    try:
+        return _read(directory.location, reports[0].revision)
+    except FileNotFoundError:
+        return None
+
+
+@lru_cache(maxsize=2)
+def _read(location: str, revision: str) -> CompiledPolicy:
+    policy = read_policy(Directory(location), revision)
+    if policy is None:
+        raise FileNotFoundError(revision)  # so that a file that comes back is found
+    return policy
+
+
+def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
+    """Return whether the policy that decided a batch has a quota on processing time."""
+    policy = decided_policy(directory, reports)
+    return policy is not None and policy.has_time
+
+
+def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
+    """Charge what a sink used for a batch."""
+    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages(reports)), SINK)
+
+
+@contextmanager
+def metered_write(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
+    """Charge the time for which the driver waits for a write, if the batch's policy has a quota on it."""
+    began_ns = time.perf_counter_ns()
+    yield
+    if is_metered(directory, reports):
+        charge_sink(directory, batch, reports, time.perf_counter_ns() - began_ns)
