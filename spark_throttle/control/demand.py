@@ -27,8 +27,7 @@ from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import demand_bins
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
-from spark_throttle.sharing.measurement import Measurement
-from spark_throttle.sharing.report import found_in
+from spark_throttle.sharing.report import Measurement, found_in
 
 _FEW_SCOPES = 1000
 _RISE_PARTS = 8

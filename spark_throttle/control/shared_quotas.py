@@ -12,8 +12,8 @@ from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.lease_keeper import LeaseKeeper
-from spark_throttle.sharing.measurement import moved
-from spark_throttle.sharing.visit import Share
+from spark_throttle.sharing.peers import Share
+from spark_throttle.sharing.report import moved
 
 _NOTABLE_PART = 10
 """A share that has grown by more than the quota divided by this makes an epoch due, even if nothing waits for it."""

@@ -3,7 +3,7 @@
 It is useful alone, for whatever calls something that bears only so much: it loads neither Spark nor numpy nor pyarrow.
 Threads and asyncio tasks are held by the same levels; nothing runs while nobody calls.
 
-It may import `errors` and the standard library, and no other package of the throttle. Start with `token_counter` for
+It may import `errors` and the standard library, and no other package of the throttle. Start with `token_bucket` for
 the arithmetic, with `turn_queue` for who goes next; users import the names below from here.
 """
 

@@ -1,16 +1,39 @@
-"""What a fork does to a pacer: the child gets a copy in which nobody waits.
+"""A pacer stays in its process: a fork's child gets a copy in which nobody waits, and a pickle is refused.
 
 A fork copies the memory, but of the threads only the one that forks. A lock that another thread held would stay taken
 in the child for ever, and a thread that kept watch would be waited for in vain. So a fork waits until no queue is in
 the middle of a change, and the child forgets who waited. Balances are copied: from then on each process has its own.
+
+A copy would have balances, and a queue, of its own, so it would not limit together with the original. Without this a
+function that is sent to an executor, with a pacer among its variables, fails over a lock that its author never saw.
 """
 
 from __future__ import annotations
 
 import os
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, Never, Protocol
 from weakref import WeakSet
+
+
+class Staying:
+    """A base of what can be neither pickled nor copied."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> Never:
+        """Refuse to be pickled or copied.
+
+        Raises
+        ------
+        TypeError
+            Always, as Python's own locks and sockets do.
+        """
+        raise TypeError(
+            f"{type(self).__name__} can be neither pickled nor copied, because a copy would have a limit of its own: "
+            "make it in the process that uses it, such as inside the function that Spark runs on the "
+            "executors"
+        )
 
 
 class Forked(Protocol):

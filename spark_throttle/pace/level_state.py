@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from spark_throttle.errors import ThrottleError
 from spark_throttle.pace.limit import NEVER_NS, Limit
-from spark_throttle.pace.token_counter import TokenCounter
+from spark_throttle.pace.token_bucket import TokenCounter
 
 NOTHING: Final[Iterator[bool]] = iter(())
 _CALL: Final = True

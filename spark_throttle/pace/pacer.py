@@ -13,13 +13,12 @@ from weakref import WeakKeyDictionary
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.pace.clock import Clock, SystemClock
+from spark_throttle.pace.forks import Staying
 from spark_throttle.pace.level_state import LevelState
 from spark_throttle.pace.limit import NEVER_NS, RESOLUTION_NS, Limit, check_whole
 from spark_throttle.pace.producer import AsyncProducer, Producer
-from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.turn_queue import TurnQueue
-from spark_throttle.pace.waiting_tasks import WaitingTasks
-from spark_throttle.pace.waiting_threads import WaitingThreads
+from spark_throttle.pace.waiting import WaitingTasks, WaitingThreads
 
 _SYSTEM_CLOCK: Final = SystemClock()
 

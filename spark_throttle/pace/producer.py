@@ -20,12 +20,11 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeAlias
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.pace.forks import Staying
 from spark_throttle.pace.level_state import NOTHING, LevelState, Place
 from spark_throttle.pace.limit import MOST, NS_PER_SECOND, check_whole
-from spark_throttle.pace.staying import Staying
 from spark_throttle.pace.turn_queue import TurnQueue
-from spark_throttle.pace.waiting_tasks import WaitingTasks
-from spark_throttle.pace.waiting_threads import WaitingThreads
+from spark_throttle.pace.waiting import WaitingTasks, WaitingThreads
 
 _ONE: Final = 1
 """Compared by identity, which is cheaper; another 1 takes the longer way, to the same result."""

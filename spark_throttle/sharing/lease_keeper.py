@@ -22,12 +22,11 @@ from typing import Final
 
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.sharing.exchanges.exchange import Exchange
-from spark_throttle.sharing.measurement import Measurement
-from spark_throttle.sharing.peers import UnreadableRegister, member_of
+from spark_throttle.sharing.peers import Share, UnreadableRegister, member_of
 from spark_throttle.sharing.register import ShareRegister
+from spark_throttle.sharing.report import Measurement
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.sharing.status import Observation
-from spark_throttle.sharing.visit import Share
 
 logger = logging.getLogger(__name__)
 

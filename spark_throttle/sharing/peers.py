@@ -1,4 +1,7 @@
-"""The other jobs that a job shares quotas with: each one's report, whether it is dead, and whether it can be read."""
+"""The other jobs that a job shares quotas with: each one's report, whether it is dead, and whether it can be read.
+
+A visit to the exchange finds their reports, and leaves the job's next one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,7 @@ from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
 from spark_throttle.sharing.division import OtherSeats
-from spark_throttle.sharing.measurement import moved
-from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined
+from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport, found_in, joined, moved
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import PeerStatus
 
@@ -266,3 +268,38 @@ def changed_scopes(new: ScopeRows, old: ScopeRows | None, *, has_died: bool, has
 def member_of(stem: str) -> str:
     """Return the job that owns a register, whose objects' names begin with `stem`."""
     return stem.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a visit to the exchange found."""
+
+    reports: Mapping[str, ShareReport]
+    """Reports by register, including the job's own and those of its other runs."""
+
+    unreadable: Mapping[str, UnreadableRegister] = field(default_factory=dict)
+    """By register of another job: why it could not be read."""
+
+    is_own_whole: bool = True
+    """False if what this job published is there no more, or damaged, so that others cannot read it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """A report, and how it differs from the one before."""
+
+    report: ShareReport
+    changed: ScopeRows
+    removed: Int64s
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """The rates that a job may use now."""
+
+    ids: Int64s
+    rate_micro_per_ms: Int64s
+    """Shape (n, 2); `UNLIMITED` where the scope has no limit."""
+
+    is_leased: bool
+    """False while only the floor may be used."""

@@ -19,9 +19,8 @@ import numpy as np
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError, StoredFormatError
-from spark_throttle.sharing.exchanges.exchange import Exchange
-from spark_throttle.sharing.exchanges.reading import read_all
-from spark_throttle.sharing.peers import UnreadableRegister, member_of
+from spark_throttle.sharing.exchanges.exchange import Exchange, read_all
+from spark_throttle.sharing.peers import UnreadableRegister, Update, Visit, member_of
 from spark_throttle.sharing.report import (
     EMPTY_ROWS,
     NO_MARK,
@@ -36,7 +35,6 @@ from spark_throttle.sharing.report import (
     unpack_base,
     unpack_head,
 )
-from spark_throttle.sharing.visit import Update, Visit
 
 logger = logging.getLogger(__name__)
 

@@ -26,14 +26,20 @@ from spark_throttle.core.arithmetic.rate_codes import CodedRates, Codes, decode,
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import UNLIMITED, Int64s
 from spark_throttle.sharing.division import OtherSeats, divide, floors, most_kept
-from spark_throttle.sharing.measurement import Measurement, moved
-from spark_throttle.sharing.own_runs import OtherRuns, PublishedClaim
-from spark_throttle.sharing.own_scopes import OwnScopes
-from spark_throttle.sharing.peers import News, Peer, Peers
-from spark_throttle.sharing.report import FLOOR_PARTS, NO_MARK, Mark, ScopeRows, ShareReport, found_in
+from spark_throttle.sharing.own_scopes import OtherRuns, OwnScopes, PublishedClaim
+from spark_throttle.sharing.peers import News, Peer, Peers, Share, Update, Visit
+from spark_throttle.sharing.report import (
+    FLOOR_PARTS,
+    NO_MARK,
+    Mark,
+    Measurement,
+    ScopeRows,
+    ShareReport,
+    found_in,
+    moved,
+)
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.status import Observation
-from spark_throttle.sharing.visit import Share, Update, Visit
 
 _LEASED: Final = ("max_min", "static")
 """The policies whose parts sum to the quota, so that leases can keep the jobs within it."""

@@ -31,7 +31,7 @@ from spark_throttle.errors import ConfigurationError, StoreUnavailableError
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.record import to_json
-from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import (
     ColumnLike,
     as_column,
@@ -61,9 +61,8 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import is_served
+from spark_throttle.spark.start.executor_sight import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks
-from spark_throttle.spark.start.task_slots import cluster_cores, task_slots
 from spark_throttle.store.policy_location import PolicyLocation
 
 _BATCHES_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"

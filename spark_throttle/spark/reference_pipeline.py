@@ -46,8 +46,8 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sinks.staged.source_reader import Source
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
+from spark_throttle.spark.start.executor_sight import task_slots
 from spark_throttle.spark.start.start_check import Sinks
-from spark_throttle.spark.start.task_slots import task_slots
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""

@@ -25,12 +25,10 @@ from spark_throttle.spark.columns.payload_columns import ColumnLike, check_colum
 from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.commit import table_at
-from spark_throttle.spark.references.deciding_columns import kinds_of
-from spark_throttle.spark.references.delta_feed import DeltaFeed
-from spark_throttle.spark.references.delta_reading import columns_of, reading_problem
+from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
+from spark_throttle.spark.references.delta_feed import DeltaFeed, columns_of, reading_problem
 from spark_throttle.spark.references.file_feed import FileFeed
 from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
-from spark_throttle.spark.references.row_condition import RowCondition, both, row_condition
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)
@@ -176,7 +174,7 @@ class ReferenceStream:
         """Keep the rows that meet a condition.
 
         A text that compares columns of the source with each other or with constants is computed without Spark
-        (`references.row_condition`). With any other condition, rows are staged.
+        (`references.deciding_columns`). With any other condition, rows are staged.
         """
         return self._then(_Step(lambda rows, _: rows.where(condition), dict, condition))
 

@@ -27,7 +27,7 @@ from spark_throttle.control.epochs import logged_epoch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
-from spark_throttle.spark.sinks.begin_batch import APP_SUFFIX, has_rows
+from spark_throttle.spark.sinks.taken_batch import APP_SUFFIX, has_rows
 from spark_throttle.spark.state_reader import is_readable, misfit
 
 _PAGE: Final = "docs/changing-a-job.md"

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.model import Direction
-from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.metering.meter import ClockName

@@ -36,9 +36,8 @@ from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.known_sinks import sinks_of
 from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
+from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, sinks_of, targets_of
 from spark_throttle.spark.sinks.tables import (
     Targets,
     refuse_lacking_letters,
@@ -47,12 +46,10 @@ from spark_throttle.spark.sinks.tables import (
     table_of_files,
     usage_table,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem, warn_unwritable
+from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem, task_slots, warn_unwritable
 from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
 from spark_throttle.spark.start.spark_paths import SparkPaths
-from spark_throttle.spark.start.state_partitions import one_state_partition
-from spark_throttle.spark.start.state_stores import refuse_state_store
-from spark_throttle.spark.start.task_slots import task_slots
+from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
 
 logger = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.peers import Update
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.sharing.visit import Update
 from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
 

@@ -20,8 +20,8 @@ from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.sharing.exchanges.files import FileExchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.measurement import Measurement
-from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.report import Measurement
+from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.sharing import Sharing
 
 _PIN_SECONDS: Final = 0.1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, partitions_of
+from spark_throttle.spark.start.state_settings import SHUFFLE_PARTITIONS, STATE_PARTITIONS, partitions_of
 from tests.integration.streams import Lake, finish, policies
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.start.state_stores import FORMAT, PROVIDER
+from spark_throttle.spark.start.state_settings import FORMAT, PROVIDER
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import IS_SEARCH, thorough_after
 from tests.integration.streams import Lake, policies, publish

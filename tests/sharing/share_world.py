@@ -10,11 +10,10 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.rate_codes import decode, encode
 from spark_throttle.sharing.division import OtherSeats
-from spark_throttle.sharing.measurement import Measurement
-from spark_throttle.sharing.report import ShareReport
+from spark_throttle.sharing.peers import Update, Visit
+from spark_throttle.sharing.report import Measurement, ShareReport
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.sharing.visit import Update, Visit
 
 SETTINGS = ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10)
 GOLD, SILVER = 11, 22

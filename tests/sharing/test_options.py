@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.sharing.options import ExchangeOptions
+from spark_throttle.sharing.settings import ExchangeOptions
 
 
 @pytest.mark.parametrize("job", ["", "two\nlines", 7, ["a name"], False])

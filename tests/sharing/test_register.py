@@ -17,11 +17,10 @@ from spark_throttle.record import pack
 from spark_throttle.sharing.exchanges.delta import DeltaExchange
 from spark_throttle.sharing.exchanges.exchange import Exchange
 from spark_throttle.sharing.exchanges.files import FileExchange
-from spark_throttle.sharing.peers import UnreadableRegister
+from spark_throttle.sharing.peers import UnreadableRegister, Update
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
 from spark_throttle.sharing.settings import ShareSettings
-from spark_throttle.sharing.visit import Update
 from tests.effort import examples
 
 

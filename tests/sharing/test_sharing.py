@@ -9,10 +9,9 @@ import pytest
 
 from spark_throttle.core.arithmetic.rate_codes import decode
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.sharing.peers import UnreadableRegister
+from spark_throttle.sharing.peers import UnreadableRegister, Visit
 from spark_throttle.sharing.report import Mark, ShareReport
 from spark_throttle.sharing.settings import SHARE_POLICIES, ShareSettings
-from spark_throttle.sharing.visit import Visit
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World
 
 QUOTA = 1_000_000

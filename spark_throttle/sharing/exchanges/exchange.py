@@ -4,11 +4,17 @@ An exchange need not be durable, fast or always within reach: a job that cannot 
 ends, then its floor. But it must be coherent: a visit that finds the job's own latest report must not find a report of
 another job that was replaced longer ago than the margin of a lease (a tenth). Disks, HDFS, object stores and Delta
 tables are coherent; a network file system is, if its attribute cache lasts for less than that margin.
+
+Many objects are read several at a time: one read of an object store takes tens of milliseconds, and a job whose visits
+take longer than a tenth of a lease can trust nothing that they found, so its share never grows.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final, Protocol
 
 from spark_throttle.sharing.exchanges.files import FileExchange
 
@@ -48,3 +54,38 @@ def open_exchange(path: str) -> Exchange:
 
         return DeltaExchange(path.removeprefix(DELTA_SCHEME))
     return FileExchange(path)
+
+
+_OBJECTS_A_THREAD: Final = 4
+"""For fewer objects, a thread costs more than it saves."""
+
+
+def read_all(exchange: Exchange, names: Sequence[str]) -> list[bytes | BaseException | None]:
+    """Return the objects in the order of their names: `None` where there is none, and the error where one was raised.
+
+    The threads are daemons: a read that never ends does not keep the process from ending.
+    """
+    found: list[bytes | BaseException | None] = [None] * len(names)
+    places: SimpleQueue[int] = SimpleQueue()
+    for place in range(len(names)):
+        places.put(place)
+
+    def read() -> None:
+        while True:
+            try:
+                place = places.get_nowait()
+            except Empty:
+                return
+            try:
+                found[place] = exchange.read(names[place])
+            except BaseException as error:  # noqa: BLE001 - the caller decides what each error means
+                found[place] = error
+
+    more = min(exchange.reads_at_once, len(names) // _OBJECTS_A_THREAD) - 1
+    threads = [Thread(target=read, name="throttle-exchange-read", daemon=True) for _ in range(more)]
+    for thread in threads:
+        thread.start()
+    read()
+    for thread in threads:
+        thread.join()
+    return found

@@ -40,7 +40,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.charging import decided_policy, running_batch, take_refusal
 from spark_throttle.spark.metering.metered import Metered
 from spark_throttle.spark.paced.batch_sending import Departure, epoch_of
-from spark_throttle.spark.paced.retry_after import (
+from spark_throttle.spark.paced.gate import (
     FIRST_PAUSE_SECONDS,
     LONGEST_ASKED_SECONDS,
     LONGEST_PAUSE_SECONDS,

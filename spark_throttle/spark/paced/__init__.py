@@ -1,8 +1,8 @@
 """A paced sink: admitted rows leave evenly until the next batch, through a function that the user gives.
 
 It may import every subpackage of `spark` except `sources`, and `pace`, whose buckets hold the calls. Start with
-`paced_sink`, which plans a batch on the driver; then `paced_task`, which sends on the executors. `row_costs` and
-`calls` are pure: they decide how fast a namespace may go and which rows one call takes.
+`paced_sink`, which plans a batch on the driver; then `paced_task`, which sends on the executors. `calls` is
+pure: it decides which rows one call takes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from spark_throttle.doors import door
 
 if TYPE_CHECKING:
+    from spark_throttle.spark.paced.calls import IdempotencyKey
     from spark_throttle.spark.paced.http_sender import HttpSender
-    from spark_throttle.spark.paced.idempotency import IdempotencyKey
 
 __all__ = ["HttpSender", "IdempotencyKey"]
 
@@ -21,6 +21,6 @@ __getattr__ = door(
     __name__,
     {
         "HttpSender": "spark_throttle.spark.paced.http_sender",
-        "IdempotencyKey": "spark_throttle.spark.paced.idempotency",
+        "IdempotencyKey": "spark_throttle.spark.paced.calls",
     },
 )

@@ -1,4 +1,4 @@
-"""The calls of one namespace in a batch: which rows each takes, and when it may leave.
+"""The calls of one namespace in a batch: which rows each takes, its key, and when it may leave.
 
 Which rows a call takes is a function of the rows, of their costs and of `rows_per_call` alone, so a batch that is run
 again makes the same calls with the same keys. When they leave also depends on the time until the next batch.
@@ -7,20 +7,120 @@ The promise is: in any 100 ms a namespace sends at most what its rate gives in 1
 of 16 ms), and one message. It is divided: a namespace goes 8 % faster than its rate where it must, to make good for
 the time in which a batch is planned and nothing is sent (8 ms); a call takes one message, and what the rate gives in 3
 ms (`CALL_NS`); a call that the machine delays is caught up with for 4 ms (`SLACK_NS`, which costs 8 % more).
+
+A call's key is the same for the same rows, however often the batch is run. A receiver that keeps the keys that it has
+seen takes every row once. The identity tells a batch that is run again from another batch of
+the same number, which a checkpoint that was put back plans: its rows get other keys, because a receiver that took them
+for known would lose them.
+
+A Spark string is bytes that claim to be UTF-8; `cast(value AS string)` does not look. Arrow refuses to decode one that
+is not, and one such row would end its batch at every start. So what cannot be decoded is U+FFFD here, as it is in
+every sink of the JVM. Only rows that cannot be decoded as they are take the slow way.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Int64s
 from spark_throttle.spark.rows.frames import NAMESPACE
 from spark_throttle.spark.rows.gathering import gathered
+
+_LONGEST_NAMESPACE: Final = 4_000
+"""Servers refuse headers from 8,000 characters on; a namespace that needs more than this is told by its SHA-256."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyKey:
+    """What identifies the rows of one call.
+
+    Examples
+    --------
+    >>> IdempotencyKey("6f1c", 12, "9a3e", "acme/orders", 40).text
+    '6f1c/12/9a3e/acme%2Forders/40'
+    """
+
+    query: str
+    """The query's name in its checkpoint."""
+
+    batch: int
+    identity: str
+    """Digest of what was decided in the batch (`checkpoint.batch_mark`)."""
+
+    namespace: str
+    place: int
+    """The number of the namespace's rows in the batch that come before the call's first."""
+
+    @property
+    def text(self) -> str:
+        """The key in visible ASCII, for a header or a column."""
+        namespace = quote(self.namespace, safe="")
+        if len(namespace) > _LONGEST_NAMESPACE:  # a colon is never in what `quote` returns
+            namespace = f"sha256:{hashlib.sha256(self.namespace.encode()).hexdigest()}"
+        return f"{self.query}/{self.batch}/{self.identity}/{namespace}/{self.place}"
+
+
+def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
+    r"""Return the rows of a table.
+
+    Examples
+    --------
+    >>> broken = pa.array([b"na\xc3\xafve", b"na\xefve"]).view(pa.string())
+    >>> plain_rows(pa.table({"name": broken}))
+    [{'name': 'naïve'}, {'name': 'na�ve'}]
+    """
+    try:
+        return table.to_pylist()
+    except UnicodeDecodeError:
+        columns = [
+            [_decoded(value, column.type) for chunk in column.chunks for value in _as_bytes(chunk).to_pylist()]
+            for column in table.columns
+        ]
+        return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _as_bytes(values: pa.Array) -> pa.Array:
+    return values.cast(_type_of_bytes(values.type))
+
+
+def _type_of_bytes(kind: pa.DataType) -> pa.DataType:
+    """Return a type with bytes in place of text."""
+    if kinds.is_string(kind):
+        return pa.binary()
+    if kinds.is_large_string(kind):
+        return pa.large_binary()
+    if kinds.is_map(kind):
+        return pa.map_(_type_of_bytes(kind.key_type), _type_of_bytes(kind.item_type))
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        inner = kind.value_field.with_type(_type_of_bytes(kind.value_type))
+        return pa.large_list(inner) if kinds.is_large_list(kind) else pa.list_(inner)
+    if kinds.is_struct(kind):
+        return pa.struct([field.with_type(_type_of_bytes(field.type)) for field in kind.fields])
+    return kind
+
+
+def _decoded(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - what Arrow makes of a column
+    """Return a value with text in place of bytes, where its type is text."""
+    if value is None:
+        return None
+    if kinds.is_string(kind) or kinds.is_large_string(kind):
+        return value.decode(errors="replace")
+    if kinds.is_map(kind):
+        return [(_decoded(key, kind.key_type), _decoded(item, kind.item_type)) for key, item in value]
+    if kinds.is_list(kind) or kinds.is_large_list(kind):
+        return [_decoded(each, kind.value_type) for each in value]
+    if kinds.is_struct(kind):
+        return {field.name: _decoded(value[field.name], field.type) for field in kind.fields}
+    return value
+
 
 CALL_NS: Final = 3_000_000
 """The cost of a call's rows, its first not counted, is at most this."""
@@ -66,7 +166,7 @@ def calls_of(costs_ns: Int64s, window_ns: int, rows_per_call: int) -> list[Call]
     Parameters
     ----------
     costs_ns
-        What each row costs at the namespace's rate (`row_costs`).
+        What each row costs at the namespace's rate (`batch_sending.row_costs`).
     window_ns
         The time until the next batch, over which the calls are spread. Where the rate needs longer, they take longer.
 

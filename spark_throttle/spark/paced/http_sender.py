@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.retry_after import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, retry_after_seconds
+from spark_throttle.spark.paced.calls import IdempotencyKey
+from spark_throttle.spark.paced.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, retry_after_seconds
 from spark_throttle.spark.paced.sending import Rows, Send
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.columns.payload_columns import to_carried
 from spark_throttle.spark.metering.charging import charge_sink, is_metered
 from spark_throttle.spark.paced.batch_sending import BatchSending, epoch_of
+from spark_throttle.spark.paced.gate import wall_ms
 from spark_throttle.spark.paced.paced_task import SENT_DDL, PacedTask, SendOptions
-from spark_throttle.spark.paced.retry_after import wall_ms
 from spark_throttle.spark.paced.sending import Held, OpenedPerTask, Send
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 

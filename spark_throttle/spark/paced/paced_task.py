@@ -19,12 +19,9 @@ import pyarrow as pa
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.core.undelivered import UndeliveredCall
-from spark_throttle.spark.paced.batch_sending import BatchDestination
-from spark_throttle.spark.paced.calls import HASTE, calls_of, sorted_by_namespace
-from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.retry_after import wall_ms
-from spark_throttle.spark.paced.row_costs import RowCost
+from spark_throttle.spark.paced.batch_sending import BatchDestination, RowCost
+from spark_throttle.spark.paced.calls import HASTE, IdempotencyKey, calls_of, sorted_by_namespace
+from spark_throttle.spark.paced.gate import Terms, wall_ms
 from spark_throttle.spark.paced.sending import (
     BatchName,
     Flow,

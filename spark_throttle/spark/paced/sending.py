@@ -33,10 +33,8 @@ import pyarrow as pa
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.errors import Backpressure, DeliveryError, TurnTimeoutError
 from spark_throttle.pace import Clock, Limit, Pacer, SystemClock
-from spark_throttle.spark.paced.calls import SLACK_NS, Call
+from spark_throttle.spark.paced.calls import SLACK_NS, Call, IdempotencyKey, plain_rows
 from spark_throttle.spark.paced.gate import Deadline, Gate, Terms, UndeliveredError
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.plain_rows import plain_rows
 
 Rows: TypeAlias = list[dict[str, Any]]
 Send: TypeAlias = Callable[[Rows, IdempotencyKey], Any]

@@ -14,8 +14,7 @@ from pyarrow import fs
 
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.extents import Position
-from spark_throttle.spark.references.file_feed import FoundFile
-from spark_throttle.spark.references.file_identity import written_ms
+from spark_throttle.spark.references.file_feed import FoundFile, written_ms
 
 _BEGUN: Final = "._COPYING_"
 """The end of the names under which Hadoop's shell copies files."""

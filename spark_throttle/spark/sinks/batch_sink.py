@@ -24,10 +24,9 @@ from spark_throttle.control.feedback import write_reports
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.charging import decided_policy, metered_write
-from spark_throttle.spark.sinks.begin_batch import batch_folder, begin_batch
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA, Promise, SinkFormat, format_of
-from spark_throttle.spark.sinks.taken_batch import check_taken
+from spark_throttle.spark.sinks.taken_batch import batch_folder, begin_batch, check_taken
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.usage_table import FIRST_COLUMNS

@@ -1,22 +1,102 @@
-"""Whether a Delta table accepted the batch that was given to Spark's writer.
+"""The checks before and after a batch reaches its sinks: rows that they already have must be of the same batch.
 
-Spark's writer silently skips a batch whose number the table already has. After a write the table must have this batch,
-by its identity: written now, or by an earlier attempt. The table's log is read without Spark if possible; otherwise
-Spark is asked for the table's history. The batch is usually in the entry of the log after the one that this process
-saw last, and that is read first: two requests to an object store, where opening the table takes one for every entry
-since its checkpoint.
+The first runs on the driver, where the sinks are written, once per attempt at a batch. A Delta table is asked for the
+batch by the query's name, and dead letters are looked for in the batch's folder. What a function has done with a batch,
+or what a user's own sink has of it, cannot be known. Other sinks promise only that no row is lost, and a batch that is
+decided again loses none there.
+
+The second follows a write: Spark's writer silently skips a batch whose number the table already has. After it the table
+must have this batch, by its identity: written now, or by an earlier attempt. The table's log is read without Spark if
+possible; otherwise Spark is asked for the table's history. The batch is usually in the entry of the log after the one
+that this process saw last, and that is read first: two requests to an object store, where opening the table takes one
+for every entry since its checkpoint.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, parse_mark
-from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
+from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition
+from spark_throttle.checkpoint.open_batch import begin, decided_digest
+from spark_throttle.core.usage import UsageReport
+from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
+from spark_throttle.files.storage import Directory
+from spark_throttle.record import of_json
 from spark_throttle.spark.delta.commit import has_batch, open_table
 from spark_throttle.spark.delta.table_log import version_of_batch
+
+SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
+"""Kinds of rows; the keys of `Definition.targets`."""
+
+TABLE, NAMED_TABLE, FOLDERS = "Delta ", "Delta table ", "folders in "
+"""Prefixes of a target's text. A target with another prefix is a sink that cannot be asked for a batch."""
+
+APP_SUFFIX: Final = {SINK: "", DEAD_LETTERS: "/rejected", USAGE: "/usage", OWN_SINK: ""}
+"""Suffix of the query's name in the transactions of each kind of rows."""
+
+
+def batch_folder(batch: int) -> str:
+    """Return the name of the folder of a batch's dead letters."""
+    return f"batch={batch}"
+
+
+def begin_batch(
+    directory: Directory,
+    query: str,
+    batch: int,
+    definition: str,
+    reports: Iterable[UsageReport],
+) -> bool:
+    """Record that a batch is about to reach its sinks; called once per attempt, before the first sink is written.
+
+    Returns whether an earlier attempt may have come so far.
+
+    Raises
+    ------
+    DefinitionChangedError
+        If a sink has the batch as decided by another definition.
+    """
+    if not definition:
+        return True
+    return begin(
+        directory,
+        batch,
+        of_json(Definition, definition, "the definition"),
+        lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target),
+        decided_digest(reports),
+    )
+
+
+def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | None] = lambda _: None) -> bool:
+    """Return whether a target has a batch; `True` for a function, and for a table that cannot be located or read.
+
+    Parameters
+    ----------
+    app
+        Name of the query in the target's transactions.
+    locate
+        Function that returns the location of a Delta table by its name, or `None` if it cannot be determined.
+    """
+    if target.startswith(FOLDERS):
+        files = Directory(target.removeprefix(FOLDERS)).names(batch_folder(batch))
+        return any(file.startswith("part-") for file in files)
+    if not target.startswith(TABLE):
+        return target == FUNCTION
+    is_named = target.startswith(NAMED_TABLE)
+    location = locate(target.removeprefix(NAMED_TABLE)) if is_named else target.removeprefix(TABLE)
+    if location is None:
+        return True
+    try:
+        table = open_table(location)
+    except (ImportError, ForeignFilesError):
+        return True
+    newest = table.transaction_version(app) if table is not None else None
+    return newest is not None and newest >= batch
+
 
 _COMMITS_ASKED_FOR = 100
 """Number of commits that are searched; others may have committed since the write."""

@@ -27,8 +27,8 @@ from spark_throttle.policy.patience import PatientPolicies
 from spark_throttle.policy.source import PolicyFile, PolicyObject, PolicySnapshot, PolicySource
 from spark_throttle.sharing.exchanges.exchange import open_exchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.sharing.seat import drawn_run, seat_of
+from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.sharing.status import forget_observation, write_observation
 from spark_throttle.spark.start.start_check import Sinks, check_start

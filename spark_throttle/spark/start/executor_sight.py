@@ -12,23 +12,44 @@ from __future__ import annotations
 
 import logging
 import platform
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.utils import is_remote
 
 from spark_throttle.errors import ConfigurationError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.start.spark_paths import local_path
-from spark_throttle.spark.start.task_slots import task_slots
+
+_PROBE_ROWS: Final = 1 << 20
+"""More rows than a cluster has slots: a shorter range would have fewer partitions."""
+
+_ONE_MACHINE: Final = re.compile(r"local(?:\[(\d+)(?:,\s*\d+)?\])?")
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Return the number of tasks at the same time: Spark's own number of partitions of a range; runs a small job."""
+    return int(spark.range(_PROBE_ROWS).select(F.spark_partition_id()).distinct().count())
+
+
+def cluster_cores(spark: SparkSession) -> int:
+    """Return the number of cores on which the session's tasks run now; runs a small job unless the master names it."""
+    master = _ONE_MACHINE.fullmatch(str(spark.conf.get("spark.master", "") or ""))
+    if master is not None:
+        return max(1, int(master[1] or 1))
+    return max(1, task_slots(spark)) * int(str(spark.conf.get("spark.task.cpus", "1")))
+
 
 logger = logging.getLogger(__name__)
 
-_ONE_MACHINE = "local"
+_ALONE = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +160,7 @@ def warn_unwritable(control_path: str, problem: str, consequence: str) -> None:
 def is_one_machine(spark: SparkSession) -> bool:
     """Return whether the executors of a session are threads of its driver."""
     master = str(spark.conf.get("spark.master", "") or "")
-    return master.startswith(_ONE_MACHINE) and not master.startswith("local-cluster")
+    return master.startswith(_ALONE) and not master.startswith("local-cluster")
 
 
 def is_served(spark: SparkSession) -> bool:

@@ -11,7 +11,8 @@ other rows. Before a batch is planned, each mismatch is repaired or refused:
 - Dead letters of undone batches lie inside the checkpoint: set aside. Records of undone batches: deleted, also where
   the checkpoint has other batches of their numbers.
 - Dead letters of undone batches, or of another query, lie in a folder outside the checkpoint: refused. So is a folder
-  with the mark of another query (`letters_owner`).
+  with the mark of another query: the first that starts there leaves its own. A copy of a checkpoint has the name of its
+  original, and is not told from it here.
 - A function was given batches that the checkpoint does not know: refused.
 
 A mismatch that cannot be seen here, for example in a table that only Spark can read, is found when that table's next
@@ -39,10 +40,55 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.commit import append_batch, open_table
 from spark_throttle.spark.delta.table_log import LaterBatches, batches_beyond, identity_of_batch
-from spark_throttle.spark.start.letters_owner import mark_letters, refuse_others_letters
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+
+MARK: Final = "_throttle_query"
+"""The file of the mark; readers of tables leave out names with an underscore."""
+
+
+def refuse_others_letters(folder: Directory, query: str) -> None:
+    """Refuse a folder of dead letters that has the mark of another query.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If it has.
+    """
+    _refuse(folder, folder.read(MARK), query)
+
+
+def _refuse(folder: Directory, found: bytes | None, query: str) -> None:
+    if found is not None and found != _name(query):
+        raise CheckpointMismatchError(
+            f"the folder of dead letters {folder.location}",
+            f"belongs to another query, by the mark {folder.shown(MARK)}: each of the two would replace what the other "
+            f"rejects in a batch of the same number",
+            "give this query a folder of its own; or, if the other one is gone, move all of the folder away",
+        )
+
+
+def mark_letters(folder: Directory, query: str) -> None:
+    """Leave the mark of a query in its folder of dead letters.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If another query left its own.
+    """
+    found = folder.read(MARK)
+    if found is None:
+        folder.write(MARK, _name(query))
+        found = folder.read(MARK)  # another query may have written at the same time
+    _refuse(folder, found, query)
+
+
+def _name(query: str) -> bytes:
+    """Return the name of a query in all its lines (`manifest.next_line`)."""
+    return query.partition("-")[0].encode()
+
 
 logger = logging.getLogger(__name__)
 

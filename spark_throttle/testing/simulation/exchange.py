@@ -20,7 +20,7 @@ from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.measurement import Measurement
+from spark_throttle.sharing.report import Measurement
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.store.policy_location import load_policies

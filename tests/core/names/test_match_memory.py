@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.core.names import matching
 from spark_throttle.core.names.matching import Matches, MatchMemory, match
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy

@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from spark_throttle.errors import Backpressure
 from spark_throttle.pace import ManualClock
-from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.spark.paced.calls import IdempotencyKey, calls_of
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import BatchName, Flow, Held, Rows, Sent, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from spark_throttle.core.shares.destinations import WHOLE
 from spark_throttle.errors import Backpressure
 from spark_throttle.pace import ManualClock
-from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.spark.paced.calls import IdempotencyKey, calls_of
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import BatchName, Flow, Held, Rows, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 from tests.spark.paced.destinations import MS, SECOND, Destination

@@ -15,10 +15,9 @@ from spark_throttle.core.undelivered import UndeliveredCall
 from spark_throttle.errors import Backpressure
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.spark.paced.batch_sending import BatchDestination
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.batch_sending import BatchDestination, row_costs
+from spark_throttle.spark.paced.calls import IdempotencyKey
 from spark_throttle.spark.paced.paced_task import PacedTask, SendOptions
-from spark_throttle.spark.paced.row_costs import row_costs
 from spark_throttle.spark.paced.sending import BatchName
 from spark_throttle.spark.rows.frames import NAMESPACE
 

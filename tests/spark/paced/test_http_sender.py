@@ -17,9 +17,8 @@ import pytest
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced import HttpSender, gate, http_sender
-from spark_throttle.spark.paced.calls import calls_of
+from spark_throttle.spark.paced.calls import IdempotencyKey, calls_of
 from spark_throttle.spark.paced.http_sender import encoded
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.paced_options import http_sender as from_options
 from spark_throttle.spark.paced.paced_options import send_options
 from spark_throttle.spark.paced.sending import BatchName, Flow, parcels_of, send_flows

@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
-from spark_throttle.spark.paced.plain_rows import plain_rows
+from spark_throttle.spark.paced.calls import IdempotencyKey, plain_rows
 
 BROKEN, READ = b"na\xefve", "na\ufffdve"
 TEXT = pa.array([BROKEN, None, b"fine"]).view(pa.string())

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.shares.destinations import WHOLE
 from spark_throttle.errors import Backpressure, DeliveryError
+from spark_throttle.spark.paced.calls import IdempotencyKey
 from spark_throttle.spark.paced.gate import Terms
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
 from spark_throttle.spark.paced.sending import Sent
 from tests.spark.paced.destinations import MS, SECOND, Destination
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.paced.retry_after import retry_after_seconds
+from spark_throttle.spark.paced.gate import retry_after_seconds
 
 NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
 DAY = 86_400

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.spark.paced.row_costs import MOST_PS, RowCost, row_costs
+from spark_throttle.spark.paced.batch_sending import MOST_PS, RowCost, row_costs
 
 PS = 10**12
 NAMES = ["a/1", "a/2", "b/1", "b/2", "c"]

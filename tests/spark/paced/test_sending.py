@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.errors import DeliveryError
 from spark_throttle.pace import ManualClock
-from spark_throttle.spark.paced.calls import calls_of
-from spark_throttle.spark.paced.idempotency import IdempotencyKey
+from spark_throttle.spark.paced.calls import IdempotencyKey, calls_of
 from spark_throttle.spark.paced.sending import BatchName, Flow, Rows, Send, parcels_of, send_flows
 from tests.pace.simulated_loop import run
 

@@ -10,7 +10,7 @@ from pyarrow import fs
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.spark.references.extents import SourceFile
-from spark_throttle.spark.references.file_identity import check_file, check_read
+from spark_throttle.spark.references.file_feed import check_file, check_read
 
 
 @pytest.mark.parametrize(

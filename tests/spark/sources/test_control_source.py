@@ -30,8 +30,8 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.sharing.options import ExchangeOptions
 from spark_throttle.sharing.seat import seat_of
+from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.status import Observation, read_observation, write_observation
 from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from spark_throttle.spark.start import state_partitions
-from spark_throttle.spark.start.state_partitions import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_state_partition
+from spark_throttle.spark.start import state_settings
+from spark_throttle.spark.start.state_settings import SHUFFLE_PARTITIONS, STATE_PARTITIONS, one_state_partition
 
 
 class Settings(dict[str, Any]):
@@ -65,7 +65,7 @@ def test_query_starts_with_what_the_session_has_where_the_setting_is_forbidden(t
 def test_query_that_a_listener_starts_while_another_starts_does_not_wait_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_partitions, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(state_settings, "_PATIENCE_SECONDS", 0.01)
     spark = session()
     with one_state_partition(spark, str(tmp_path / "one")):
         with one_state_partition(spark, str(tmp_path / "other")):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.start.state_stores import ENCODING, FORMAT, PROVIDER, refuse_state_store
+from spark_throttle.spark.start.state_settings import ENCODING, FORMAT, PROVIDER, refuse_state_store
 
 HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"

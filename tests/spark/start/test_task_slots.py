@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from spark_throttle.spark.start.task_slots import cluster_cores
+from spark_throttle.spark.start.executor_sight import cluster_cores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,5 +21,5 @@ def test_cores_are_those_that_the_master_names_or_those_of_the_task_slots(
     monkeypatch: pytest.MonkeyPatch, master: str, cpus: str, cores: int
 ) -> None:
     conf = {"spark.master": master, "spark.task.cpus": cpus}
-    monkeypatch.setattr("spark_throttle.spark.start.task_slots.task_slots", lambda _: 6)
+    monkeypatch.setattr("spark_throttle.spark.start.executor_sight.task_slots", lambda _: 6)
     assert cluster_cores(cast("SparkSession", SimpleNamespace(conf=conf))) == cores

@@ -32,7 +32,7 @@ from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.columns.payload_columns import quoted
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile
-from spark_throttle.spark.references.file_identity import check_file, check_read
+from spark_throttle.spark.references.file_feed import check_file, check_read
 from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
 from spark_throttle.spark.references.selection import FileRows, as_table, path_in_store
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
