@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.control.feedback import KeptReport
-from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Dimension
 from spark_throttle.core.usage import UsageReport

@@ -1,18 +1,45 @@
-"""Which command of which system has printed a text, so that an importer refuses another's and says its name.
+"""The origin of an imported text, so that an importer refuses another's and says its name; and the import's result.
 
 A text is known by keys and lines that only one command writes, such as the names of quotas. One that has its
 importer's own is never refused, whatever else stands in it; one that has nobody's is left to the importer.
+
+A result is a policy document, and what it cannot express.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import PolicyError
+from spark_throttle.policy.codec import parse_document
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.yaml_text import read_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """A policy document made from another system's quotas."""
+
+    document: PolicyDocument
+    unexpressed: tuple[str, ...]
+    """Each part of the original that the document omits or expresses differently; nothing is left out silently."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], unexpressed: list[str]) -> ImportResult:
+        """Return the result for the plain values of a document; empty sections are left out."""
+        return cls(parse_document({key: value for key, value in values.items() if value}), tuple(unexpressed))
+
+
+def mapping_of(value: object, path: str) -> Mapping[str, Any]:
+    """Return `value` if it is a mapping; raise a `PolicyError` otherwise."""
+    if not isinstance(value, Mapping):
+        raise PolicyError(path, f"{describe(value)} stands where a mapping belongs")
+    return value
 
 
 class Origin(StrEnum):

@@ -24,8 +24,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.import_result import ImportResult, mapping_of
-from spark_throttle.importers.origin import Origin, check_origin
+from spark_throttle.importers.origin import ImportResult, Origin, check_origin, mapping_of
 from spark_throttle.policy.yaml_text import read_yaml
 from spark_throttle.remedies import Remedy
 

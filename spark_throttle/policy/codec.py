@@ -27,8 +27,7 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
-from spark_throttle.policy.yaml_dump import dump_yaml
-from spark_throttle.policy.yaml_text import read_yaml
+from spark_throttle.policy.yaml_text import dump_yaml, read_yaml
 
 _MOST_LISTED: Final = 10
 _LONGEST_PART: Final = 64

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
-from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
+from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
     MAX_SIZE_BYTES,

@@ -33,7 +33,7 @@ from spark_throttle.core.arithmetic.units import (
     parse_rate,
     parse_size,
 )
-from spark_throttle.core.limits.pegasus_grammar import parse_throttling
+from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
 from spark_throttle.core.names.shown_names import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension

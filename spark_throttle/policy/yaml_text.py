@@ -11,6 +11,10 @@ It differs from PyYAML's `safe_load` wherever that would silently change a quota
 
 Anchors, aliases and merge keys (`<<`) work. Values are built directly from libyaml's events, without the
 node tree; this is what makes 100,000 namespaces quick to read.
+
+It is written so that it reads back as it was, and so that a reader sees every character of a name. What has no glyph of
+its own (a bidirectional control, a zero-width character, a line separator) is escaped in double quotes: as it is, it
+could make one name look like another.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 import yaml
+from yaml.emitter import ScalarAnalysis
 
 from spark_throttle.core.arithmetic.units import describe
+from spark_throttle.core.names.shown_names import is_visible
 from spark_throttle.errors import PolicyError
 
 MAX_DEPTH: Final = 32
@@ -159,3 +165,52 @@ def _syntax_error(error: yaml.YAMLError) -> PolicyError:
         said += "; text that starts with * needs quotes"
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     return PolicyError("", f"{where}this is not YAML: {said}")
+
+
+def dump_yaml(values: object, *, width: int = 80) -> str:
+    r"""Return plain values as YAML; `read_yaml` reads equal values from it.
+
+    Parameters
+    ----------
+    width
+        Columns after which a long text is folded.
+
+    Examples
+    --------
+    >>> print(dump_yaml({"acme/\u202ex": {"weight": Decimal("0.5")}}), end="")
+    "acme/\u202Ex":
+      weight: 0.5
+    """
+    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width)
+    if all(map(_is_visible, text)):
+        return text
+    return "".join(c if _is_visible(c) else _escaped(c) for c in text)
+
+
+def _is_visible(character: str) -> bool:
+    return is_visible(character) or character == "\n"
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04X}" if ord(character) <= 0xFFFF else f"\\U{ord(character):08X}"
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002 - the base class's signature
+        return True
+
+    def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
+        analysis = super().analyze_scalar(scalar)
+        if not all(map(_is_visible, scalar)):
+            # Only double quotes have escapes. PyYAML itself escapes what is beyond the basic plane, and control codes.
+            analysis.allow_flow_plain = analysis.allow_block_plain = False
+            analysis.allow_single_quoted = analysis.allow_block = False
+        return analysis
+
+
+def _represent_decimal(dumper: yaml.SafeDumper, value: Decimal) -> yaml.ScalarNode:
+    tag = "tag:yaml.org,2002:float" if value % 1 else "tag:yaml.org,2002:int"
+    return dumper.represent_scalar(tag, f"{value:f}")
+
+
+_Dumper.add_representer(Decimal, _represent_decimal)

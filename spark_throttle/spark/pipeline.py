@@ -52,8 +52,7 @@ from spark_throttle.spark.delta.file_stats import IndexedColumns
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.move.former_files import columns_in_footer
-from spark_throttle.spark.move.nullability import nullable
-from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
+from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nullable
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink, Target

@@ -21,8 +21,7 @@ from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.inline_files import StoredInlineRows, inline_files_of
-from spark_throttle.spark.move.nullability import nullable
-from spark_throttle.spark.move.stager import STAGED, StagingPlace
+from spark_throttle.spark.move.stager import STAGED, StagingPlace, nullable
 
 _NUMBER, _NAME = "__throttle_number", "__throttle_name"
 _PLACE: Final = StructType().add(FILE, "long").add(ROW, "long")

@@ -26,7 +26,7 @@ from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.cutting import FILE, ROW, as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
-from spark_throttle.spark.move.nullability import as_nullable, nullable
+from spark_throttle.spark.move.stager import as_nullable, nullable
 from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
 from spark_throttle.spark.rows.frames import aligned, decode

@@ -1,7 +1,7 @@
-"""The oracle, the simulated job, the test suite of policy stores and Kafka's rates, for our tests and users' own.
+"""The simulated job and the test suite of policy stores, for our tests and users' own.
 
-It may import everything except jobs. Start with `simulation.job` to run a job without Spark, or with `oracle.reference`
-to read the rules row by row. Names are loaded when they are first accessed.
+It may import everything except jobs. Start with `simulation.job`, which runs a job without Spark. Names are loaded when
+they are first accessed.
 """
 
 from __future__ import annotations

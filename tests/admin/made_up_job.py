@@ -29,7 +29,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.store import PolicyStore
-from spark_throttle.testing.oracle.worlds import make_arrivals
+from tests.oracle.worlds import make_arrivals
 
 NS_PER_MS = 1_000_000
 NOTHING: Mapping[str, int] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from spark_throttle.admin.cli.fitted_table import FittedTable
+from spark_throttle.admin.cli.output import FittedTable
 
 COLUMNS = [("level", False), ("scope", False), ("quota/s", True), ("offered/s", True)]
 ROWS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.cli.status_view import status_lines, status_values, worst
+from spark_throttle.admin.cli.watch import status_lines, status_values, worst
 from spark_throttle.checkpoint.delivery import Delivery, write_delivery
 from spark_throttle.core.shares.destinations import WHOLE, Told
 from spark_throttle.status.explain import explain_job

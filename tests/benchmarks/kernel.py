@@ -38,10 +38,10 @@ from spark_throttle.core.state import DeciderState, Flows, Queue
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy, with_tokens
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
+from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy, with_tokens
 
 REPEATS = 7
 NOW_MS = 1_760_000_000_000

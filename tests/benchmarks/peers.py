@@ -38,9 +38,9 @@ from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import OnExcess, Verdict
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.sessions import ROOT
 
 MESSAGES_PER_SECOND: Final = 50

@@ -33,8 +33,8 @@ from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.results import save
+from tests.oracle.worlds import Namespace, limit, make_policy
 
 JOBS, JOBS_A_NAMESPACE = 100, 5
 PIP_82 = {"memory_mb": 1.0, "mb_a_minute": 56.0}

@@ -25,8 +25,8 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import MICRO, OnExcess, Verdict
 from spark_throttle.core.state import DeciderState, Flows
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
+from tests.oracle.worlds import Namespace, limit, make_policy
 
 MESSAGES_PER_MS = 10
 SEGMENTS = 100

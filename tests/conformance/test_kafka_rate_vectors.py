@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from spark_throttle.testing.sampled_rate import RateReading, SampledRate
+from tests.conformance.sampled_rate import RateReading, SampledRate
 
 VECTORS = Path(__file__).parent / "kafka_rate.jsonl"
 CASES: list[dict[str, Any]] = [json.loads(line, parse_float=Decimal) for line in VECTORS.read_text().splitlines()]

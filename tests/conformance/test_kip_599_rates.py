@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.testing.sampled_rate import SampledRate
-from spark_throttle.testing.spread_rate import SpreadRate
+from tests.conformance.sampled_rate import SampledRate
+from tests.conformance.spread_rate import SpreadRate
 
 QUOTA, SAMPLES, SAMPLE_MS = 5, 100, 1_000
 BURST = 7 * 80

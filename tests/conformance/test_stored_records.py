@@ -18,20 +18,18 @@ import pytest
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.delivery import Delivery
-from spark_throttle.checkpoint.drained import Drained
-from spark_throttle.checkpoint.manifest import Manifest
+from spark_throttle.checkpoint.manifest import Drained, Manifest
 from spark_throttle.checkpoint.open_batch import OpenBatch
 from spark_throttle.control.next_policies import NextPolicies
 from spark_throttle.control.sign_of_life import SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
-from spark_throttle.core.queue_files import QueueFiles
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, Told
 from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.stored_state import QueueFiles, StoredState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
@@ -47,8 +45,8 @@ from spark_throttle.spark.move.held_files import HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles
 from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
 from spark_throttle.spark.rows.digest import InlineFile
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 from tests.core.reports import usage_of_two
+from tests.oracle.worlds import Namespace, Tenant, Window, limit, make_policy
 
 HERE: Final = Path(__file__).parent / "records"
 

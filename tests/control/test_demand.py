@@ -15,7 +15,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.sharing.report import Measurement
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 CYCLE_MS = 5_000
 POLICY = make_policy(

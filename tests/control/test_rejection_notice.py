@@ -10,7 +10,7 @@ import pytest
 
 from spark_throttle.control.feedback import KeptReport
 from spark_throttle.control.rejection_notice import RejectionNotice
-from spark_throttle.core.batch.reasons import REASONS, Reason
+from spark_throttle.core.batch.decisions import REASONS, Reason
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory

@@ -18,8 +18,8 @@ from spark_throttle.core.quota import CompiledPolicy, Dimension, OnExcess, Verdi
 from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_arrivals, make_policy
 from tests.effort import first_of
+from tests.oracle.worlds import Namespace, Tenant, limit, make_arrivals, make_policy
 
 MS = 1_000_000
 START_MS = 1_760_000_000_000

@@ -24,9 +24,9 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.shared_buckets import SharedBuckets
-from spark_throttle.testing.oracle.decider import Decider, Engine
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 from tests.effort import examples
+from tests.oracle.decider import Decider, Engine
+from tests.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
 WEIGHTS = st.sampled_from([1, 2, 7, 1_000])

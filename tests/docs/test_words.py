@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.api.resource_group_fields import ResourceGroupFields
+from spark_throttle.admin.api.group_calls import ResourceGroupFields
 from spark_throttle.admin.cli.output import Exit
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
-from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
 from spark_throttle.sharing.settings import SHARE_POLICIES
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS

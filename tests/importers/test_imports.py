@@ -12,8 +12,8 @@ import pytest
 
 from spark_throttle.core.names.matching import match
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.import_result import ImportResult
 from spark_throttle.importers.kafka import import_kafka
+from spark_throttle.importers.origin import ImportResult
 from spark_throttle.importers.pegasus import import_pegasus
 from spark_throttle.importers.pulsar import import_pulsar
 from spark_throttle.policy.compile import compile_policy

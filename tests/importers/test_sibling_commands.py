@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from spark_throttle.errors import PolicyError
-from spark_throttle.importers.import_result import ImportResult
 from spark_throttle.importers.kafka import import_kafka
+from spark_throttle.importers.origin import ImportResult
 from spark_throttle.importers.pegasus import import_pegasus
 from spark_throttle.importers.pulsar import import_pulsar
 

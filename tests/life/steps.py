@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES
+from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES
 from tests.life import policies
 from tests.life.contract import text_of
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Step, Traffic

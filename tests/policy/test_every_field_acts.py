@@ -23,7 +23,7 @@ from spark_throttle.store.effects import idle_parts_of
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from spark_throttle.testing.oracle.worlds import make_arrivals
+from tests.oracle.worlds import make_arrivals
 
 SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "resource_groups": ("resource_groups.gold", ScopePolicy),

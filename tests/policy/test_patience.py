@@ -11,8 +11,7 @@ import pytest
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
-from spark_throttle.policy.patience import PatientPolicies
-from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.policy.source import PatientPolicies, PolicySnapshot
 
 LONG_SECONDS = 60.0
 

@@ -24,7 +24,7 @@ from spark_throttle.status.explanation import Explanation
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
-from spark_throttle.testing.oracle.worlds import make_arrivals
+from tests.oracle.worlds import make_arrivals
 
 DOCUMENT = {
     "resource_groups": {"gold": {"publish": {"messages_per_second": 2, "burst_seconds": 1}}, "iron": {}},

@@ -19,7 +19,7 @@ from spark_throttle.sharing.status import Observation, PeerStatus, read_observat
 from spark_throttle.status.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
 from spark_throttle.status.status import read_status
 from spark_throttle.status.usage_table import USAGE_SCHEMA, usage_rows
-from spark_throttle.testing.oracle.worlds import limit, make_policy
+from tests.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(
     groups={"gold": limit(messages_per_second=100), "silver": limit(bytes_per_second=5)}, revision="r1"

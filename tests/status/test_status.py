@@ -22,7 +22,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack
 from spark_throttle.status.status import ScopeStatus, Status, read_status
 from spark_throttle.status.usage_table import FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 START_MS = 1_760_000_000_123
 POLICY = make_policy(

@@ -286,7 +286,7 @@ def fields_of_body(request: Request) -> list[str]:
 
 def _problem(item: Mapping[str, Any], where: Sequence[str], fields: Sequence[str]) -> str:
     kind, value, context = item["type"], item.get("input"), item.get("ctx") or {}
-    if kind == "name":  # `addresses` raised it
+    if kind == "name":  # `requests` raised it
         return str(item["msg"])
     if kind == "missing":
         return "the call needs this parameter" if where else "the call needs a body; send a JSON object, such as {}"

@@ -2,6 +2,8 @@
 
 The command line calls `serve`; `make_app` does the same without a socket. The OpenAPI description at
 ``/openapi.json``, which is also in ``conf/openapi.json``, lists every call.
+
+The page's files are a fixed set, shipped in the package; no part of a request becomes a path.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api import (
     attachment_calls,
@@ -30,12 +34,12 @@ from spark_throttle.admin.api import (
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
-from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
+from spark_throttle.admin.api.requests import VisibleJSONResponse
 from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
 from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
 from spark_throttle.admin.api.server.request_audit import RequestAudit
-from spark_throttle.admin.api.server.request_rate import ServerRates
+from spark_throttle.admin.api.server.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
@@ -50,6 +54,54 @@ from spark_throttle.store.store import PolicyStore
 
 if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn
+
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES: Final = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "advice.js": "text/javascript; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "charts.js": "text/javascript; charset=utf-8",
+    "client.js": "text/javascript; charset=utf-8",
+    "confirm.js": "text/javascript; charset=utf-8",
+    "elements.js": "text/javascript; charset=utf-8",
+    "entries.js": "text/javascript; charset=utf-8",
+    "fairness.js": "text/javascript; charset=utf-8",
+    "followed_change.js": "text/javascript; charset=utf-8",
+    "group.js": "text/javascript; charset=utf-8",
+    "history.js": "text/javascript; charset=utf-8",
+    "numbers.js": "text/javascript; charset=utf-8",
+    "policy_fields.js": "text/javascript; charset=utf-8",
+    "policy_form.js": "text/javascript; charset=utf-8",
+    "processing_time.js": "text/javascript; charset=utf-8",
+    "throttled.js": "text/javascript; charset=utf-8",
+    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
+    "uPlot.min.css": "text/css; charset=utf-8",
+    "uPlot.LICENSE": "text/plain; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+
+@router.get("/")
+async def get_page() -> Response:
+    """Return the page."""
+    return await get_page_file("index.html")
+
+
+@router.get("/page/{name}")
+async def get_page_file(name: str) -> Response:
+    """Return one of the page's files."""
+    if name not in _TYPES:
+        raise HTTPException(404, "the page has no such file")
+    return Response(_content(name), media_type=_TYPES[name])
+
+
+@cache
+def _content(name: str) -> bytes:
+    return (files("spark_throttle.admin") / "page" / name).read_bytes()
+
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
-from spark_throttle.admin.api.addresses import ETAG, Segment, TenantSegment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     Admin,
@@ -25,6 +24,7 @@ from spark_throttle.admin.api.calls import (
     check_tenant,
     is_known,
 )
+from spark_throttle.admin.api.requests import ETAG, Segment, TenantSegment
 from spark_throttle.admin.caller import Caller
 from spark_throttle.errors import NotFoundError
 from spark_throttle.store.committer import CommitResult

@@ -11,7 +11,7 @@ from fastapi import Depends, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import IfMatch, IfNoneMatch, Why, Yes, expected_version, is_any_of
+from spark_throttle.admin.api.requests import IfMatch, IfNoneMatch, Why, Yes, expected_version, is_any_of
 from spark_throttle.admin.caller import READS_ALL, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, TypeAlias
 
 from fastapi import APIRouter, Query
 
-from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import AnyCaller, ApiContext, check_tenant, readable_tenant, view_of
+from spark_throttle.admin.api.requests import Segment
 from spark_throttle.errors import NotFoundError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.status.explain import explain_job, explain_policy

@@ -9,7 +9,7 @@ by being slow. What is worked on for a client that has left, or for longer than 
 (`store.wanted`); a commit that has begun is not.
 
 A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
-holds a slash would be taken for two segments (`addresses` decodes each segment by itself).
+holds a slash would be taken for two segments (`requests` decodes each segment by itself).
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spark_throttle.admin.api.addresses import with_joined_conditions
 from spark_throttle.admin.api.answers import problem, security_headers
+from spark_throttle.admin.api.requests import with_joined_conditions
 from spark_throttle.admin.api.server.connections import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
-from spark_throttle.admin.api.server.request_rate import ServerRates
-from spark_throttle.admin.api.server.turns import NoTurnError, Turns
+from spark_throttle.admin.api.server.turns import NoTurnError, ServerRates, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
 from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel
 
-from spark_throttle.admin.api.addresses import Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant, view_of
+from spark_throttle.admin.api.requests import Segment
 from spark_throttle.admin.caller import ROLES, Role
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_numbers import TimeNumbers, balances_of, namespaces_of, time_numbers

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.addresses import After, IfNoneMatch, Limit, Segment
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
     READERS,
@@ -30,7 +29,7 @@ from spark_throttle.admin.api.calls import (
     readable_tenant,
     view_of,
 )
-from spark_throttle.admin.api.json_bodies import StrictRoute
+from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, Segment, StrictRoute
 from spark_throttle.admin.caller import Caller
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES

@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from spark_throttle.admin.api.addresses import Limit
 from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import READERS, Admin, ApiContext, ChangeResponse, UnconditionalChange
+from spark_throttle.admin.api.requests import Limit
 from spark_throttle.admin.heirs import heirs_of, namespace_names
 from spark_throttle.store import entries
 from spark_throttle.store.store import Door, Kind

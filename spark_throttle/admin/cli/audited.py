@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.options import STORE_VARIABLE, author_of, current_command, wall_clock_ms
+from spark_throttle.admin.cli.options import STORE_VARIABLE, author_of, current_command, system_user, wall_clock_ms
 from spark_throttle.admin.cli.output import REMEDIES
-from spark_throttle.admin.cli.system_user import system_user
 from spark_throttle.errors import (
     ConfigurationError,
     FileUnusableError,

@@ -15,7 +15,7 @@ from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_throttle.importers.import_result import ImportResult
+    from spark_throttle.importers.origin import ImportResult
 
 app = typer.Typer(
     cls=ReportingGroup, no_args_is_help=True,

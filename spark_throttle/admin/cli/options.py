@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +19,16 @@ from spark_throttle.errors import ConfigurationError, ThrottleError
 
 if TYPE_CHECKING:
     from spark_throttle.store.store import Author
+
+
+def system_user() -> tuple[str, int]:
+    """Return the name and the number of the user; no variable of the environment changes them."""
+    uid = os.getuid()
+    try:
+        return pwd.getpwuid(uid).pw_name, uid
+    except KeyError:  # as in a container that runs under any number
+        return "unnamed", uid
+
 
 STORE_VARIABLE: Final = "SPARK_THROTTLE_STORE"
 _COMMAND: Final = ContextVar("command", default="")
@@ -121,7 +133,7 @@ def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
 
     The history keeps what it says, and has more readers than a token, so secrets are hidden.
     """
-    from spark_throttle.admin.cli.system_user import system_user
+    from spark_throttle.admin.cli.options import system_user
     from spark_throttle.admin.redaction import without_secrets
     from spark_throttle.store.store import Author
 

@@ -304,6 +304,6 @@ def _as_diff(found: Sequence[Difference], heirs: Mapping[str, Sequence[str]] = M
 
 
 def _lines(values: dict[str, Any] | None) -> list[str]:
-    from spark_throttle.policy.yaml_dump import dump_yaml
+    from spark_throttle.policy.yaml_text import dump_yaml
 
     return dump_yaml(values, width=1000).splitlines() if values else []

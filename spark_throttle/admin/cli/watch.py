@@ -1,32 +1,214 @@
-"""Commands that show what jobs do: explain, status."""
+"""Commands that show what jobs do: explain, status.
+
+A status is a table for a terminal, a line per look for a file or a pipe, and JSON for programs. A quota is per second,
+so what passed is shown per second too, over the time since the batch before. Where that time is not known, as after a
+job's first batch, the table counts by batch and says so.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from spark_throttle.admin.cli.audited import service_of
 from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
 from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
-from spark_throttle.admin.cli.status_view import (
-    LEVELS,
-    both,
-    status_lines,
-    status_table,
-    status_values,
-    time_of,
-    worst,
-)
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.status.explanation import Explanation
-    from spark_throttle.status.status import ScopeStatus, Status
+    from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
+    from spark_throttle.status.time_status import JobTime, ScopeTime
+
+
+LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
+_COUNTS: Final = ("offered", "admitted", "rejected")
+_NS_PER_MS: Final = 1_000_000
+
+
+def worst(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
+    """Return the first scopes of each level, the worst first (`status.ranking`)."""
+    kept = []
+    for level in levels:
+        scopes = [scope for scope in found.scopes if scope.level == level]
+        kept += [scopes[at] for at in _ranked(scopes, found.elapsed_ms or 0)[:limit]]
+    return kept
+
+
+def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
+    import numpy as np
+
+    from spark_throttle.status.ranking import ratio_of_quota, worst_first
+
+    names = ("waiting_messages", "rejected_messages", "offered_messages", "backlog_ms")
+    columns = (*names, "admitted_messages", "admitted_bytes")
+    rows = np.array([[getattr(scope, name) for name in columns] for scope in scopes], np.int64)
+    rows = rows.reshape(-1, len(columns))
+    pairs = [(scope.messages_per_second, scope.bytes_per_second) for scope in scopes]
+    rates = np.array(pairs, np.float64).reshape(-1, 2)
+    used = ratio_of_quota(rows[:, len(names) :], rates, elapsed_ms).max(axis=1, initial=-1.0)
+    waiting, rejected, offered, backlog_ms = rows[:, : len(names)].T
+    order: list[int] = worst_first(
+        backlog_ms=backlog_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered
+    ).tolist()
+    return order
+
+
+def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
+    """Return a status for programs; a rate is null where it is not known."""
+    life = found.life
+    return {
+        "state": "unknown" if life is None else life.state,
+        "listening": life is None or life.is_listening,
+        "life": "" if life is None else life.detail,
+        "sign_age_ms": None if life is None else life.sign_age_ms,
+        "asked_age_ms": None if life is None else life.asked_age_ms,
+        "batch_age_ms": found.batch_age_ms,
+        "elapsed_ms": found.elapsed_ms,
+        "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
+        "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "destinations": [asdict(each) for each in found.destinations],
+        "time": None if found.time is None else asdict(found.time),
+        "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
+    }  # fmt: skip
+
+
+def _rates(found: Status, scope: ScopeStatus) -> dict[str, float | None]:
+    names = [f"{word}_{unit}" for word in _COUNTS for unit in ("messages", "bytes")]
+    return {f"{name}_per_second": found.per_second(getattr(scope, name)) for name in names}
+
+
+def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN401 - what rich prints
+    """Return a status for a terminal."""
+    from rich.console import Group
+    from rich.text import Text
+
+    problems = [] if found.problem is None else [f"problem: {found.problem}"]
+    is_listening = found.life is None or found.life.is_listening
+    if found.life is not None and not is_listening:
+        problems.insert(0, f"no job is listening: {found.life.detail}")
+    above = [Text(shown(problem), style="bold red") for problem in problems]
+    if found.batch_id < 0:
+        alive = f"; {found.life.detail}" if found.life is not None and is_listening else ""
+        return Group(*above, Text(f"no batch has reported yet{shown(alive)}"))
+    store = "" if found.store_revision is None else f", store revision {found.store_revision}"
+    title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
+    title += _ages(found, has_life=is_listening)
+    title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
+    suffix = "/s" if found.elapsed_ms else " a batch"
+    columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
+               ("waiting", True)]  # fmt: skip
+    if found.time is not None:
+        title += f"\n{_uncharged(found.time)}"
+        columns += [("core time", True), ("throttled for", True)]
+    rows = [
+        (
+            each.level.replace("_", " "), each.scope, _quota(each),
+            *(_passed(found, each, word) for word in _COUNTS), _waiting(each),
+            *(() if found.time is None else (_core_time(each.time), _throttled(each.time))),
+        )
+        for each in scopes
+    ]  # fmt: skip
+    none = [] if rows else [Text("no scope to show: tenants and groups are shown if the policies name them")]
+    return Group(*above, table_of(columns, rows, title), *none)
+
+
+def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Iterator[str]:
+    """Yield a status as lines for a file, one for the job's life and one for each scope; all begin with the time."""
+    at = time_of(at_ms)
+    state = "unknown" if found.life is None else found.life.state
+    listens = "" if found.life is None or found.life.is_listening else "no job is listening: "
+    yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
+    if found.problem is not None:
+        yield f"{at} problem: {shown(found.problem)}"
+    for destination in found.destinations:
+        yield f"{at} {shown(_destination(destination))}"
+    if found.time is not None:
+        yield f"{at} {_uncharged(found.time)}"
+    suffix = "/s" if found.elapsed_ms else " a batch"
+    for each in scopes:
+        passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
+        name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
+        line = f"quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
+        if each.time is not None:
+            throttled = _throttled(each.time)
+            line += f", core time {_core_time(each.time)}" + (f", throttled for {throttled}" if throttled else "")
+        yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
+
+
+def _destination(each: DestinationStatus) -> str:
+    at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
+    state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
+    return f"destination {each.resource_group}: {state}"
+
+
+def _quota(scope: ScopeStatus) -> str:
+    percent = None if scope.time is None else scope.time.request_percentage
+    parts = [both((scope.messages_per_second, scope.bytes_per_second))]
+    parts += [] if percent is None else [f"{count(percent)} % of a core"]
+    return " / ".join(part for part in parts if part) or "no limit"
+
+
+def _core_time(time: ScopeTime | None) -> str:
+    """Return what a scope used, in percent of one core where that is known."""
+    if time is None:
+        return ""
+    return wait(time.used_ns // _NS_PER_MS) if time.used_percentage is None else f"{count(time.used_percentage)} %"
+
+
+def _throttled(time: ScopeTime | None) -> str:
+    return "" if time is None or not time.throttle_ms else wait(time.throttle_ms)
+
+
+def _uncharged(time: JobTime) -> str:
+    """Return the time that is charged to no scope, in percent of one core where that is known."""
+    from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT  # loads pyarrow, which most commands do not
+
+    parts = []
+    for time_ns, word in ((time.exempt_ns, "exempt"), (time.unattributed_ns, "of no namespace")):
+        percent = time_ns / (time.interval_ms * NS_PER_MS_OF_A_PERCENT) if time.interval_ms else None
+        parts.append(f"{word} {wait(time_ns // _NS_PER_MS) if percent is None else count(percent) + ' %'}")
+    return f"core time: {', '.join(parts)}"
+
+
+def _ages(found: Status, *, has_life: bool = True) -> str:
+    parts = [found.life.detail] if has_life and found.life is not None else []
+    if found.batch_age_ms is not None:
+        parts.append(f"its last batch began {wait(found.batch_age_ms)} ago")
+    if found.elapsed_ms:
+        parts.append(f"{wait(found.elapsed_ms)} after the one before")
+    return shown(", ".join(parts))
+
+
+def _passed(found: Status, scope: ScopeStatus, word: str) -> str:
+    messages, in_bytes = getattr(scope, f"{word}_messages"), getattr(scope, f"{word}_bytes")
+    if found.elapsed_ms:
+        messages, in_bytes = found.per_second(messages), found.per_second(in_bytes)
+    return both((messages, in_bytes)) if messages or in_bytes else "0"
+
+
+def _waiting(scope: ScopeStatus) -> str:
+    return both((scope.waiting_messages, scope.waiting_bytes)) if scope.waiting_messages else "0"
+
+
+def both(pair: tuple[float | None, float | None] | None) -> str:
+    """Return a pair of messages and bytes for people to read; a part that is `None` is left out."""
+    if pair is None or pair == (None, None):
+        return ""
+    messages, in_bytes = pair
+    return " / ".join(part for part in (count(messages), size(in_bytes)) if part)
+
+
+def time_of(at_ms: int) -> str:
+    """Return a time for people to read, in UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def explain(

@@ -31,7 +31,7 @@ from spark_throttle.admin.watch.job_numbers import (
 )
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.admin.watch.totals import OTHER, times_of
-from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.errors import ThrottleError
 from spark_throttle.status.status import destinations_of
 from spark_throttle.status.time_status import ScopeTime

@@ -6,7 +6,7 @@ the quota that was written: `parse_rate(format_rate(rate)) == rate`, and likewis
 A float is read as its shortest decimal form, so 0.2 is exactly 1/5.
 
 `MB` is 10^6 bytes and `MiB` is 2^20. Bare `K` and `M` are refused: they mean 1024s in Pegasus' strings
-(`pegasus_grammar`) and 1000s elsewhere.
+(`core.limits.pegasus`) and 1000s elsewhere.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
-from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.batch.scope_room import by_dimension, cost
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.measured_time import REMEMBERED_MS

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.batch.reasons import MAX_NAMESPACE_BYTES, Reason
+from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.names.matching import Matches, MatchMemory, positions_in, taken

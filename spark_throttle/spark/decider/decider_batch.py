@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
-from spark_throttle.core.batch.reasons import DIMENSIONS, REASONS
+from spark_throttle.core.batch.decisions import DIMENSIONS, REASONS
 from spark_throttle.core.left_rows import AGAIN, RETURNED, Settlement, settle
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.names.shown_names import shown

@@ -60,7 +60,7 @@ class FileAnswer:
     """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
 
     lies_in_order: bool = False
-    """Whether its admitted rows may leave as they lie (`lying_order`)."""
+    """Whether its admitted rows may leave as they lie (`leaving`)."""
 
     @property
     def is_admitted_whole(self) -> bool:

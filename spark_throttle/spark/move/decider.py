@@ -44,7 +44,7 @@ from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
-from spark_throttle.spark.move.lying_order import files_in_order
+from spark_throttle.spark.move.leaving import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.reading_sums import ReadingSums
 from spark_throttle.spark.references.selection import rows_by_file

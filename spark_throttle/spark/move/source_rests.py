@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.spark.move.cutting import FILE, ROW, RestWriter, with_place
-from spark_throttle.spark.move.nullability import as_nullable
-from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.move.stager import StagingPlace, as_nullable
 from spark_throttle.spark.rows.frames import aligned
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 

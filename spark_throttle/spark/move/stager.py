@@ -1,36 +1,156 @@
 """A stager writes rows to Parquet files as they come, and passes on only their digests.
 
 It runs as `mapInArrow`, once per attempt at a task. A task has two files open: rows of tenants that were short in the
-last batch (`hint`) go to one in the control directory, all others to one in the sink's table, or beside the first where
+last batch (`Hint`) go to one in the control directory, all others to one in the sink's table, or beside the first where
 the sink is no table that takes files. A file is written when `FILE_BYTES` are gathered, and at the end of the task, and
 its digest follows. So a digest names only files that are whole.
 
 Rows are told apart by Spark's hash of them, which does not see everything inside maps, variants, arrays and structs.
 Such columns are hashed here once more (`row_digests`), because a batch that runs again may deal its rows into other
 files, and must decide the same: equal hashes mean equal rows, not neighbouring places.
+
+The hint, which names those tenants, decides nothing. Where it is wrong, or gone, or older than the batch, a file is cut
+that need not have been. A tenant's name stands for all of its namespaces: the tails of names differ from batch to
+batch, and a file of the table is cut by the first row that stays.
+
+Rows are written by a schema in which everything may be null, for pyarrow writes no null of a struct whose fields may
+not be null. Spark's variants and shapes are such structs, and so are structs of the user. The bytes of an array do not
+depend on what may be null, so rows get such a schema without a copy.
 """
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from spark_throttle.core.quota import Bools, Dimension
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.record import pack
 from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter, write_parquet
-from spark_throttle.spark.move.hint import Hint, of_tenants, read_hint
-from spark_throttle.spark.move.nullability import as_nullable
 from spark_throttle.spark.rows.digest import InlineFile, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import FRAME_BYTES, NAMESPACE, TIE, FrameKind, aligned, frame_batch
 from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in which everything may be null, but for the keys of maps.
+
+    Examples
+    --------
+    >>> inner = pa.field("value", pa.binary(), nullable=False)
+    >>> nullable(pa.schema([("v", pa.struct([inner]))])).field("v").type.field("value").nullable
+    True
+    """
+    return pa.schema([_nullable(field) for field in schema])
+
+
+def as_nullable(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with a schema in which everything may be null, without a copy.
+
+    Examples
+    --------
+    >>> inner = pa.struct([pa.field("value", pa.int64(), nullable=False)])
+    >>> rows = pa.RecordBatch.from_arrays([pa.array([{"value": 1}, None], inner)], names=["v"])
+    >>> as_nullable(rows).column("v").to_pylist()
+    [{'value': 1}, None]
+    """
+    schema = nullable(rows.schema)
+    return rows if rows.schema.equals(schema) else described(rows, schema)
+
+
+def described(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with a schema of the same types that says otherwise what may be null, without a copy."""
+    _, content = rows.__arrow_c_array__()
+    return pa.RecordBatch._import_from_c_capsule(schema.__arrow_c_schema__(), content)  # noqa: SLF001 - Arrow's own way
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(part) for part in kind])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_map(kind):
+        kind = pa.map_(kind.key_field, _nullable(kind.item_field))
+    return pa.field(field.name, kind, nullable=True, metadata=field.metadata)
+
+
+_FILE: Final = "staging-hint.json"
+_MOST_TENANTS: Final = 10_000
+_AS_BYTES: Final = "surrogateescape"
+
+
+def short_tenants(reports: Iterable[UsageReport]) -> list[str]:
+    """Return the tenants of which rows waited after a batch, or were rejected in it.
+
+    A name that is no UTF-8 is given as Python gives such a file's: with a surrogate for each byte that is no text.
+    """
+    found: set[bytes] = set()
+    for report in reports:
+        stayed = (report.waiting + report.rejected)[:, Dimension.MESSAGES] > 0
+        found |= set(_tenants(report.names.filter(pa.array(stayed))).to_pylist())
+    return [name.decode(errors=_AS_BYTES) for name in sorted(found)[:_MOST_TENANTS]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a stager is told."""
+
+    turn: int = 0
+    """The decider's next turn, more or less: the name of a file says with it when the file may be swept if no state has
+    it. A batch that is run again has the number of the turn after it, if it had come so far."""
+
+    tenants: tuple[str, ...] = ()
+    """The tenants of whose rows some will probably stay."""
+
+
+def write_hint(directory: Directory, hint: Hint) -> None:
+    """Write the hint for the next batch."""
+    directory.write(_FILE, json.dumps(asdict(hint)).encode())
+
+
+def read_hint(directory: Directory) -> Hint:
+    """Return the hint that was written last; one that says nothing if it is gone, or cannot be read."""
+    content = directory.read(_FILE)
+    if content is None:
+        return Hint()
+    try:
+        found = json.loads(content)
+        return Hint(int(found["turn"]), tuple(map(str, found["tenants"])))
+    except (ValueError, KeyError, TypeError):
+        return Hint()
+
+
+def of_tenants(namespaces: pa.Array, tenants: Sequence[str]) -> Bools:
+    """Return which namespaces are of one of the tenants.
+
+    Examples
+    --------
+    >>> of_tenants(pa.array(["a/x", "ab/x", None, "b"]), ["a", "b"]).tolist()
+    [True, False, False, True]
+    """
+    coded = namespaces.dictionary_encode()
+    named = pa.array([tenant.encode(errors=_AS_BYTES) for tenant in tenants], pa.binary())
+    is_one = pc.is_in(_tenants(coded.dictionary), value_set=named).take(coded.indices)
+    found: Bools = is_one.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - pyarrow's
+    return found.astype(np.bool_)
+
+
+def _tenants(namespaces: pa.Array) -> pa.Array:
+    """Return the tenants as bytes: a name may be no UTF-8."""
+    return pc.list_element(pc.split_pattern(namespaces.cast(pa.string()), "/", max_splits=1), 0).cast(pa.binary())
+
 
 STAGED: Final = "staged"
 """The folder of staged files in the control directory."""

@@ -32,9 +32,8 @@ from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
 from spark_throttle.spark.move.cutting import FILE, ROW, RowsOfFile
 from spark_throttle.spark.move.held_files import turn_in
-from spark_throttle.spark.move.hint import Hint, short_tenants, write_hint
 from spark_throttle.spark.move.leaving import PlacedFile
-from spark_throttle.spark.move.stager import STAGED
+from spark_throttle.spark.move.stager import STAGED, Hint, short_tenants, write_hint
 
 logger = logging.getLogger(__name__)
 

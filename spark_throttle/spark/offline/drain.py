@@ -3,7 +3,7 @@
 It is the way off the throttle without waiting until the quotas have let all rows go. A drain that is killed is run
 again, and leaves every row once: a Delta table recognizes the attempt by its transaction, and a folder of Parquet
 files, which must have been empty, is written anew. From before the first write on, no query starts on the checkpoint
-(`checkpoint.drained`).
+(`checkpoint.manifest`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.delivery import read_delivery
-from spark_throttle.checkpoint.drained import Drained, forget_drained, read_drained, write_drained
+from spark_throttle.checkpoint.manifest import Drained, forget_drained, read_drained, write_drained
 from spark_throttle.checkpoint.offset_log import batch_time_ms
 from spark_throttle.control.clock import Clock
 from spark_throttle.core.undelivered import Undelivered

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_throttle.checkpoint.drained import refuse_drained
 from spark_throttle.checkpoint.manifest import (
     Manifest,
     bind,
     bound_manifest,
     next_incarnation,
+    refuse_drained,
     refuse_unbound,
 )
 from spark_throttle.checkpoint.offset_log import read_offset_log
@@ -23,8 +23,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction
-from spark_throttle.policy.patience import PatientPolicies
-from spark_throttle.policy.source import PolicyFile, PolicyObject, PolicySnapshot, PolicySource
+from spark_throttle.policy.source import PatientPolicies, PolicyFile, PolicyObject, PolicySnapshot, PolicySource
 from spark_throttle.sharing.exchanges.exchange import open_exchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.seat import drawn_run, seat_of

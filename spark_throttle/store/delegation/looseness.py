@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, TypeAlias
 
-from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
+from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import DIRECTIONS, RATES, NamespacePolicy, Quota
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal, TypeAlias, get_args
 
-from spark_throttle.core.limits.pegasus_grammar import parse_throttling
+from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import DIRECTIONS, RATES, NamespacePolicy, QueuePolicy, ScopePolicy
 

@@ -15,15 +15,15 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.oracle.decider import Decider, Engine
-from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import (
+from tests.core.batch.worked_numbers import ADMITTED, NS, by_quota, one_namespace, verdicts
+from tests.oracle.decider import Decider, Engine
+from tests.oracle.reference_usage import Decision
+from tests.oracle.worlds import (
     Namespace,
     Window,
     limit,
     make_policy,
 )
-from tests.core.batch.worked_numbers import ADMITTED, NS, by_quota, one_namespace, verdicts
 
 pytestmark = pytest.mark.parametrize("engine", get_args(Engine))
 

@@ -37,12 +37,12 @@ from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState, Queue
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import pack
-from spark_throttle.testing.oracle.comparison import as_reference
-from spark_throttle.testing.oracle.history import DecidedRow, History, PlayedBatch
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, ScopeLimits, rules_of
-from spark_throttle.testing.oracle.reference_state import ScopeMemory
-from spark_throttle.testing.oracle.strategies import histories
-from spark_throttle.testing.oracle.worlds import make_arrivals
+from tests.oracle.comparison import as_reference
+from tests.oracle.history import DecidedRow, History, PlayedBatch
+from tests.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, ScopeLimits, rules_of
+from tests.oracle.reference_state import ScopeMemory
+from tests.oracle.strategies import histories
+from tests.oracle.worlds import make_arrivals
 
 pytestmark = pytest.mark.slow
 

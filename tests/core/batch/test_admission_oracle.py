@@ -12,20 +12,21 @@ import pytest
 from hypothesis import given, settings
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MICRO, CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.comparison import assert_same_plan, served_by
-from spark_throttle.testing.oracle.history import History, Step, pins
-from spark_throttle.testing.oracle.reference import reference_admission
-from spark_throttle.testing.oracle.reference_change import reference_epoch
-from spark_throttle.testing.oracle.reference_state import ReferenceState
-from spark_throttle.testing.oracle.reference_usage import FlowUsage
-from spark_throttle.testing.oracle.strategies import histories, policies
-from spark_throttle.testing.oracle.worlds import (
+from tests.effort import examples, first_of
+from tests.oracle.comparison import assert_same_plan, served_by
+from tests.oracle.history import History, Step, pins
+from tests.oracle.reference import reference_admission
+from tests.oracle.reference_change import reference_epoch
+from tests.oracle.reference_state import ReferenceState
+from tests.oracle.reference_usage import FlowUsage
+from tests.oracle.strategies import histories, policies
+from tests.oracle.worlds import (
     Namespace,
     Tenant,
     Window,
@@ -33,7 +34,6 @@ from spark_throttle.testing.oracle.worlds import (
     make_arrivals,
     make_policy,
 )
-from tests.effort import examples, first_of
 
 pytestmark = pytest.mark.slow
 

@@ -20,9 +20,10 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.decider import START_MS, Decider, Engine
-from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import (
+from tests.core.batch.worked_numbers import ADMITTED, NS, by_quota, one_namespace, verdicts
+from tests.oracle.decider import START_MS, Decider, Engine
+from tests.oracle.reference_usage import Decision
+from tests.oracle.worlds import (
     UNBOUNDED_QUEUE,
     Limit,
     Namespace,
@@ -31,7 +32,6 @@ from spark_throttle.testing.oracle.worlds import (
     limit,
     make_policy,
 )
-from tests.core.batch.worked_numbers import ADMITTED, NS, by_quota, one_namespace, verdicts
 
 pytestmark = pytest.mark.parametrize("engine", get_args(Engine))
 

@@ -21,9 +21,9 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.record import pack
-from spark_throttle.testing.oracle.history import History
-from spark_throttle.testing.oracle.strategies import histories
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy, with_tokens
+from tests.oracle.history import History
+from tests.oracle.strategies import histories
+from tests.oracle.worlds import Namespace, limit, make_arrivals, make_policy, with_tokens
 
 
 def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:

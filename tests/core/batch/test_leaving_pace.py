@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
-from spark_throttle.core.batch.leaving_pace import FREE_MICRO_PER_MS
+from spark_throttle.core.batch.rows_behind import FREE_MICRO_PER_MS
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.worlds import (
+from tests.oracle.worlds import (
     Limit,
     Namespace,
     Window,

@@ -19,7 +19,7 @@ from spark_throttle.core.fair.layout import Candidates, Layout
 from spark_throttle.core.quota import Overflow, QueueBounds
 from spark_throttle.core.state import Queue
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.reference_queue import part_of
+from tests.oracle.reference_queue import part_of
 
 NOW_MS = 1_760_000_000_000
 NAMES = pa.array(["a/x", "b/y", "c/z"])

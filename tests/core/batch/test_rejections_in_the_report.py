@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.batch.reasons import Reason
+from spark_throttle.core.batch.decisions import Reason
 from spark_throttle.core.quota import OnExcess, Overflow, QueueBounds
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_arrivals, make_policy
+from tests.oracle.worlds import Namespace, limit, make_arrivals, make_policy
 
 POLICY = make_policy(
     namespaces={

@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Final
 
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Level, Verdict
-from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import Namespace, make_policy
+from tests.oracle.reference_usage import Decision
+from tests.oracle.worlds import Namespace, make_policy
 
 NS: Final = "acme/logs"
 ADMITTED: Final = Decision(Verdict.ADMIT)

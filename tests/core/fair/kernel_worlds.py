@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from spark_throttle.core.fair.work import BYTE_BITS, byte_work
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.testing.oracle.decider import Decider
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, limit, make_limits, make_policy
 from tests.core.fair.fluid import Path
 from tests.core.fair.worlds import UNLIMITED, Bucket, World
+from tests.oracle.decider import Decider
+from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_limits, make_policy
 
 
 def named(path: Path) -> str:

@@ -11,11 +11,11 @@ import random
 import pytest
 
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.testing.oracle.decider import Decider
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.fair.fluid import Path
 from tests.core.fair.kernel_worlds import DecidedWorld
 from tests.core.fair.worlds import Bucket, World, changed, judged
+from tests.oracle.decider import Decider
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 HEAVY: Path = ("g", "heavy", "n")
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spark_throttle.core.quota import CompiledPolicy, OnExcess
-from spark_throttle.testing.oracle.decider import Decider
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
 from tests.core.fair.kernel_worlds import DecidedWorld
 from tests.core.fair.worlds import judged, lived
 from tests.effort import thorough_after
+from tests.oracle.decider import Decider
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 
 @pytest.mark.slow

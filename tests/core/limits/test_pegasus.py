@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.limits.pegasus import WindowVerdicts, plan_windows
-from spark_throttle.core.limits.pegasus_grammar import parse_throttling
+from spark_throttle.core.limits.pegasus import WindowVerdicts, parse_throttling, plan_windows
 from spark_throttle.core.quota import Dimension, WindowRules
-from spark_throttle.testing.oracle.worlds import Window, make_windows
+from tests.oracle.worlds import Window, make_windows
 
 NOW_MS = 1_760_000_000_500
 COUNT, SIZE = Dimension.MESSAGES, Dimension.BYTES

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.units import MAX_DURATION_MS
-from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling, parse_units
+from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling, parse_units
 from spark_throttle.errors import PolicyError
 
 PARTITIONS = 4

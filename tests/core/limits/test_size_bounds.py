@@ -15,9 +15,9 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
-from spark_throttle.testing.oracle.decider import Decider, Engine
-from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
+from tests.oracle.decider import Decider, Engine
+from tests.oracle.reference_usage import Decision
+from tests.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 NS = "acme/x"
 ADMITTED = Decision(Verdict.ADMIT)

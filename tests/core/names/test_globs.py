@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.names.globs import first_match, is_glob, is_of_tenant, specificity
-from spark_throttle.testing.oracle.reference_rules import falls_under
+from tests.oracle.reference_rules import falls_under
 
 TEXT = st.text(st.sampled_from("ab/*.ü\\[(^$+?|\n-"), max_size=6)
 

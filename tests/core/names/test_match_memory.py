@@ -11,7 +11,7 @@ import pytest
 from spark_throttle.core.names import matching
 from spark_throttle.core.names.matching import Matches, MatchMemory, match
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 NO_NAMES = pa.array([], pa.string())
 POLICY = make_policy(
@@ -96,7 +96,7 @@ def test_decider_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -
     from spark_throttle.core.state import DeciderState
     from spark_throttle.core.stored_state import StoredState
     from spark_throttle.record import pack, unpack
-    from spark_throttle.testing.oracle.worlds import make_arrivals
+    from tests.oracle.worlds import make_arrivals
 
     policy = make_policy(default=Namespace(limit(messages_per_second=1, burst_seconds=100)))
     memory = MatchMemory()

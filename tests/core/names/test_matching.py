@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.core.names.matching import match
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 POLICY = make_policy(
     tenants={"acme": Tenant(group="gold"), "blue": Tenant()},

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.testing.oracle.worlds import Namespace, Tenant, limit, make_policy
+from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
 PIECES = st.lists(
     st.sampled_from([b"a", b"/", b"\\", b"\\x", b"E9", b"\xe9", "é".encode(), b"\xff", b"\0", b"\xed\xa0\x80", b"xE"])

@@ -13,7 +13,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import is_visible, visible
 from spark_throttle.policy.codec import dump_policies
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.yaml_dump import dump_yaml
+from spark_throttle.policy.yaml_text import dump_yaml
 from spark_throttle.store.policy_location import load_policies
 
 IGNORABLE = [
@@ -59,7 +59,7 @@ def test_name_with_a_character_that_nobody_sees_is_limited_and_shown_escaped(cod
 
 @pytest.mark.parametrize("code", [0x3164, 0x2800, 0xFE0F, 0xE0100])
 def test_answers_hold_no_character_that_nobody_sees(code: int) -> None:
-    from spark_throttle.admin.api.json_bodies import VisibleJSONResponse
+    from spark_throttle.admin.api.requests import VisibleJSONResponse
     from spark_throttle.admin.cli.output import as_json
 
     values = {"name": f"acme/x{chr(code)}"}

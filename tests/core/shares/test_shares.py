@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_throttle.core.arithmetic.rate_codes import MAX_RATE, decode, encode
 from spark_throttle.core.quota import MICRO, UNLIMITED
 from spark_throttle.core.shared_buckets import SharedBuckets, has_no_share, rates_of_shares, under_share
-from spark_throttle.testing.oracle.worlds import limit, make_policy
+from tests.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(groups={"gold": limit(messages_per_second=100, burst_seconds=10), "free": limit()})
 GOLD, FREE = 1, 2

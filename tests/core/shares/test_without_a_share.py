@@ -11,7 +11,7 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.quota import MICRO, NEVER_MS, UNLIMITED, CompiledPolicy, Dimension, OnExcess, Verdict
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.worlds import limit, make_arrivals, make_policy
+from tests.oracle.worlds import limit, make_arrivals, make_policy
 
 START_MS = 1_000
 

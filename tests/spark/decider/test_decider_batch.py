@@ -20,8 +20,8 @@ from spark_throttle.spark.decider import decider_batch
 from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE, run_batch
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode, encode
 from spark_throttle.spark.rows.gathering import gathered
-from spark_throttle.testing.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.effort import first_of
+from tests.oracle.worlds import Namespace, Window, limit, make_policy
 from tests.spark.decider.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers, with_tokens
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)

@@ -20,7 +20,7 @@ from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, StagedFile, digest_frames, positions
 from spark_throttle.spark.rows.frames import TIE, FrameKind, decode, payload
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in, with_helpers
 
 KEY = 0

@@ -21,7 +21,7 @@ from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.inline_files import InlineFiles, InlineRows, inline_files_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import POLICY, drain, drawn
 from tests.spark.move.worlds import Event, dealt, places_of_tasks

@@ -11,7 +11,7 @@ import pytest
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.errors import DamagedError
 from spark_throttle.spark.move import decider, held_files
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import COMMITTED, CUT, DECIDED, HALF_CUT, HALF_LEFT, LEFT, STOPS, DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import account, drain, drawn
 from tests.spark.move.worlds import Event, dealt

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from spark_throttle.core.quota import Int64s, OnExcess
 from spark_throttle.spark.move import decider, held_files, upkeep
 from spark_throttle.spark.move.answer import FileAnswer
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import COPIED, DECIDED, STOPS, Event, StagedJob, dealt
 
 POLICY = make_policy(default=Namespace(limit(messages_per_second=3)))

@@ -16,13 +16,13 @@ import pytest
 
 from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta import table_files
-from spark_throttle.spark.move import held_files, lying_order, stager
+from spark_throttle.spark.move import held_files, leaving, stager
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.move.lying_order import files_in_order
+from spark_throttle.spark.move.leaving import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, sent
 
 POLICY = make_policy(default=Namespace(limit(messages_per_second=3)))
@@ -204,5 +204,5 @@ def test_file_in_order_has_one_row_group_which_no_tasks_share(tmp_path: Path, mo
         table_files.write_parquet(sink, pa.table({"n": pa.array(np.arange(rows, dtype=np.int32))}), form)
     assert pq.ParquetFile(tmp_path / "file").num_row_groups == 1
     named, nothing = pa.chunked_array([pa.array(["a", "a"]).dictionary_encode()]), pa.array([], pa.string())
-    monkeypatch.setattr(lying_order, "ROW_GROUP_ROWS", 1)
+    monkeypatch.setattr(leaving, "ROW_GROUP_ROWS", 1)
     assert files_in_order({0: named}, {0: np.array([0, 1])}, nothing) == frozenset()

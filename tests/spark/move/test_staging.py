@@ -17,8 +17,15 @@ from spark_throttle.spark.move import stager
 from spark_throttle.spark.move.answer import bits_of
 from spark_throttle.spark.move.cutting import FILE, ROW, Cut, RowsOfFile
 from spark_throttle.spark.move.decider import files_of
-from spark_throttle.spark.move.hint import Hint, of_tenants, read_hint, short_tenants, write_hint
-from spark_throttle.spark.move.stager import Stager, StagingPlace
+from spark_throttle.spark.move.stager import (
+    Hint,
+    Stager,
+    StagingPlace,
+    of_tenants,
+    read_hint,
+    short_tenants,
+    write_hint,
+)
 from spark_throttle.spark.rows.digest import Digest, digest_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from spark_throttle.spark.rows.helper_columns import HelperColumns

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.errors import AnalysisException
 
-from spark_throttle.checkpoint.drained import Drained, read_drained, write_drained
+from spark_throttle.checkpoint.manifest import Drained, read_drained, write_drained
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.offline.drain import DrainedQuery, _write

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.checkpoint.drained import Drained, read_drained, refuse_drained, write_drained
-from spark_throttle.checkpoint.manifest import bind
+from spark_throttle.checkpoint.manifest import Drained, bind, read_drained, refuse_drained, write_drained
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence, owner_of

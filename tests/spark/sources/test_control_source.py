@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.checkpoint.drained import Drained, write_drained
+from spark_throttle.checkpoint.manifest import Drained, write_drained
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.next_policies import read_next_policies

@@ -39,8 +39,7 @@ from spark_throttle.spark.metering.charging import batch_of_task
 from spark_throttle.spark.move.answer import Answer, Decided, decided_in
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
 from spark_throttle.spark.move.leaving import leaving
-from spark_throttle.spark.move.nullability import described
-from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.move.stager import StagingPlace, described
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.digest import PLACE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside

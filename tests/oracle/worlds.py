@@ -105,7 +105,7 @@ class Namespace:
     by_size: Window = Window()
 
 
-def make_policy(  # noqa: PLR0913 - one argument per part of a policy
+def make_policy(
     *,
     job: Limit = Limit(),
     tenants: Mapping[str, Tenant] | None = None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_throttle.core.quota import QueueBounds
-from spark_throttle.testing.oracle.reference_flow import Flow, Row
-from spark_throttle.testing.oracle.reference_rules import COUNTED
+from tests.oracle.reference_flow import Flow, Row
+from tests.oracle.reference_rules import COUNTED
 
 
 def queue_bounds(bounds: QueueBounds) -> list[int]:

@@ -35,11 +35,11 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
-from spark_throttle.testing.oracle.reference_flow import Flow, Row, Scope, total_tokens
-from spark_throttle.testing.oracle.reference_queue import queue_bounds, rows_beyond
-from spark_throttle.testing.oracle.reference_rules import COUNTED, DIMENSIONS, UNIT_MICRO, ScopeLimits, malformed_reason
-from spark_throttle.testing.oracle.reference_state import QueuedRow, ReferenceState
-from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage, usage_of
+from tests.oracle.reference_flow import Flow, Row, Scope, total_tokens
+from tests.oracle.reference_queue import queue_bounds, rows_beyond
+from tests.oracle.reference_rules import COUNTED, DIMENSIONS, UNIT_MICRO, ScopeLimits, malformed_reason
+from tests.oracle.reference_state import QueuedRow, ReferenceState
+from tests.oracle.reference_usage import Decision, FlowUsage, usage_of
 
 
 @dataclass(frozen=True, slots=True)

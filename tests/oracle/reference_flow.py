@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MICRO, MIN_BALANCE_MICRO, CompiledPolicy, Dimension
-from spark_throttle.testing.oracle.reference_bucket import (
+from tests.oracle.reference_bucket import (
     TokenBucket,
     name_hash,
     throttle_time_ms,
 )
-from spark_throttle.testing.oracle.reference_rules import (
+from tests.oracle.reference_rules import (
     DIMENSIONS,
     UNIT_MICRO,
     NamespaceRules,
@@ -21,7 +21,7 @@ from spark_throttle.testing.oracle.reference_rules import (
     rules_of,
     tokens,
 )
-from spark_throttle.testing.oracle.reference_state import FlowMemory, ScopeMemory
+from tests.oracle.reference_state import FlowMemory, ScopeMemory
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MOST_NS, CompiledPolicy, Int64s, Verdict
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.testing.oracle.comparison import decisions_of
-from spark_throttle.testing.oracle.reference_rules import Tokens
-from spark_throttle.testing.oracle.reference_usage import Decision
+from tests.oracle.comparison import decisions_of
+from tests.oracle.reference_rules import Tokens
+from tests.oracle.reference_usage import Decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Step:
         return replace(state, shared=replace(state.shared, balance_micro=self.shared_micro))
 
 
-def pins(epoch: int, paid_ms: int, **pinned: Any) -> ControlRow:  # noqa: ANN401 - the fields of a `ControlRow`
+def pins(epoch: int, paid_ms: int, **pinned: Any) -> ControlRow:
     """Return what an epoch pins that was made at a paying time."""
     return ControlRow(epoch, None, PayingTime(paid_ms, paid_ms), **pinned)
 

@@ -12,8 +12,8 @@ from spark_throttle.core.measured_time import MeanPrices
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState, Flows, Queue
-from spark_throttle.testing.oracle.reference_bucket import TokenBucket
-from spark_throttle.testing.oracle.reference_rules import (
+from tests.oracle.reference_bucket import TokenBucket
+from tests.oracle.reference_rules import (
     NamespaceRules,
     Pair,
     ScopeLimits,

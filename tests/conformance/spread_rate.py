@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 
-from spark_throttle.testing.sampled_rate import RateReading
+from tests.conformance.sampled_rate import RateReading
 
 _MS_PER_SECOND = 1_000
 

@@ -29,8 +29,8 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.core.state import ControlRow
-from spark_throttle.testing.oracle.history import History, Step, pins
-from spark_throttle.testing.oracle.worlds import (
+from tests.oracle.history import History, Step, pins
+from tests.oracle.worlds import (
     Limit,
     Namespace,
     Tenant,

@@ -10,10 +10,10 @@ from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import MIN_BALANCE_MICRO, MOST_NS, CompiledPolicy, Dimension, Int64s, Level, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState
-from spark_throttle.testing.oracle.reference_bucket import TokenBucket, ceil_div
-from spark_throttle.testing.oracle.reference_flow import Flow
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, ScopeLimits, Tokens, pair, rules_of, tokens
-from spark_throttle.testing.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory
+from tests.oracle.reference_bucket import TokenBucket, ceil_div
+from tests.oracle.reference_flow import Flow
+from tests.oracle.reference_rules import DIMENSIONS, ScopeLimits, Tokens, pair, rules_of, tokens
+from tests.oracle.reference_state import FlowMemory, ReferenceState, ScopeMemory
 
 
 def reference_epoch(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from spark_throttle.core.quota import Dimension, Verdict
-from spark_throttle.testing.oracle.reference_bucket import ceil_div
-from spark_throttle.testing.oracle.reference_flow import Flow, Row, total_tokens
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, Tokens, tokens
+from tests.oracle.reference_bucket import ceil_div
+from tests.oracle.reference_flow import Flow, Row, total_tokens
+from tests.oracle.reference_rules import DIMENSIONS, UNIT_MICRO, Tokens, tokens
 
 
 @dataclass(frozen=True, slots=True)

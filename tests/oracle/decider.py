@@ -2,7 +2,7 @@
 
 Examples
 --------
->>> from spark_throttle.testing.oracle.worlds import Namespace, limit, make_policy
+>>> from tests.oracle.worlds import Namespace, limit, make_policy
 >>> decider = Decider("kernel", make_policy(default=Namespace(limit(messages_per_second=1))))
 >>> [decision.verdict.name for decision in decider.batch(0, [("acme/logs", 100)] * 3)]
 ['ADMIT', 'ADMIT', 'DELAY']
@@ -21,12 +21,12 @@ from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import DeciderState
-from spark_throttle.testing.oracle.comparison import as_reference
-from spark_throttle.testing.oracle.history import pins
-from spark_throttle.testing.oracle.reference import ReferencePlan, reference_admission
-from spark_throttle.testing.oracle.reference_change import reference_epoch
-from spark_throttle.testing.oracle.reference_usage import Decision
-from spark_throttle.testing.oracle.worlds import make_arrivals, with_tokens
+from tests.oracle.comparison import as_reference
+from tests.oracle.history import pins
+from tests.oracle.reference import ReferencePlan, reference_admission
+from tests.oracle.reference_change import reference_epoch
+from tests.oracle.reference_usage import Decision
+from tests.oracle.worlds import make_arrivals, with_tokens
 
 START_MS = 1_760_000_000_000
 """The batch time to which `Decider.batch` adds `at_ms`."""

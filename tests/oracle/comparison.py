@@ -6,13 +6,13 @@ from dataclasses import fields
 from typing import Any
 
 from spark_throttle.core.batch.admission import AdmissionPlan
-from spark_throttle.core.batch.reasons import REASONS
+from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.testing.oracle.reference import ReferencePlan, Served
-from spark_throttle.testing.oracle.reference_rules import DIMENSIONS, tokens
-from spark_throttle.testing.oracle.reference_state import ReferenceState
-from spark_throttle.testing.oracle.reference_usage import Decision, FlowUsage
+from tests.oracle.reference import ReferencePlan, Served
+from tests.oracle.reference_rules import DIMENSIONS, tokens
+from tests.oracle.reference_state import ReferenceState
+from tests.oracle.reference_usage import Decision, FlowUsage
 
 
 def decisions_of(plan: AdmissionPlan) -> list[Decision]:
@@ -37,7 +37,7 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     }
 
 
-def _of_flow(column: Int64s | None, i: int) -> Any:  # noqa: ANN401 - a number, or one by dimension
+def _of_flow(column: Int64s | None, i: int) -> Any:
     """Return the value of a report's column for a flow; the report and the oracle use the same name."""
     if column is None:
         return 0
