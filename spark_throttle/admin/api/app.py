@@ -27,7 +27,6 @@ from spark_throttle.admin.api import (
     explain_calls,
     group_calls,
     job_calls,
-    page_files,
     policy_calls,
     revision_calls,
 )
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn
 
 
-router = APIRouter(include_in_schema=False)
+_page = APIRouter(include_in_schema=False)
 
 _TYPES: Final = {
     "index.html": "text/html; charset=utf-8",
@@ -84,13 +83,13 @@ _TYPES: Final = {
 }
 
 
-@router.get("/")
+@_page.get("/")
 async def get_page() -> Response:
     """Return the page."""
     return await get_page_file("index.html")
 
 
-@router.get("/page/{name}")
+@_page.get("/page/{name}")
 async def get_page_file(name: str) -> Response:
     """Return one of the page's files."""
     if name not in _TYPES:
@@ -194,7 +193,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     app.state.context = Context(service, watch, LockedEntries(store), is_confirmed)
     routers = (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
-        explain_calls.router, job_calls.metrics_router, page_files.router,
+        explain_calls.router, job_calls.metrics_router, _page,
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
