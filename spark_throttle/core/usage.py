@@ -149,21 +149,6 @@ class UsageReport:
             self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
         )  # fmt: skip
 
-    def shared_scopes(self, tenants: int) -> Int64s:
-        """Return the shared scopes of the flows, shape (n, 3), as in `matching.Matches.shared_scope`.
-
-        Parameters
-        ----------
-        tenants
-            The number of tenants that the policy names.
-        """
-        out = np.full((3, len(self.weight)), -1, dtype=np.int64)
-        for to, position, first in zip(out, (self.tenant, self.group), (1, 1 + tenants), strict=False):
-            if position.max(initial=-1) >= 0:
-                np.copyto(to, np.where(position >= 0, first + position, -1))
-        np.subtract(self.weight > 0, 1, out=out[2], dtype=np.int64)  # an exempt namespace is charged nowhere
-        return out.T
-
 
 def pack_usage(report: UsageReport) -> bytes:
     """Return a report as it is stored."""
