@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -180,9 +179,3 @@ def admitted_messages(reports: Sequence[UsageReport]) -> tuple[pa.StringArray, I
     names = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
     messages = (report.admitted[:, Dimension.MESSAGES] for report in reports)
     return names, np.concatenate([np.zeros(0, dtype=np.int64), *messages])
-
-
-def rejected_by_reason(reports: Sequence[UsageReport]) -> Int64s:
-    """Return the number of rejected messages by `Reason`."""
-    found = [report.rejected_by_reason for report in reports]
-    return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)

@@ -1,8 +1,8 @@
-"""What a batch moved in all, from its reports."""
+"""What a batch moved in all, from its report."""
 
 from __future__ import annotations
 
-from spark_throttle.control.feedback import reports_of
+from spark_throttle.control.feedback import report_of
 from spark_throttle.core.quota import Dimension
 from spark_throttle.files.storage import Directory
 
@@ -16,12 +16,12 @@ def batch_counts(control_path: str, batch: int) -> dict[str, int]:
     >>> list(counts)[:2], set(counts.values())
     (['offered_messages', 'offered_bytes'], {0})
     """
-    reports = reports_of(Directory(control_path), batch)
-    invalid_messages = sum(report.invalid_messages for report in reports)
+    report = report_of(Directory(control_path), batch)
     counts = {}
     for count in ("offered", "admitted", "rejected", "waiting"):
         for dimension in (Dimension.MESSAGES, Dimension.BYTES):
-            total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
-            is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
-            counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)
+            total = 0 if report is None else int(getattr(report, count)[:, dimension].sum())
+            if report is not None and dimension == Dimension.MESSAGES and count in ("offered", "rejected"):
+                total += report.invalid_messages
+            counts[f"{count}_{dimension.name.lower()}"] = total
     return counts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from spark_throttle.control.epochs import read_policy
@@ -11,15 +10,15 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
 
 
-def decided_policy(directory: Directory, reports: Sequence[UsageReport]) -> CompiledPolicy | None:
+def decided_policy(directory: Directory, report: UsageReport | None) -> CompiledPolicy | None:
     """Return the policy that decided a batch; `None` if nothing reported, or if the policy's file is gone.
 
     A file of this name never has another policy: the name is a digest of it.
     """
-    if not reports:
+    if report is None:
         return None
     try:
-        return _read(directory.location, reports[0].revision)
+        return _read(directory.location, report.revision)
     except FileNotFoundError:
         return None
 

@@ -34,7 +34,7 @@ from spark_throttle.spark.metering.call_clock import CallClock
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
 from spark_throttle.spark.metering.meter import CLOCKS, ClockName, Meter
 from spark_throttle.spark.metering.metered_query import MeteredQuery
-from spark_throttle.spark.metering.running_batch import reports_of_running
+from spark_throttle.spark.metering.running_batch import report_of_running
 from spark_throttle.spark.metering.running_task import RunningTask
 from spark_throttle.spark.metering.task_meter import DRIVER, Tally, charge_driver, charge_task
 from spark_throttle.spark.metering.task_refusal import note_refusal
@@ -101,7 +101,7 @@ class Metered:
         )
 
     def of_batch(self, rows: DataFrame, batch: int, directory: Directory) -> Any:  # noqa: ANN401 - as the function
-        """Call the function on the driver for a batch, whose reports say how many rows each namespace has in it."""
+        """Call the function on the driver for a batch, whose report says how many rows each namespace has in it."""
         meter = Meter(self._clock)
         clock = CallClock(meter)
         clock.start()
@@ -111,7 +111,8 @@ class Metered:
             clock.stop()
         said_ns = meter.end()
         used_ns = max(0, clock.taken_ns() - said_ns.total())
-        used = TimeCharges.common(used_ns, *admitted_messages(reports_of_running(directory, batch)))
+        report = report_of_running(directory, batch)
+        used = TimeCharges.common(used_ns, *admitted_messages([] if report is None else [report]))
         charge_driver(directory, batch, TimeCharges.sum_of([used, TimeCharges.of(dict(said_ns))]), DRIVER)
         return result
 

@@ -7,7 +7,7 @@ time; where the JVM does, the driver knows only how long it waited for the write
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_throttle.core.time_charges import TimeCharges
@@ -17,21 +17,21 @@ from spark_throttle.spark.metering.decided_policy import decided_policy
 from spark_throttle.spark.metering.task_meter import SINK, charge_driver
 
 
-def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
+def is_metered(directory: Directory, report: UsageReport) -> bool:
     """Return whether the policy that decided a batch has a quota on processing time."""
-    policy = decided_policy(directory, reports)
+    policy = decided_policy(directory, report)
     return policy is not None and policy.has_time
 
 
-def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
+def charge_sink(directory: Directory, batch: int, report: UsageReport, time_ns: int) -> None:
     """Charge what a sink used for a batch."""
-    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages(reports)), SINK)
+    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages([report])), SINK)
 
 
 @contextmanager
-def metered_write(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
+def metered_write(directory: Directory, batch: int, report: UsageReport | None) -> Iterator[None]:
     """Charge the time for which the driver waits for a write, if the batch's policy has a quota on it."""
     began_ns = time.perf_counter_ns()
     yield
-    if is_metered(directory, reports):
-        charge_sink(directory, batch, reports, time.perf_counter_ns() - began_ns)
+    if report is not None and is_metered(directory, report):
+        charge_sink(directory, batch, report, time.perf_counter_ns() - began_ns)
