@@ -1,7 +1,7 @@
 """The decided rows of `Throttle.apply`, for users who keep their own sink: read from their files where they leave.
 
 It runs in the decider's own task, behind it, and what the driver does for a sink of `foreachBatch` is done here, in the
-order of `move.upkeep`: copies of rows that wait, the rows that leave, and at the end the hint, the usage reports, and
+order of `move.upkeep`: copies of rows that wait, the rows that leave, and at the end the hint, the usage report, and
 the deletion of what the loaded state does not need. Before the first row passes, the batch is recorded as begun, with
 the definition that decided it.
 
