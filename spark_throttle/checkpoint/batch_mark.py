@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,15 +90,15 @@ def parse_mark(text: str | None) -> BatchMark | None:
         return None
 
 
-def mark_of(manifest: Manifest, batch: int, reports: Iterable[UsageReport]) -> BatchMark:
-    """Return the mark of a batch, by its reports."""
-    return BatchMark(manifest.query, batch, identity_of(reports))
+def mark_of(manifest: Manifest, batch: int, report: UsageReport | None) -> BatchMark:
+    """Return the mark of a batch, by its report."""
+    return BatchMark(manifest.query, batch, identity_of(report))
 
 
-def identity_of(reports: Iterable[UsageReport]) -> str:
+def identity_of(report: UsageReport | None) -> str:
     """Return the identity of a batch."""
     digest = hashlib.sha256()
-    for report in reports:
+    if report is not None:
         names = report.names.cast(pa.binary())
         lengths = pc.binary_length(names).cast(pa.int64())
         head = f"{report.epoch} {report.now_ms} {report.invalid_messages} {len(names)};"

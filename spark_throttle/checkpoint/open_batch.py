@@ -8,7 +8,7 @@ failed before its sinks has left no trace here, and may be decided by any defini
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,13 +58,13 @@ def write_open_batch(directory: Directory, begun: OpenBatch) -> None:
     directory.write(NAME, to_json(begun))
 
 
-def decided_digest(reports: Iterable[UsageReport]) -> str:
+def decided_digest(report: UsageReport | None) -> str:
     """Return a digest of how many messages a batch brought, admitted and rejected, by namespace.
 
     It leaves out sizes: what a decision took from a bucket shows in what was admitted.
     """
     whole = hashlib.sha256()
-    for report in reports:
+    if report is not None:
         counts = np.stack([report.offered[:, 0], report.admitted[:, 0], report.rejected[:, 0]], axis=1)
         moved = np.flatnonzero(counts.any(axis=1))
         names = report.names.cast(pa.binary()).take(pa.array(moved))

@@ -23,11 +23,10 @@ _FIRST_BYTES: Final = 1 << 16
 """So much of a file is read for its head: more than the head of a job with a thousand groups, or a small report."""
 
 
-def write_reports(directory: Directory, batch: int, reports: Sequence[bytes]) -> None:
-    """Write the packed report of a batch, if it has one."""
-    for report in reports:
-        batch_ms = unpack_head(report, f"a usage report of batch {batch}").now_ms
-        directory.write(record_name(batch, REPORT, batch_ms), report)
+def write_report(directory: Directory, batch: int, report: bytes) -> None:
+    """Write the packed report of a batch."""
+    batch_ms = unpack_head(report, f"the usage report of batch {batch}").now_ms
+    directory.write(record_name(batch, REPORT, batch_ms), report)
 
 
 class KeptReport:
@@ -74,10 +73,11 @@ def read_reports(directory: Directory, *, after_batch: int) -> dict[int, UsageRe
     return {batch: kept.whole() for batch, kept in kept_reports(directory, after_batch=after_batch).items()}
 
 
-def reports_of(directory: Directory, batch: int) -> list[UsageReport]:
-    """Return the report of one batch; none if it moved nothing, or if it is gone."""
+def report_of(directory: Directory, batch: int) -> UsageReport | None:
+    """Return the report of one batch; `None` if it moved nothing, or if it is gone."""
     names = [name for name in records(directory, REPORT, from_batch=batch) if batch_of(name) == batch]
-    return [kept.whole() for kept in kept_reports(directory, after_batch=batch - 1, names=names).values()]
+    kept = kept_reports(directory, after_batch=batch - 1, names=names).get(batch)
+    return None if kept is None else kept.whole()
 
 
 def time_before(directory: Directory, batch: int) -> int | None:

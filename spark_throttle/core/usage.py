@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
@@ -149,21 +148,6 @@ class UsageReport:
             self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
         )  # fmt: skip
 
-    def shared_scopes(self, tenants: int) -> Int64s:
-        """Return the shared scopes of the flows, shape (n, 3), as in `matching.Matches.shared_scope`.
-
-        Parameters
-        ----------
-        tenants
-            The number of tenants that the policy names.
-        """
-        out = np.full((3, len(self.weight)), -1, dtype=np.int64)
-        for to, position, first in zip(out, (self.tenant, self.group), (1, 1 + tenants), strict=False):
-            if position.max(initial=-1) >= 0:
-                np.copyto(to, np.where(position >= 0, first + position, -1))
-        np.subtract(self.weight > 0, 1, out=out[2], dtype=np.int64)  # an exempt namespace is charged nowhere
-        return out.T
-
 
 def pack_usage(report: UsageReport) -> bytes:
     """Return a report as it is stored."""
@@ -195,9 +179,3 @@ def admitted_messages(reports: Sequence[UsageReport]) -> tuple[pa.StringArray, I
     names = pa.concat_arrays([pa.array([], pa.string()), *(report.names for report in reports)])
     messages = (report.admitted[:, Dimension.MESSAGES] for report in reports)
     return names, np.concatenate([np.zeros(0, dtype=np.int64), *messages])
-
-
-def rejected_by_reason(reports: Sequence[UsageReport]) -> Int64s:
-    """Return the number of rejected messages by `Reason`."""
-    found = [report.rejected_by_reason for report in reports]
-    return np.array([sum(counts) for counts in zip_longest(*found, fillvalue=0)], np.int64)

@@ -298,13 +298,14 @@ class ThrottledStreamWriter:
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         spark, schema = self._events.sparkSession, self._events.schema
-        choice = self._chosen(targets, control_path)
+        unwritable = control_problem(spark, control_path, is_seen=False)
+        choice = self._chosen(targets, control_path, unwritable)
         definition = choice.pipeline.definition(places, self._partition_columns)
         refuse_restart(
             spark, checkpoint, control_path, definition, choice.pipeline.waiting_schema,
             direction=choice.pipeline.settings.direction,
         )  # fmt: skip
-        pipeline, writing = self._placed(choice.pipeline, targets, control_path)
+        pipeline, writing = self._placed(choice.pipeline, targets, control_path, unwritable)
         refuse_lacking_letters(spark, rejected, schema)
         partition_columns = sink_partition_columns(spark, admitted, schema)
         usage_sink = usage_table(spark, targets)
@@ -377,7 +378,7 @@ class ThrottledStreamWriter:
     def _asked(self, option: str) -> str | None:
         return {key.lower(): value for key, value in self._options.items()}.get(option)
 
-    def _chosen(self, targets: Targets, control_path: str) -> PipelineChoice:
+    def _chosen(self, targets: Targets, control_path: str, unwritable: str | None) -> PipelineChoice:
         columns: tuple[str, ...] = ()
         if not isinstance(self._pipeline, Pipeline):
             columns = sink_partition_columns(self._events.sparkSession, targets.admitted, self._events.schema)
@@ -386,12 +387,13 @@ class ThrottledStreamWriter:
             against = _TAKES_FILES
         elif isinstance(admitted, Target) and admitted.format == PACED:
             against = _GIVES_BACK
-        elif not isinstance(self._pipeline, Pipeline):
-            problem = control_problem(self._events.sparkSession, control_path, is_seen=False)
-            against = None if problem is None else f"the executors cannot write to the control directory, {problem}"
+        elif unwritable is not None:
+            against = f"the executors cannot write to the control directory, {unwritable}"
         return choose_pipeline(self._pipeline, control_path, columns, against)
 
-    def _placed(self, pipeline: AnyPipeline, targets: Targets, control_path: str) -> tuple[AnyPipeline, str]:
+    def _placed(
+        self, pipeline: AnyPipeline, targets: Targets, control_path: str, unwritable: str | None
+    ) -> tuple[AnyPipeline, str]:
         """Return the pipeline with the place in which it stages its rows, and how they come to the sink."""
         spark = self._events.sparkSession
         keeps_order = not (isinstance(targets.admitted, Target) and targets.admitted.is_paid_by_bytes)
@@ -399,16 +401,17 @@ class ThrottledStreamWriter:
             keeps_order = keeps_order and isinstance(targets.admitted, Target)
             return replace(pipeline, keeps_order=keeps_order), "rows go from their source to Spark's writer"
         pipeline = replace(pipeline, keeps_order=keeps_order)
-        problem = control_problem(spark, control_path, is_seen=False)
-        if problem is not None:
-            warn_unwritable(control_path, problem, "rows travel with their digests, and a long queue needs much memory")
+        if unwritable is not None:
+            warn_unwritable(
+                control_path, unwritable, "rows travel with their digests, and a long queue needs much memory"
+            )
             return replace(pipeline, is_inline=True), "rows go through the decider to Spark's writer"
         table, why = table_of_files(spark, targets.admitted, self._events.schema)
         if table is not None:
             check_executors_see(spark, control_path, (table.location,))
-            unwritable = control_problem(spark, table.location, is_seen=True)
-            if unwritable is not None:
-                table, why = None, f"the executors cannot write to the table {unwritable}"
+            problem = control_problem(spark, table.location, is_seen=True)
+            if problem is not None:
+                table, why = None, f"the executors cannot write to the table {problem}"
         way = "Spark's writer" if table is None else "the table"
         return replace(pipeline, table=table), f"rows go from staged files to {way} ({why})"
 

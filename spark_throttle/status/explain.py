@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
-from spark_throttle.control.feedback import newest_batch, reports_of
+from spark_throttle.control.feedback import newest_batch, report_of
 from spark_throttle.control.next_policies import NextPolicies, read_next_policies
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
@@ -119,10 +119,10 @@ def explain_job(
     policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     explained = _explained(policy, namespace, direction)
     batch = newest_batch(directory)
-    last = reports_of(directory, batch)
+    last = report_of(directory, batch)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
-    if not last:
+    if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     found = match(pa.array([namespace]), policy)
     levels = observed_levels(explained, found, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
@@ -143,7 +143,7 @@ def _life_now(directory: Directory) -> Liveness:
     return signs.liveness()
 
 
-def _of_a_tenant(name: str, last: list[UsageReport]) -> tuple[str, ...]:
+def _of_a_tenant(name: str, last: UsageReport) -> tuple[str, ...]:
     """Return a note if a name without a slash is the one of a tenant of the last batch."""
     found = None if "/" in name else namespace_of_tenant(name, last)
     return () if found is None else (f"explained as a namespace; the tenant of that name has {found}, for example",)

@@ -117,7 +117,7 @@ def observed_levels(
     found: Matches,
     policy: CompiledPolicy,
     epoch: Epoch,
-    last: list[UsageReport],
+    last: UsageReport,
     *,
     is_settled: bool,
 ) -> list[LevelExplanation]:
@@ -126,19 +126,19 @@ def observed_levels(
     Parameters
     ----------
     last
-        The reports of the last batch.
+        The report of the last batch.
     is_settled
         Whether the epoch knows what that batch used of processing time.
     """
-    is_of_policy = last[-1].revision == policy.revision
-    balance_micro = last[-1].shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
+    is_of_policy = last.revision == policy.revision
+    balance_micro = last.shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
     times = _times(explained, epoch, policy)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
-    matched = [(report, match(report.names, policy)) for report in last]
+    of_last = match(last.names, policy)
     observed = []
     for level, time in zip(explained.levels, times, strict=True):
         scope = scopes.get(level.level, -1)
-        waiting = _waiting(matched, level, scope)
+        waiting = _waiting(last, of_last, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)
         left_ns = None if time is None else time.balance_ns
@@ -165,23 +165,18 @@ def _times(explained: Explanation, epoch: Epoch, policy: CompiledPolicy) -> list
     return [None if row["used_ns"] is None else ScopeTime(**row) for row in rows]
 
 
-def _own_left_ns(reports: list[UsageReport], namespace: str, otherwise_ns: int) -> int:
-    """Return what reports leave of a namespace's own quota on processing time."""
-    for report in reports:
-        at = pc.index(report.names, namespace).as_py()
-        if at >= 0 and report.own_time_ns is not None:
-            return int(report.own_time_ns[at])
-    return otherwise_ns
+def _own_left_ns(report: UsageReport, namespace: str, otherwise_ns: int) -> int:
+    """Return what a report leaves of a namespace's own quota on processing time."""
+    at = pc.index(report.names, namespace).as_py()
+    return otherwise_ns if at < 0 or report.own_time_ns is None else int(report.own_time_ns[at])
 
 
-def _waiting(matched: list[tuple[UsageReport, Matches]], level: LevelExplanation, scope: int) -> Int64s:
-    total = np.zeros(len(Dimension), dtype=np.int64)
-    for report, found in matched:
-        if level.level == "namespace":
-            rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
-        else:
-            rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
-        total += report.waiting[rows].sum(axis=0)
+def _waiting(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Int64s:
+    if level.level == "namespace":
+        rows = pc.equal(report.names, level.scope).to_numpy(zero_copy_only=False)
+    else:
+        rows = found.shared_scope[:, SHARED_LEVELS.index(Level[level.level.upper()])] == scope
+    total: Int64s = report.waiting[rows].sum(axis=0)
     return total
 
 
@@ -219,24 +214,23 @@ def _paid_ms(waiting: Int64s, level: LevelExplanation, time: ScopeTime | None, l
     return max(0, -(-due_ns // round(time.share_percentage * NS_PER_MS_OF_A_PERCENT)))
 
 
-def namespace_of_tenant(tenant: str, reports: list[UsageReport]) -> str | None:
-    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by its reports."""
-    inside = [pc.filter(report.names, pc.starts_with(report.names, f"{tenant}/")) for report in reports]
-    return min((name for names in inside for name in shown(names).to_pylist()), default=None)
+def namespace_of_tenant(tenant: str, report: UsageReport) -> str | None:
+    """Return the first of a tenant's namespaces that are in a batch, as it is shown, by its report."""
+    inside = pc.filter(report.names, pc.starts_with(report.names, f"{tenant}/"))
+    return min(shown(inside).to_pylist(), default=None)
 
 
-def last_batch_of(batch: int, reports: list[UsageReport], namespace: str) -> LastBatch:
+def last_batch_of(batch: int, report: UsageReport, namespace: str) -> LastBatch:
     """Return what became of a namespace's rows in a batch."""
-    seen = LastBatch(batch, reports[0].now_ms, reports[0].epoch)
-    for report in reports:
-        at = pc.index(report.names, namespace).as_py()
-        if at >= 0:
-            offered, admitted, rejected, waiting = (
-                (int(pair[0]), int(pair[1]))
-                for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
-            )
-            return replace(
-                seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
-                observed_messages=int(report.observed_messages[at]),
-            )  # fmt: skip
-    return seen
+    seen = LastBatch(batch, report.now_ms, report.epoch)
+    at = pc.index(report.names, namespace).as_py()
+    if at < 0:
+        return seen
+    offered, admitted, rejected, waiting = (
+        (int(pair[0]), int(pair[1]))
+        for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
+    )
+    return replace(
+        seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
+        observed_messages=int(report.observed_messages[at]),
+    )  # fmt: skip

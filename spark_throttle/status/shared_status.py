@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,7 +118,7 @@ def per_second(rate: Int64s) -> tuple[float | None, float | None]:
 
 def batch_usage(
     directory: Directory,
-    reports: Sequence[UsageReport],
+    report: UsageReport,
     batch: int,
     *,
     has_shares: bool | None = None,
@@ -135,9 +134,9 @@ def batch_usage(
     manifest, policy
         The query's manifest, and the policy that decided the batch, if they were read already.
     """
-    policy = policy_of_epoch(directory, reports[0].epoch, reports[0].revision) if policy is None else policy
-    time = time_of_batch(directory, policy, reports[0].epoch, batch)
-    rows = usage_rows(reports, policy, batch, time)
+    policy = policy_of_epoch(directory, report.epoch, report.revision) if policy is None else policy
+    time = time_of_batch(directory, policy, report.epoch, batch)
+    rows = usage_rows(report, policy, batch, time)
     observation = None if has_shares is False else read_observation(directory)
     if not has_shares and observation is None:
         return rows

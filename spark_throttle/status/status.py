@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
-from spark_throttle.control.feedback import kept_reports, newest_batch, reports_of, time_before
+from spark_throttle.control.feedback import kept_reports, newest_batch, report_of, time_before
 from spark_throttle.control.next_policies import read_next_policies
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
@@ -41,14 +41,14 @@ def batch_counts(control_path: str, batch: int) -> dict[str, int]:
     >>> list(counts)[:2], set(counts.values())
     (['offered_messages', 'offered_bytes'], {0})
     """
-    reports = reports_of(Directory(control_path), batch)
-    invalid_messages = sum(report.invalid_messages for report in reports)
+    report = report_of(Directory(control_path), batch)
     counts = {}
     for count in ("offered", "admitted", "rejected", "waiting"):
         for dimension in (Dimension.MESSAGES, Dimension.BYTES):
-            total = sum(int(getattr(report, count)[:, dimension].sum()) for report in reports)
-            is_invalid = dimension == Dimension.MESSAGES and count in ("offered", "rejected")
-            counts[f"{count}_{dimension.name.lower()}"] = total + (invalid_messages if is_invalid else 0)
+            total = 0 if report is None else int(getattr(report, count)[:, dimension].sum())
+            if report is not None and dimension == Dimension.MESSAGES and count in ("offered", "rejected"):
+                total += report.invalid_messages
+            counts[f"{count}_{dimension.name.lower()}"] = total
     return counts
 
 
@@ -227,7 +227,7 @@ class StatusReader:
             for batch, kept in kept_reports(self._directory, after_batch=after).items():
                 policy = read_policy(self._directory, found.revision) if batch < found.batch_id else None
                 if policy is not None and kept.head.revision == policy.revision:
-                    rows = usage_rows([kept.whole()], policy, batch)
+                    rows = usage_rows(kept.whole(), policy, batch)
                     rows = rows.filter(pc.greater(rows["waiting_messages"], 0))
                     keys = zip(rows["level"].to_pylist(), rows["scope"].to_pylist(), strict=True)
                     self._since_ms = backlogs_after(self._since_ms, keys, kept.head.now_ms)
@@ -247,16 +247,16 @@ def read_status(control_path: str) -> Status:
 
 def _read_batch(directory: Directory) -> Status:
     batch = newest_batch(directory)
-    reports = reports_of(directory, batch)
+    report = report_of(directory, batch)
     observation = read_observation(directory)
     exchange = None if observation is None else _exchange_status(observation)
-    policy = read_policy(directory, reports[0].revision) if reports else None
+    policy = None if report is None else read_policy(directory, report.revision)
     followed = read_next_policies(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
-    if policy is None:
+    if report is None or policy is None:
         return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
-    rows = usage_rows(reports, policy, batch).to_pylist()
-    quotas = _quotas(policy, reported_names(reports))
+    rows = usage_rows(report, policy, batch).to_pylist()
+    quotas = _quotas(policy, reported_names(report))
     manifest = read_manifest(directory)
     direction: Direction = "dispatch" if manifest is not None and manifest.direction == "dispatch" else "publish"
     shares = {} if observation is None else scope_shares(observation, policy, direction)
@@ -270,7 +270,7 @@ def _read_batch(directory: Directory) -> Status:
         key = (row["level"], row["scope"])
         scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
-    now_ms, epoch = reports[0].now_ms, reports[0].epoch
+    now_ms, epoch = report.now_ms, report.epoch
     found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
     if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
         found = replace(found, destinations=destinations_of(newest, policy))

@@ -1,4 +1,4 @@
-"""Usage by scope: the sums of the decider's reports, as rows of the usage table and of `status`.
+"""Usage by scope: the sums of the decider's report, as rows of the usage table and of `status`.
 
 A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
 name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
@@ -7,7 +7,7 @@ because the name of a namespace may not be valid UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -102,15 +102,11 @@ def by_dimension(count: str) -> slice:
     return slice(AT[f"{count}_messages"], AT[f"{count}_bytes"] + 1)
 
 
-def usage_rows(
-    reports: Sequence[UsageReport], policy: CompiledPolicy, batch: int, time: TimeStatus | None = None
-) -> pa.Table:
+def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: TimeStatus | None = None) -> pa.Table:
     """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
-    names = shown(reported_names(reports))
-    is_active = np.concatenate([report.is_active for report in reports])
-    tenant = np.concatenate([report.tenant for report in reports])[is_active]
-    group = np.concatenate([report.group for report in reports])[is_active]
-    measures = np.concatenate([_measures(report) for report in reports])[is_active]
+    names, is_active = shown(reported_names(report)), report.is_active
+    tenant, group = report.tenant[is_active], report.group[is_active]
+    measures = np.column_stack([measure.of(report) for measure in MEASURES])[is_active]
     levels = [
         ("job", pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
         ("tenant", policy.tenant_names, tenant),
@@ -122,21 +118,15 @@ def usage_rows(
         held = at >= 0
         total = sums(at[held], measures[held], len(scopes))
         if level == "job":
-            invalid_messages = sum(report.invalid_messages for report in reports)
-            total[0, [AT["offered_messages"], AT["rejected_messages"]]] += invalid_messages
-        tables.append(_table(level, scopes, total, reports[0], batch))
+            total[0, [AT["offered_messages"], AT["rejected_messages"]]] += report.invalid_messages
+        tables.append(_table(level, scopes, total, report, batch))
     # In one chunk: of a table of several, Spark reads only those before the first empty one.
     return _with_time(pa.concat_tables(tables), time).combine_chunks()
 
 
-def reported_names(reports: Sequence[UsageReport]) -> pa.StringArray:
-    """Return the names of the active namespaces in reports; they may not be valid UTF-8."""
-    active = [report.names.filter(pa.array(report.is_active)) for report in reports]
-    return pa.chunked_array(active, pa.string()).combine_chunks()
-
-
-def _measures(report: UsageReport) -> Int64s:
-    return np.column_stack([measure.of(report) for measure in MEASURES])
+def reported_names(report: UsageReport) -> pa.StringArray:
+    """Return the names of the active namespaces in a report; they may not be valid UTF-8."""
+    return report.names.filter(pa.array(report.is_active))
 
 
 def _table(level: str, scopes: pa.StringArray, total: Int64s, report: UsageReport, batch: int) -> pa.Table:

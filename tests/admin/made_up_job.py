@@ -14,7 +14,7 @@ from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
@@ -107,5 +107,5 @@ class MadeUpJob:
             charges = {name: time_ms * NS_PER_MS for name, time_ms in used_ms.items()}
             charged = TimeCharges.of(charges, unattributed_ns=unattributed_ms * NS_PER_MS)
             write_charges(self.directory, self.number, charged, part="all")
-        write_reports(self.directory, self.number, [pack_usage(plan.usage)])
+        write_report(self.directory, self.number, pack_usage(plan.usage))
         return self.number

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.names.matching import MatchMemory
@@ -101,7 +101,7 @@ class Job:
         plan = plan_admission(state, arrivals, self._policy, now_ms=self._now_ms, memory=self._memory)
         self._state, usage = plan.state, replace(plan.usage, now_ms=self._now_ms, paid_ms=self._now_ms)
         report = pack_usage(usage)
-        write_reports(self._directory, self._batch, [report])
+        write_report(self._directory, self._batch, report)
         self._batch += 1
         return int((usage.waiting[:, 0] > 0).sum()), len(report)
 

@@ -171,9 +171,9 @@ def test_batch_begun_under_a_newer_release_or_damaged_is_named(tmp_path: Path) -
 
 def test_digest_of_what_was_decided_sees_who_came_and_left() -> None:
     names, counts = ["t/a", "t/b", "t/c"], [(3, 2, 1), (5, 0, 0), (0, 0, 0)]
-    found = decided_digest([report(names, counts)])
-    assert found == decided_digest([report(names[::-1], counts[::-1])])
-    assert found == decided_digest([report(names[:2], counts[:2])])
+    found = decided_digest(report(names, counts))
+    assert found == decided_digest(report(names[::-1], counts[::-1]))
+    assert found == decided_digest(report(names[:2], counts[:2]))
     others = [
         report(["t/a", "t/x"], counts[:2]),
         report(names, [(3, 2, 1), (4, 0, 0), (0, 0, 0)]),
@@ -181,9 +181,9 @@ def test_digest_of_what_was_decided_sees_who_came_and_left() -> None:
         report(names, [(3, 2, 0), (5, 0, 0), (0, 0, 0)]),
         report(names, counts, invalid_messages=1),
     ]
-    assert len({found, *(decided_digest([other]) for other in others)}) == 6
+    assert len({found, *(decided_digest(other) for other in others)}) == 6
 
 
 def test_digest_takes_names_that_are_no_text() -> None:
     broken = pa.array([b"t/\xff", b"t/a"]).view(pa.string())
-    assert decided_digest([replace(report(["t/x", "t/a"], [(1, 0, 0), (1, 1, 0)]), names=broken)])
+    assert decided_digest(replace(report(["t/x", "t/a"], [(1, 0, 0), (1, 1, 0)]), names=broken))

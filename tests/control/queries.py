@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -172,13 +172,12 @@ class Query:
 
     def batch(self, report: UsageReport | None = None) -> None:
         """Run a batch; without a report, no row reaches the decider."""
-        blocks = [] if report is None else [pack_usage(report)]
         left = self.states[-1:]
         if report is not None:
             state, policy = self.decider(), self.plane.epochs.policy(self.epoch)
             left = [(replace(state, shared=replace(state.shared, balance_micro=report.shared_micro)), policy)]
+            write_report(self.directory, self.next_batch, pack_usage(report))
         self.states[self.next_batch :] = left
-        write_reports(self.directory, self.next_batch, blocks)
         self.next_batch += 1
 
     def busy_batch(self, admitted: int = 1, waiting: int = 0, due_ms: int = NEVER_MS) -> None:

@@ -17,6 +17,7 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.shared_quotas import SharedQuotas
+from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport, by_scope
 from tests.control.whole_job import WholeJob
@@ -138,7 +139,7 @@ class Referee:
         is_new, quarters = self.job.name != before, 4 if self.shares is None else self.shares.quarters
         # A batch without an epoch pays the whole time since the last one.
         assert is_new or leased_until_ms >= planned_ms or not quarters
-        used = by_scope(report.shared_scopes(len(policy.tenant_names)), report.admitted, len(policy.shared))
+        used = by_scope(match(report.names, policy).shared_scope, report.admitted, len(policy.shared))
         for at in np.argwhere(policy.shared.is_limited).tolist():
             scope, dimension = at
             rate = int(policy.shared.rate_micro_per_ms[scope, dimension])

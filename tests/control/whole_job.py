@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.stored_state import StoredState
@@ -75,7 +75,7 @@ class WholeJob:
         before = len(self.admitted) + self.rejected
         outcome = self.decide(end, rows)
         self.name, self.batches, self.state = end, self.batches + 1, outcome.state
-        write_reports(self.directory, self.batches - 1, [outcome.usage])
+        write_report(self.directory, self.batches - 1, outcome.usage)
         self.reports.append(unpack_usage(outcome.usage, "it"))
         for table in outcome.admitted:
             self.admitted += [(self.now_ms, name) for name in table.column("ns").to_pylist()]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
@@ -149,11 +149,11 @@ def install(root: Path, admitted: str, rejected: str) -> None:
 
     Target.write = stoppable_target_write  # type: ignore[method-assign]
 
-    def stoppable_write_reports(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
-        write_reports(directory, batch, reports)
+    def stoppable_write_report(directory: Any, batch: int, report: bytes) -> None:
+        write_report(directory, batch, report)
         stop_at(REPORTED)
 
-    batch_sink.write_reports = stoppable_write_reports  # type: ignore[attr-defined]
+    batch_sink.write_report = stoppable_write_report  # type: ignore[attr-defined]
 
 
 def stop_at(point: str) -> None:

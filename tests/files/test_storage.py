@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
 from spark_throttle.control.epochs import read_epoch
-from spark_throttle.control.feedback import kept_reports, newest_batch, read_reports, write_reports
+from spark_throttle.control.feedback import kept_reports, newest_batch, read_reports, write_report
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
@@ -177,8 +177,7 @@ def test_damaged_manifest_is_refused_and_not_replaced(directory: Directory, cont
 def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
     block = pack_usage(usage_of_two())
     for batch in (10, 9, 11):
-        write_reports(directory, batch, [block])
-    write_reports(directory, 12, [])
+        write_report(directory, batch, block)
     assert list(read_reports(directory, after_batch=8)) == [9, 10, 11]
     assert list(read_reports(directory, after_batch=10)) == [11]
     assert newest_batch(directory) == 11
@@ -186,7 +185,7 @@ def test_reports_come_back_by_batch_in_order(directory: Directory) -> None:
 
 def test_report_of_a_batch_that_was_planned_later_counts_in_place_of_an_earlier_one(directory: Directory) -> None:
     for now_ms in (2_000, 1_000):
-        write_reports(directory, 9, [pack_usage(replace(usage_of_two(), now_ms=now_ms))])
+        write_report(directory, 9, pack_usage(replace(usage_of_two(), now_ms=now_ms)))
     assert [report.now_ms for report in read_reports(directory, after_batch=8).values()] == [2_000]
 
 
@@ -201,7 +200,7 @@ def test_head_of_a_report_is_read_without_the_rest(directory: Directory, groups:
         offered=pairs, admitted=pairs, rejected=pairs, waiting=pairs, demand=pairs, observed_messages=numbers,
         delayed_ms=numbers, shared_micro=scopes,
     )  # fmt: skip
-    write_reports(directory, 7, [pack_usage(many)])
+    write_report(directory, 7, pack_usage(many))
     read = []
 
     class Counting(Directory):
@@ -234,7 +233,7 @@ def test_directory_without_reports_has_none(directory: Directory) -> None:
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[: len(b) // 2] + b"?" + b[len(b) // 2 + 1 :]])
 def test_damaged_report_names_its_file(directory: Directory, damage: Callable[[bytes], bytes]) -> None:
-    write_reports(directory, 3, [pack_usage(usage_of_two())])
+    write_report(directory, 3, pack_usage(usage_of_two()))
     (path,) = Path(directory.path("batches")).iterdir()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DamagedError, match=rf"the report {path}"):

@@ -112,7 +112,7 @@ def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
         raise RuntimeError("crashed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(batch_sink, "write_reports", crash)
+        patched.setattr(batch_sink, "write_report", crash)
         with pytest.raises(StreamingQueryException, match="crashed"):
             run(lake, throttle, tables.write)
     assert {row[1][0] for row in tables.kept[0] if row[1]} == {"b"}

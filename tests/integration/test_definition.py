@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.errors import DefinitionChangedError
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.file_table import FileTable
@@ -43,15 +42,15 @@ def _fail(control_path: str) -> None:
         raise OSError("the disk is full")
 
 
-def _report_and_fail(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
-    write_reports(directory, batch, reports)
+def _report_and_fail(directory: Any, batch: int, report: bytes) -> None:
+    write_report(directory, batch, report)
     _fail(directory.location)
 
 
 @pytest.fixture
 def failing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Return a lake whose next batch fails when it is written and not committed."""
-    monkeypatch.setattr(batch_sink, "write_reports", _report_and_fail)
+    monkeypatch.setattr(batch_sink, "write_report", _report_and_fail)
     lake.control.mkdir(parents=True)
     (lake.control / FAIL).touch()
     lake.offer([*((row_id, "t/n", 10) for row_id in range(12)), (100, "bad/n", 10)])

@@ -120,7 +120,7 @@ def test_batch_that_crashes_after_its_record_sends_nothing_again(
         raise RuntimeError("crashed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(batch_sink, "write_reports", crash)
+        patched.setattr(batch_sink, "write_report", crash)
         with pytest.raises(StreamingQueryException, match="crashed"):
             finish(lake.writer(lake.throttle(API)).paced(HttpSender(record.url)).start())
     asked = {arrival.key for arrival in record.arrivals}

@@ -352,6 +352,33 @@ def test_stream_that_takes_spark_is_staged_and_the_log_says_why(lake: Lake, capl
     assert lake.admitted_ids == [0, 1, 2, 3, 4, 5]
 
 
+def test_source_with_a_column_that_arrow_does_not_carry_is_staged_without_it(
+    lake: Lake, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.offer(rows("good/a", [1]))
+    throttle = lake.throttle(policies())
+    reader = throttle.read_stream(lake.spark).schema(f"{SCHEMA}, spans array<interval month>")
+    events = reader.parquet(lake.path("events"))
+    with pytest.raises(ConfigurationError, match=r"^column 'spans' is array<interval month>, an interval that Arrow"):
+        start(lake, throttle, events)
+    finish(start(lake, throttle, events.drop("spans")))
+    assert "decides on staged files (rows of the source cannot be copied where they wait (column 'spans'" in caplog.text
+    assert lake.admitted == rows("good/a", [1])
+
+
+def test_references_are_not_for_executors_that_cannot_write_to_the_control_directory(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lake.offer(rows("good/a", [1, 2]))
+    with monkeypatch.context() as patch:
+        patch.setattr("spark_throttle.spark.writer.control_problem", lambda *_, **__: "on a: denied")
+        run(lake, policies(), way=STAGED)
+    assert "decides on staged files (the executors cannot write to the control directory, on a: denied)" in caplog.text
+    assert "rows go through the decider" in caplog.text
+    assert lake.admitted == rows("good/a", [1, 2])
+    assert not list(lake.control.glob("staged/*"))
+
+
 @pytest.mark.parametrize(
     ("stands_against", "why"),
     [

@@ -142,8 +142,8 @@ class AtomicDebit(Law):
             total[0] += 1
             total[1] += row.size_bytes or 0
         reported: dict[bytes, list[int]] = {}
-        for block in batch.usage:
-            usage = unpack_usage(block, "a usage report")
+        if batch.usage:
+            usage = unpack_usage(batch.usage, "a usage report")
             # A name may be no UTF-8, which has no Python text.
             names = usage.names.view("binary").to_pylist()
             pairs = usage.admitted[:, :2].tolist()

@@ -55,7 +55,7 @@ class ToldHistory:
         self.batches += 1
         revision, at_ms = self.world.job.revision, 1_000 * self.batches
         made = SimulatedBatch(
-            self.batches, at_ms, at_ms, revision, self.batches, tuple(arrived), tuple(admitted), (), (), ""
+            self.batches, at_ms, at_ms, revision, self.batches, tuple(arrived), tuple(admitted), (), b"", ""
         )
         self.world.account.advance(self.world.contracts(revision), self.world.waiting, at_ms=at_ms)
         self.world.account.debit(self.world.contracts(revision), made)

@@ -11,13 +11,12 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.delivery import Delivery, write_delivery
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import paced_sink
 from spark_throttle.spark.sinks import batch_sink
@@ -65,8 +64,8 @@ def stop_at_points() -> None:
         if self.path is not None and Path(self.path).name == "admitted":
             _pause_at(AFTER_ADMITTED, Path(self.path).parent, mark.batch)
 
-    def report_and_pause(directory: Any, batch: int, reports: Sequence[bytes]) -> None:
-        write_reports(directory, batch, reports)
+    def report_and_pause(directory: Any, batch: int, report: bytes) -> None:
+        write_report(directory, batch, report)
         _pause_at(AFTER_FEEDBACK, _root_of(directory.location), batch)
 
     def keep_and_pause(control: Directory, batch: int, batch_ms: int, delivery: Delivery) -> None:
@@ -83,7 +82,7 @@ def stop_at_points() -> None:
     paced: Any = paced_sink
     FileTable.append_staged = append_and_pause  # type: ignore[assignment, method-assign]
     Target.write = write_and_pause  # type: ignore[method-assign]
-    sinks.write_reports = report_and_pause
+    sinks.write_report = report_and_pause
     paced.write_delivery = keep_and_pause
 
 
@@ -99,7 +98,7 @@ def keep_journal() -> None:
         shown = [repr(row) for row in found.admitted(_SINK).collect()]
         if found.explained is not None:
             shown += [repr(row) for row in found.rejected(_SINK).collect()]
-        _write_line(_root_of(self.control_path), batch, sorted([*shown, *(block.hex() for block in found.usage)]))
+        _write_line(_root_of(self.control_path), batch, sorted([*shown, found.usage.hex()]))
         return found
 
     StagedPayload.take = take_and_digest  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.control.feedback import reports_of, write_reports
+from spark_throttle.control.feedback import report_of, write_report
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory
@@ -45,7 +45,7 @@ def report(*, offered: int, admitted: int, rejected: int, waiting: int, invalid:
 
 def written(root: Path) -> Directory:
     directory = Directory(str(root))
-    write_reports(directory, 4, [pack_usage(report(offered=15, admitted=11, rejected=1, waiting=3, invalid=2))])
+    write_report(directory, 4, pack_usage(report(offered=15, admitted=11, rejected=1, waiting=3, invalid=2)))
     return directory
 
 
@@ -65,8 +65,8 @@ def test_progress_counts_the_rows_of_the_user_and_leaves_the_rest_as_spark_has_i
 
 def test_batch_without_a_report_moved_nothing(tmp_path: Path) -> None:
     directory = written(tmp_path)
-    assert len(reports_of(directory, 4)) == 1
-    assert reports_of(directory, 3) == []
+    assert report_of(directory, 4) is not None
+    assert report_of(directory, 3) is None
     told = read_progress(json.dumps({**SPARKS, "batchId": 3}), ControlLook(str(tmp_path)))
     assert (told["numInputRows"], told["sink"]["numOutputRows"]) == (0, 0)
 

@@ -8,7 +8,7 @@ import pytest
 
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
@@ -117,7 +117,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     state = under_epoch(DeciderState.initial(policy, now_ms=1_000_000), row, policy, policy, now_ms=1_000_000)
     arrivals = make_arrivals([(name, 100) for name in names])
     plan = plan_admission(state, arrivals, policy, now_ms=1_000_000)
-    write_reports(directory, 0, [pack_usage(plan.usage)])
+    write_report(directory, 0, pack_usage(plan.usage))
     return explain_job(str(path), names[0])
 
 

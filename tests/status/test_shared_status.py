@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS
@@ -64,7 +64,7 @@ def report() -> UsageReport:
 def directory(tmp_path: Path) -> Directory:
     directory = Directory(str(tmp_path))
     directory.write("policies/r1", pack(POLICY))
-    write_reports(directory, 3, [pack_usage(report())])
+    write_report(directory, 3, pack_usage(report()))
     return directory
 
 
@@ -117,7 +117,7 @@ def test_status_of_a_job_that_shares_nothing_has_no_exchange(directory: Director
 
 
 def test_usage_rows_have_the_shares_beside_them() -> None:
-    rows = with_shares(usage_rows([report()], POLICY, 3), scope_shares(OBSERVATION, POLICY, "publish"))
+    rows = with_shares(usage_rows(report(), POLICY, 3), scope_shares(OBSERVATION, POLICY, "publish"))
     assert rows.schema.names == [*USAGE_SCHEMA.names, *SHARE_SCHEMA.names]
     by_scope = {row["scope"]: row for row in rows.to_pylist()}
     assert by_scope["gold"]["share_messages_per_second"] == 40.0

@@ -1,4 +1,4 @@
-"""Usage by scope and the status of a query: what the reports add up to, with the quotas that were in force."""
+"""Usage by scope and the status of a query: what a report adds up to, with the quotas that were in force."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.admin.watch.batch_numbers import numbers_of
 from spark_throttle.admin.watch.job_numbers import namespaces_of
 from spark_throttle.admin.watch.job_watch import Window
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import DamagedError
@@ -47,9 +47,7 @@ def report(flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> 
     )  # fmt: skip
 
 
-REPORTS = [
-    report({"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0), "acme/b": (4, 4, 0, 0)}, invalid=6),
-]
+REPORT = report({"acme/a": (5, 3, 1, 1), "solo": (2, 2, 0, 0), "acme/b": (4, 4, 0, 0)}, invalid=6)
 
 
 def row(rows: pa.Table, level: str, scope: str) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def row(rows: pa.Table, level: str, scope: str) -> dict[str, Any]:
 
 
 def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
-    rows = usage_rows(REPORTS, POLICY, 12)
+    rows = usage_rows(REPORT, POLICY, 12)
     assert rows.schema == USAGE_SCHEMA
     assert [(r["level"], r["scope"]) for r in rows.to_pylist()] == [
         ("job", "job"), ("tenant", "acme"), ("resource_group", "gold"), ("resource_group", "idle"),
@@ -92,7 +90,7 @@ def test_columns_of_the_first_release_stand_before_all_others() -> None:
 
 
 def test_rows_without_a_namespace_are_offered_to_the_job_and_rejected_by_it() -> None:
-    job = row(usage_rows(REPORTS, POLICY, 12), "job", "job")
+    job = row(usage_rows(REPORT, POLICY, 12), "job", "job")
     assert (job["offered_messages"], job["admitted_messages"], job["rejected_messages"]) == (11 + 6, 9, 1 + 6)
     assert (job["offered_bytes"], job["rejected_bytes"]) == (110, 10)
 
@@ -105,7 +103,7 @@ def odd_report() -> UsageReport:
 
 
 def test_namespace_that_is_no_utf8_is_shown_and_counts_in_its_tenant() -> None:
-    rows = usage_rows([odd_report()], POLICY, 0)
+    rows = usage_rows(odd_report(), POLICY, 0)
     rows.validate(full=True)
     assert row(rows, "namespace", "acme/\\xE9")["offered_messages"] == 1
     assert row(rows, "namespace", "acme/\\\\xE9")["offered_messages"] == 2
@@ -114,7 +112,7 @@ def test_namespace_that_is_no_utf8_is_shown_and_counts_in_its_tenant() -> None:
 
 
 def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> None:
-    rows = usage_rows([report({})], POLICY, 0)
+    rows = usage_rows(report({}), POLICY, 0)
     assert rows.column("level").to_pylist() == ["job", "tenant", "resource_group", "resource_group"]
     assert set(rows.column("offered_messages").to_pylist()) == {0}
 
@@ -127,8 +125,8 @@ def directory(tmp_path: Path) -> Directory:
 
 
 def test_status_is_of_the_newest_batch(directory: Directory) -> None:
-    write_reports(directory, 11, [pack_usage(report({"old/news": (1, 1, 0, 0)}))])
-    write_reports(directory, 12, [pack_usage(one) for one in REPORTS])
+    write_report(directory, 11, pack_usage(report({"old/news": (1, 1, 0, 0)})))
+    write_report(directory, 12, pack_usage(REPORT))
     status = read_status(directory.location)
     assert (status.batch_id, status.batch_time_ms, status.epoch, status.revision) == (12, START_MS, 4, "r1")
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
@@ -138,7 +136,7 @@ def test_status_is_of_the_newest_batch(directory: Directory) -> None:
 
 
 def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:
-    write_reports(directory, 1, [pack_usage(one) for one in REPORTS])
+    write_report(directory, 1, pack_usage(REPORT))
     quotas = {
         (s.level, s.scope): (s.messages_per_second, s.bytes_per_second) for s in read_status(directory.location).scopes
     }
@@ -154,12 +152,12 @@ def test_status_names_the_quota_of_every_scope(directory: Directory) -> None:
 
 
 def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) -> None:
-    write_reports(directory, 1, [pack_usage(odd_report())])
+    write_report(directory, 1, pack_usage(odd_report()))
     found = read_status(directory.location).of_level("namespace")
     assert {name: status.messages_per_second for name, status in found.items()} == {
         "acme/\\xE9": 3.0, "acme/\\\\xE9": 3.0, "\\xFF": 3.0
     }  # fmt: skip
-    numbers = numbers_of(1, [odd_report()], POLICY, 1_000)
+    numbers = numbers_of(1, odd_report(), POLICY, 1_000)
     window = Window(POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.waiting[:, 0])
     page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
     assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]
@@ -170,7 +168,7 @@ def test_status_before_the_first_batch_is_empty(tmp_path: Path) -> None:
 
 
 def test_damaged_policy_revision_is_refused(directory: Directory) -> None:
-    write_reports(directory, 1, [pack_usage(one) for one in REPORTS])
+    write_report(directory, 1, pack_usage(REPORT))
     directory.write(f"policies/{POLICY.revision}", b"")
     with pytest.raises(DamagedError):
         read_status(directory.location)

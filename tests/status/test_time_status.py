@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.control.feedback import reports_of
+from spark_throttle.control.feedback import report_of
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.explain import explain_job
 from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.status import Status, read_status
@@ -39,6 +40,12 @@ def job(tmp_path: Path) -> MadeUpJob:
 
 def status_of(job: MadeUpJob) -> Status:
     return read_status(str(job.control_path))
+
+
+def reported(job: MadeUpJob, batch: int) -> UsageReport:
+    found = report_of(job.directory, batch)
+    assert found is not None
+    return found
 
 
 def test_status_has_the_time_of_every_scope_that_the_newest_epoch_settled(job: MadeUpJob) -> None:
@@ -102,7 +109,7 @@ def test_policies_without_a_quota_on_time_show_none(tmp_path: Path) -> None:
     status = status_of(job)
     assert status.time is None
     assert {scope.time for scope in status.scopes} == {None}
-    rows = batch_usage(job.directory, reports_of(job.directory, 1), 1)
+    rows = batch_usage(job.directory, reported(job, 1), 1)
     assert rows.schema == USAGE_SCHEMA
     assert {rows.column(name).null_count for name in (*TIME_COLUMNS, *JOB_TIME_COLUMNS)} == {len(rows)}
 
@@ -113,8 +120,7 @@ def test_usage_table_has_what_was_settled_before_each_batch_and_its_rows_may_be_
     rows = []
     for offered, used_ms in ((OFFERED, USED_MS), (OFFERED, USED_MS), *[({}, {})] * 4):
         number = job.batch(offered, used_ms=used_ms, seconds=30)
-        reports = reports_of(job.directory, number)
-        rows += batch_usage(job.directory, reports, number).to_pylist()
+        rows += batch_usage(job.directory, reported(job, number), number).to_pylist()
     of_job = [row for row in rows if row["level"] == "job"]
     assert len({row["epoch"] for row in of_job}) < len(of_job) == 6
     assert [row["used_time_ns"] // MS for row in of_job] == [0, 1_250, 1_250, 0, 0, 0]
@@ -134,14 +140,14 @@ def test_usage_table_takes_no_epoch_that_a_killed_run_left_under_another_policy(
     for each in (job, other):
         each.batch(OFFERED, used_ms=USED_MS)
         each.batch(OFFERED)
-    batch, reports = 1, reports_of(job.directory, 1)
-    before = batch_usage(job.directory, reports, batch)
-    prefix = f"{reports[0].epoch:012d}-"
+    batch, report = 1, reported(job, 1)
+    before = batch_usage(job.directory, report, batch)
+    prefix = f"{report.epoch:012d}-"
     left = next(name for name in other.directory.names("epochs") if name.startswith(prefix))
     content = other.directory.read(f"epochs/{left}")
     assert content is not None
     job.directory.write(f"epochs/{prefix}zz", content)
-    assert batch_usage(job.directory, reports, batch).equals(before)
+    assert batch_usage(job.directory, report, batch).equals(before)
 
 
 def test_job_that_shares_a_quota_is_throttled_by_its_part(job: MadeUpJob) -> None:

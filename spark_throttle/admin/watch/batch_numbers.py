@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
-from spark_throttle.core.usage import UsageReport, rejected_by_reason
+from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.ranking import Key, ratio_of_quota
 from spark_throttle.status.shared_status import per_second
 from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
@@ -69,26 +69,24 @@ class BatchNumbers:
                        counts=self.counts[:0])  # fmt: skip
 
 
-def numbers_of(batch: int, reports: Sequence[UsageReport], policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
+def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
     """Return the numbers of a batch."""
-    rows = usage_rows(reports, policy, batch)
+    rows = usage_rows(report, policy, batch)
     is_namespace = pc.equal(rows["level"], "namespace")
     wide = rows.filter(pc.invert(is_namespace))  # the job, the tenants and the groups, as in the policy
     table, keys = _columns(wide), list(zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True))
     active = np.union1d(0, np.flatnonzero(table.any(axis=1))).tolist()
     return BatchNumbers(
         batch=batch,
-        epoch=reports[0].epoch,
-        now_ms=reports[0].now_ms,
+        epoch=report.epoch,
+        now_ms=report.now_ms,
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
         shared={keys[at]: table[at] for at in active},
         quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at, : Dimension.TIME]) for at in active},
-        rejected_by_reason=rejected_by_reason(reports),
-        oldest_waiting_ms=max(
-            (each.oldest_waiting_ms for each in reports if each.oldest_waiting_ms is not None), default=None
-        ),
-        names=reported_names(reports),
+        rejected_by_reason=np.array(report.rejected_by_reason, np.int64),
+        oldest_waiting_ms=report.oldest_waiting_ms,
+        names=reported_names(report),
         counts=_columns(rows.filter(is_namespace)),
     )
 

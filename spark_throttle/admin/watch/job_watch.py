@@ -313,7 +313,7 @@ class _Job:
                 continue
             before = batches[-1] if batches else None
             elapsed_ms = max(0, report.now_ms - before.now_ms) if before else 0
-            numbers, self._balances = numbers_of(batch, [report], policy, elapsed_ms), report
+            numbers, self._balances = numbers_of(batch, report, policy, elapsed_ms), report
             batches.append(numbers.without_details())
             totals = totals.with_batch(numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)

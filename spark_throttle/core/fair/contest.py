@@ -23,7 +23,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import ranges
 from spark_throttle.core.fair.promises import kept_promises
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.turns import UNBOUNDED, Contest, serve
+from spark_throttle.core.fair.turns import UNBOUNDED, Entries, serve
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
@@ -187,7 +187,7 @@ class _Entrants:
             flags = self.held[height - 1][leaf] * (passed[-1] > before)
             held.insert(0, _holders(part, height, flags))
             before += flags
-        turns = serve(Contest(part, leads, self.rows.take(leaf), passed, held, self.tie[leaf], of_top[:, is_short]))
+        turns = serve(Entries(part, leads, self.rows.take(leaf), passed, held, self.tie[leaf], of_top[:, is_short]))
         passing = until.copy()
         passing[leaf] = turns.count
         after = []

@@ -66,7 +66,7 @@ class _Promises:
 
     def __init__(self, level: Level, owed: Int64s, ahead: Int64s, row: Int64s, spare: Int64s) -> None:
         self.level, self.owed, self.ahead, self.row, self.spare = level, owed, ahead, row, spare
-        self.places = _MOST_BITS - int(owed.sum() + ahead.max() + row.max()).bit_length()
+        self.places = _MOST_BITS - int(owed.sum() + ahead.max()).bit_length()  # no row is above `spare`
         self.time = (owed << self.places) // level.weight
         """The virtual time that each child is owed."""
 
@@ -90,7 +90,7 @@ class _Promises:
     def can_be_paid(self, owed: Int64s) -> Bools:
         """Return whether up to every tag at most what is paid falls due below each parent, and the spare work."""
         level = self.level
-        tag = -(-(np.maximum(self.row + self.ahead - owed, 0) << self.places) // level.weight)
+        tag = ((self.row + self.ahead - owed) << self.places) // level.weight
         order = np.lexsort((tag, level.parent))
         weights, total = running_total(level.weight[order]), running_total((owed - self.ahead)[order])
         unpaid = total[1:] - (total[level.bounds[:-1]] + self.spare)[level.parent]

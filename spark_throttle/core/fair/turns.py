@@ -36,7 +36,7 @@ them is at most what others pay by V, a row, and what levels are rounded by. So 
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
 than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond.
 Without the condition of having begun, a heavy child is ahead by as many rows as it has siblings. The fluid asks for all
-rows of a node, also those that a narrower scope refused to pass (`Contest.passing`), so the order of a group's rows in
+rows of a node, also those that a narrower scope refused to pass (`Entries.passing`), so the order of a group's rows in
 the job's contest is a beginning of their order in the group's.
 """
 
@@ -67,7 +67,7 @@ UNBOUNDED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contest:
+class Entries:
     """The leaves below the tops that run short, as they enter a batch."""
 
     tree: Tree
@@ -97,7 +97,7 @@ class Turns:
     """The number of rows of each leaf that go."""
 
     held: list[Int64s]
-    """As `Contest.held`, after the batch."""
+    """As `Entries.held`, after the batch."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,46 +151,46 @@ class _Look:
 class _Search:
     """The search for the amounts at which the tokens of all tops end."""
 
-    def __init__(self, contest: Contest) -> None:
-        self.contest = contest
-        tree, rows = contest.tree, contest.rows
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        tree, rows = entries.tree, entries.rows
         levels = tree.levels
         self.height = len(levels)
         self.leaves = np.arange(tree.leaves)
         held_work: list[Int64s] = []
         first = np.zeros(tree.leaves, dtype=np.int64)
-        for held in reversed(contest.held):  # the higher level holds the earlier row
+        for held in reversed(entries.held):  # the higher level holds the earlier row
             leaf = held[held >= 0]
             work = np.zeros_like(held)
             work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
             held_work.insert(0, work)
             first[leaf] += 1
         held_work.insert(0, np.zeros_like(first))
-        until = contest.passing[-1]
+        until = entries.passing[-1]
         asked = [rows.work(first, until)]
         for level, work in zip(levels[:-1], held_work[1:], strict=True):
             asked.append(level.totals(asked[-1]) + work)
         want = [
             np.maximum(each + lead + tree.sums(rows.work(until, passing), height), 0)
-            for height, (each, lead, passing) in enumerate(zip(asked, contest.leads, contest.passing, strict=True))
+            for height, (each, lead, passing) in enumerate(zip(asked, entries.leads, entries.passing, strict=True))
         ]
-        self.vessels = Vessels(tree, contest.leads, held_work, asked, want, rows, first, until)
+        self.vessels = Vessels(tree, entries.leads, held_work, asked, want, rows, first, until)
         self.all_work = levels[-1].totals(asked[-1])
 
     def look(self, amount: Int64s, most: Int64s) -> _Look:
         """Serve an amount of work at each top, and crossing rows while there are tokens, and work is at most `most`."""
-        contest, vessels, levels = self.contest, self.vessels, self.contest.tree.levels
-        rows, first, until = contest.rows, vessels.first, vessels.until
+        entries, vessels, levels = self.entries, self.vessels, self.entries.tree.levels
+        rows, first, until = entries.rows, vessels.first, vessels.until
         filling = vessels.filled(amount)
         count, served, got, goes = filling.count, filling.sent[0], filling.got, filling.goes
         at = first + count
         crossing = _Crossing(
             np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
-            contest.leads[0] + served <= got[0],
+            entries.leads[0] + served <= got[0],
         )  # fmt: skip
         steps = []
         for k in range(1, self.height):
-            below, held, held_work = levels[k - 1], contest.held[k - 1], vessels.held[k]
+            below, held, held_work = levels[k - 1], entries.held[k - 1], vessels.held[k]
             # A node that could not send the row that it holds sends nothing else.
             left = np.where(goes[k], filling.own[k] - below.totals(served), -1)
             order, parent, is_granted = self._served_first(
@@ -208,7 +208,7 @@ class _Search:
             leaf[node], work[node] = crossing.leaf[chosen], crossing.work[chosen]
             steps.append(_Step(crossing, granted, chosen, node))
             served = below.totals(served) + np.where(sent, held_work, 0)
-            crossing = _Crossing(leaf, work, contest.leads[k] + served <= got[k])
+            crossing = _Crossing(leaf, work, entries.leads[k] + served <= got[k])
         return self._top(count, crossing, served, got[-1], steps, most)
 
     def _served_first(
@@ -233,12 +233,12 @@ class _Search:
         may_overdraw
             Whether a row goes if what goes before it leaves room, or only if it fits itself.
         """
-        contest, level = self.contest, self.contest.tree.levels[k]
+        entries, level = self.entries, self.entries.tree.levels[k]
         at = np.flatnonzero(crossing.leaf >= 0)
         parent = taken(level.parent, at)  # ascends
         groups = _Groups.between(np.searchsorted(at, level.bounds))
         is_late = ~taken(crossing.has_begun, at)
-        key = taken(contest.leads[k] + served - got, at)
+        key = taken(entries.leads[k] + served - got, at)
         np.add(key, taken(crossing.work, at), out=key, where=~is_late)
         key <<= _KEY_BITS
         key //= taken(level.weight, at)
@@ -258,20 +258,20 @@ class _Search:
             if len(run) <= len(first):
                 return order, parent, sent
             tied = place[run]
-            place[run] = tied[np.lexsort((contest.tie[crossing.leaf[at[tied]]], key[run]))]
+            place[run] = tied[np.lexsort((entries.tie[crossing.leaf[at[tied]]], key[run]))]
             untied = cut
 
     def _top(
         self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step], most: Int64s
     ) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
-        contest, tree = self.contest, self.contest.tree
-        level, tops, room = tree.levels[-1], tree.tops, contest.room
-        used = tree.sums(contest.rows.tokens(np.zeros_like(count), count), self.height)
+        entries, tree = self.entries, self.entries.tree
+        level, tops, room = tree.levels[-1], tree.tops, entries.room
+        used = tree.sums(entries.rows.tokens(np.zeros_like(count), count), self.height)
         fits = np.logical_and.reduce(used <= room + 1)
         row = np.where(crossing.leaf >= 0, crossing.leaf, 0)
         rank = count[row]
-        tokens = contest.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
+        tokens = entries.rows.take(row).tokens(rank, rank + (crossing.leaf >= 0))
         order, top, passes = self._served_first(
             self.height - 1, crossing, served, got, np.vstack([tokens, crossing.work]),
             np.vstack([room - used, most - level.totals(served)]), may_overdraw=True,
@@ -290,11 +290,11 @@ class _Search:
 
     def run(self) -> Turns:
         """Return what is served with the amounts that are found."""
-        contest, tops = self.contest, self.contest.tree.tops
+        entries, tops = self.entries, self.entries.tree.tops
         until = self.vessels.until
-        asked = contest.tree.sums(contest.rows.tokens(np.zeros_like(until), until), self.height)
+        asked = entries.tree.sums(entries.rows.tokens(np.zeros_like(until), until), self.height)
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
-        guess = _least_part(contest.room + 1, self.all_work, asked, self.all_work)
+        guess = _least_part(entries.room + 1, self.all_work, asked, self.all_work)
         unbounded = np.full(tops, UNBOUNDED)
         is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
@@ -310,7 +310,7 @@ class _Search:
             is_open &= ~is_found & (high - low > 1)
             if not is_open.any():
                 break
-            part = _least_part(contest.room + 1, look.served, look.used, self.all_work)
+            part = _least_part(entries.room + 1, look.served, look.used, self.all_work)
             told = np.where(is_good, look.served, np.where(look.fits, part, part - look.largest // 2))
             if step:
                 told = np.where(is_good & was_good, _secant(guess, look.served, *last), told)
@@ -331,7 +331,7 @@ class _Search:
             is_taken = np.zeros(len(crossing.leaf), dtype=np.bool_)
             is_taken[step.granted] = True
             is_taken[step.chosen[taken[step.node]]] = True
-            keeps = crossing.has_begun | (crossing.leaf == self.contest.held[k - 1])
+            keeps = crossing.has_begun | (crossing.leaf == self.entries.held[k - 1])
             out.insert(0, np.where(keeps & ~is_taken, crossing.leaf, -1))
             taken = is_taken | (out[0] >= 0)
         return out
@@ -345,9 +345,9 @@ def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s
     return ((parent << 1 | is_late) << bits) | key
 
 
-def serve(contest: Contest) -> Turns:
-    """Return what the batch serves below the tops of `contest`."""
-    return _Search(contest).run()
+def serve(entries: Entries) -> Turns:
+    """Return what the batch serves below the tops of `entries`."""
+    return _Search(entries).run()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -87,7 +87,7 @@ class FunctionSink:
         rows: Callable[[], DataFrame] | None,
         directory: Directory,
         mark: BatchMark,
-        reports: Sequence[UsageReport],
+        report: UsageReport | None,
         *,
         is_again: bool,  # noqa: ARG002 - the record of an earlier attempt says it
     ) -> None:
@@ -99,14 +99,14 @@ class FunctionSink:
             If the function refuses rows that cannot be set aside for longer than its patience.
         """
         assert rows is not None  # noqa: S101 - a function is called for every batch
-        given, policy = rows(), decided_policy(directory, reports)
-        if policy is None or policy.destinations is None:
-            self._take(given, set(), mark, directory, reports)
-            if any(report.left_messages for report in reports):
-                write_delivery(directory, mark.batch, reports[0].now_ms, Delivery())
+        given, policy = rows(), decided_policy(directory, report)
+        if report is None or policy is None or policy.destinations is None:
+            self._take(given, set(), mark, directory, report)
+            if report is not None and report.left_messages:
+                write_delivery(directory, mark.batch, report.now_ms, Delivery())
             return
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
-        left, batch_ms = Departure.of(reports, epoch, policy), reports[0].now_ms
+        left, batch_ms = Departure.of(report, epoch, policy), report.now_ms
         names = group_names(policy)
         of_destination = {name: left.where(left.destination == at) for at, name in enumerate(names)}
         offered = {name for name, each in of_destination.items() if len(each.names)}
@@ -122,7 +122,7 @@ class FunctionSink:
 
         while refused := self._take(
             self._without(given, [of_destination[name].names for name in sorted(withheld & offered)]),
-            offered - withheld, mark, directory, reports,
+            offered - withheld, mark, directory, report,
         ):  # fmt: skip
             withheld |= refused.keys()
             told |= {
@@ -144,7 +144,7 @@ class FunctionSink:
         asked: set[str],
         mark: BatchMark,
         directory: Directory,
-        reports: Sequence[UsageReport],
+        report: UsageReport | None,
     ) -> dict[str, float]:
         """Call the function until it takes the rows, or destinations refuse that can be set aside.
 
@@ -152,7 +152,7 @@ class FunctionSink:
         """
         until, pause = self.clock_seconds() + self.patience_seconds, FIRST_PAUSE_SECONDS
         attempts = 0
-        while (refusal := self._refusal(rows, mark, directory, reports)) is not None:
+        while (refusal := self._refusal(rows, mark, directory, report)) is not None:
             attempts += 1
             asks_seconds = refusal.retry_after_seconds
             refused = asked if refusal.scope is None else {refusal.scope} & asked
@@ -168,11 +168,11 @@ class FunctionSink:
         return {}
 
     def _refusal(
-        self, rows: DataFrame, mark: BatchMark, directory: Directory, reports: Sequence[UsageReport]
+        self, rows: DataFrame, mark: BatchMark, directory: Directory, report: UsageReport | None
     ) -> Backpressure | None:
         """Call the function; return what it or a metered function in a task of its said, `None` if it is done."""
         try:
-            with running_batch(directory, mark.batch, reports):
+            with running_batch(directory, mark.batch, report):
                 if isinstance(self.function, Metered):
                     self.function.of_batch(rows, mark.batch, directory)
                 else:

@@ -7,7 +7,7 @@ the decisions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -59,14 +59,14 @@ class BatchOutcome:
     admitted: list[pa.Table]
     rejected: list[pa.Table]
     usage: bytes
-    deletable_files: tuple[str, ...] = ()
+    deletable_files: tuple[str, ...]
     """The files of waiting rows that no checkpoint can need after this batch."""
 
-    freed: list[pa.Table] | None = None
+    freed: list[pa.Table] | None
     """The rows that the state does not keep any more, or does not begin to; `None` for those that leave."""
 
-    sent_before: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
-    """The namespaces of which rows are admitted that the state held, each once."""
+    sent_before: pa.StringArray
+    """The namespaces of which rows are admitted that the state held, each once; empty unless order is kept."""
 
 
 _MATCHES: Final = MatchMemory()
@@ -95,6 +95,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     partition_columns: tuple[str, ...] = (),
     folder: QueueFolder | None = None,
     keeps_left: bool = False,
+    keeps_order: bool = False,
 ) -> BatchOutcome:
     """Decide a batch and move its payloads.
 
@@ -118,6 +119,8 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
         Where the payload of waiting rows lies that is too large for the state; by default, all of it is in the state.
     keeps_left
         Whether rows that leave for a destination may come back (`core.left_rows`).
+    keeps_order
+        Whether the sink may depend on the order of a namespace's rows.
     """
     folder = folder or QueueFolder(None)
     batch_ms = now_ms
@@ -144,7 +147,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     usage = replace(plan.usage, now_ms=batch_ms, paid_ms=now_ms)
     return BatchOutcome(
         pack(after_batch, is_compressed=True), admitted, rejected, pack_usage(usage), files.deletable, freed,
-        decided.sent_before(),
+        decided.sent_before() if keeps_order else pa.array([], pa.string()),
     )  # fmt: skip
 
 

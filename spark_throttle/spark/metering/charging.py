@@ -21,7 +21,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,7 +32,7 @@ from pyspark import TaskContext
 from spark_throttle.checkpoint.batch_records import REFUSAL, record_name
 from spark_throttle.control.charges import Part, replace_charges
 from spark_throttle.control.epochs import read_policy
-from spark_throttle.control.feedback import reports_of
+from spark_throttle.control.feedback import report_of
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.time_charges import Lot, TimeCharges
@@ -177,45 +177,43 @@ def _name(batch: int) -> str:
     return record_name(batch, REFUSAL, "task")
 
 
-_RUNNING: Final[dict[str, tuple[int, Sequence[UsageReport]]]] = {}
+_RUNNING: Final[dict[str, tuple[int, UsageReport | None]]] = {}
 """By control directory; a query runs one batch at a time."""
 
 
 @contextmanager
-def running_batch(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
-    """Let metered functions that are called meanwhile know the reports of a batch.
+def running_batch(directory: Directory, batch: int, report: UsageReport | None) -> Iterator[None]:
+    """Let metered functions that are called meanwhile know the report of a batch.
 
     Examples
     --------
     >>> directory = Directory("/nowhere/throttle")
-    >>> with running_batch(directory, 7, []):
-    ...     reports_of_running(directory, 7)
-    []
+    >>> with running_batch(directory, 7, None):
+    ...     report_of_running(directory, 7) is None
+    True
     """
-    _RUNNING[directory.location] = batch, reports
+    _RUNNING[directory.location] = batch, report
     try:
         yield
     finally:
         _RUNNING.pop(directory.location, None)
 
 
-def reports_of_running(directory: Directory, batch: int) -> Sequence[UsageReport]:
-    """Return the reports of the batch that runs; those of a decided stream have been written already."""
-    running, reports = _RUNNING.get(directory.location, (-1, ()))
-    if running == batch:
-        return reports
-    return reports_of(directory, batch)
+def report_of_running(directory: Directory, batch: int) -> UsageReport | None:
+    """Return the report of the batch that runs; that of a decided stream has been written already."""
+    running, report = _RUNNING.get(directory.location, (-1, None))
+    return report if running == batch else report_of(directory, batch)
 
 
-def decided_policy(directory: Directory, reports: Sequence[UsageReport]) -> CompiledPolicy | None:
+def decided_policy(directory: Directory, report: UsageReport | None) -> CompiledPolicy | None:
     """Return the policy that decided a batch; `None` if nothing reported, or if the policy's file is gone.
 
     A file of this name never has another policy: the name is a digest of it.
     """
-    if not reports:
+    if report is None:
         return None
     try:
-        return _read(directory.location, reports[0].revision)
+        return _read(directory.location, report.revision)
     except FileNotFoundError:
         return None
 
@@ -228,21 +226,21 @@ def _read(location: str, revision: str) -> CompiledPolicy:
     return policy
 
 
-def is_metered(directory: Directory, reports: Sequence[UsageReport]) -> bool:
+def is_metered(directory: Directory, report: UsageReport) -> bool:
     """Return whether the policy that decided a batch has a quota on processing time."""
-    policy = decided_policy(directory, reports)
+    policy = decided_policy(directory, report)
     return policy is not None and policy.has_time
 
 
-def charge_sink(directory: Directory, batch: int, reports: Sequence[UsageReport], time_ns: int) -> None:
+def charge_sink(directory: Directory, batch: int, report: UsageReport, time_ns: int) -> None:
     """Charge what a sink used for a batch."""
-    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages(reports)), SINK)
+    charge_driver(directory, batch, TimeCharges.common(time_ns, *admitted_messages([report])), SINK)
 
 
 @contextmanager
-def metered_write(directory: Directory, batch: int, reports: Sequence[UsageReport]) -> Iterator[None]:
+def metered_write(directory: Directory, batch: int, report: UsageReport | None) -> Iterator[None]:
     """Charge the time for which the driver waits for a write, if the batch's policy has a quota on it."""
     began_ns = time.perf_counter_ns()
     yield
-    if is_metered(directory, reports):
-        charge_sink(directory, batch, reports, time.perf_counter_ns() - began_ns)
+    if report is not None and is_metered(directory, report):
+        charge_sink(directory, batch, report, time.perf_counter_ns() - began_ns)

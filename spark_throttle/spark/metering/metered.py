@@ -40,7 +40,7 @@ from spark_throttle.spark.metering.charging import (
     charge_driver,
     charge_task,
     note_refusal,
-    reports_of_running,
+    report_of_running,
 )
 from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
 from spark_throttle.spark.metering.meter import CLOCKS, CallClock, ClockName, Meter
@@ -154,7 +154,7 @@ class Metered:
         )
 
     def of_batch(self, rows: DataFrame, batch: int, directory: Directory) -> Any:  # noqa: ANN401 - as the function
-        """Call the function on the driver for a batch, whose reports say how many rows each namespace has in it."""
+        """Call the function on the driver for a batch, whose report says how many rows each namespace has in it."""
         meter = Meter(self._clock)
         clock = CallClock(meter)
         clock.start()
@@ -164,7 +164,8 @@ class Metered:
             clock.stop()
         said_ns = meter.end()
         used_ns = max(0, clock.taken_ns() - said_ns.total())
-        used = TimeCharges.common(used_ns, *admitted_messages(reports_of_running(directory, batch)))
+        report = report_of_running(directory, batch)
+        used = TimeCharges.common(used_ns, *admitted_messages([] if report is None else [report]))
         charge_driver(directory, batch, TimeCharges.sum_of([used, TimeCharges.of(dict(said_ns))]), DRIVER)
         return result
 

@@ -7,7 +7,7 @@ with the files of the same attempt.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -118,8 +118,8 @@ class Decided:
     rejected: tuple[pa.Table, ...] = ()
     """The places of the rejected rows, with the ``throttle`` column."""
 
-    usage: list[bytes] = field(default_factory=list)
-    """The packed usage reports."""
+    usage: bytes = b""
+    """The packed usage report; empty without an answer."""
 
     inline: tuple[bytes, ...] = ()
     """Frames of the inline files of which rows leave (`inline_files`)."""
@@ -134,7 +134,7 @@ def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:
     admitted, rejected = (
         tuple(decode(frame) for frame in of_kind.get(kind, ())) for kind in (FrameKind.ADMITTED, FrameKind.REJECTED)
     )
-    usage, inline = of_kind.get(FrameKind.USAGE, []), tuple(of_kind.get(FrameKind.INLINE, ()))
+    usage, inline = b"".join(of_kind.get(FrameKind.USAGE, ())), tuple(of_kind.get(FrameKind.INLINE, ()))
     return Decided(answers[0] if answers else None, admitted, rejected, usage, inline)
 
 

@@ -140,6 +140,7 @@ class DigestDecider:
             partition_columns=self.partition_columns,
             folder=folder,
             keeps_left=self.keeps_left,
+            keeps_order=self.keeps_order,
         )
         folder.delete(outcome.deletable_files)
         goes = rows_by_file(_places(outcome.admitted))

@@ -91,15 +91,13 @@ _MOST_TENANTS: Final = 10_000
 _AS_BYTES: Final = "surrogateescape"
 
 
-def short_tenants(reports: Iterable[UsageReport]) -> list[str]:
+def short_tenants(report: UsageReport) -> list[str]:
     """Return the tenants of which rows waited after a batch, or were rejected in it.
 
     A name that is no UTF-8 is given as Python gives such a file's: with a surrogate for each byte that is no text.
     """
-    found: set[bytes] = set()
-    for report in reports:
-        stayed = (report.waiting + report.rejected)[:, Dimension.MESSAGES] > 0
-        found |= set(_tenants(report.names.filter(pa.array(stayed))).to_pylist())
+    stayed = (report.waiting + report.rejected)[:, Dimension.MESSAGES] > 0
+    found: set[bytes] = set(_tenants(report.names.filter(pa.array(stayed))).to_pylist())
     return [name.decode(errors=_AS_BYTES) for name in sorted(found)[:_MOST_TENANTS]]
 
 

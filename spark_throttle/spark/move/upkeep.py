@@ -128,9 +128,9 @@ class Upkeep:
                 copies.add(place)
         return [PlacedFile(*place, numbers, has_places=place in copies) for place, numbers in found.items()]
 
-    def tell_stagers(self, answer: Answer, reports: Iterable[UsageReport]) -> None:
+    def tell_stagers(self, answer: Answer, report: UsageReport) -> None:
         """Write the hint for those who stage the next batch."""
-        write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short_tenants(reports))))
+        write_hint(Directory(self.control_path), Hint(answer.turn + 1, tuple(short_tenants(report))))
 
     def clean(self, answer: Answer) -> None:
         """Delete what the loaded state does not need, and orphans if it is time to look for them."""

@@ -1,6 +1,6 @@
 """What a batch has to send: how fast its namespaces may go, and how fast each of its destinations is to be sent to.
 
-All of it is a function of the batch's reports and of its epoch: the same when the batch is run again.
+All of it is a function of the batch's report and of its epoch: the same when the batch is run again.
 
 A scope's rate is divided over the batch's namespaces by what each of them has to send, so that the namespaces of a
 scope all need the same time. A namespace is sent by one task, so no two tasks need to talk. Counts, policy and shares
@@ -194,13 +194,10 @@ class Departure:
     """The position of each namespace's destination in the policy, -1 where it has none."""
 
     @classmethod
-    def of(cls, reports: Sequence[UsageReport], epoch: Epoch, policy: CompiledPolicy) -> Departure:
-        """Return what leaves in the batch of reports."""
-        moved = [report.admitted[:, Dimension.MESSAGES] > 0 for report in reports]
-        parts = [report.names.filter(pa.array(is_moved)) for report, is_moved in zip(reports, moved, strict=True)]
-        counts = [report.admitted[is_moved, : Dimension.TIME] for report, is_moved in zip(reports, moved, strict=True)]
-        names = pa.chunked_array(parts, pa.string()).combine_chunks()
-        admitted = np.concatenate([np.zeros((0, 2), dtype=np.int64), *counts])
+    def of(cls, report: UsageReport, epoch: Epoch, policy: CompiledPolicy) -> Departure:
+        """Return what leaves in the batch of a report."""
+        has_left = report.admitted[:, Dimension.MESSAGES] > 0
+        names, admitted = report.names.filter(pa.array(has_left)), report.admitted[has_left, : Dimension.TIME]
         if epoch.undelivered is not None and epoch.undelivered.is_again.any():
             again = epoch.undelivered
             others = again.names.filter(pa.array(again.is_again)).unique()
@@ -220,7 +217,7 @@ class Departure:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSending:
-    """What a batch's epoch and reports say of its sending; namespaces are named as they are shown."""
+    """What a batch's epoch and report say of its sending; namespaces are named as they are shown."""
 
     name: BatchName
     left: Departure
@@ -240,10 +237,10 @@ class BatchSending:
         epoch: Epoch,
         policy: CompiledPolicy,
         mark: BatchMark,
-        reports: Sequence[UsageReport],
+        report: UsageReport,
     ) -> BatchSending:
         """Return what a batch has to send."""
-        left = Departure.of(reports, epoch, policy)
+        left = Departure.of(report, epoch, policy)
         names, counts = shown(left.names).to_pylist(), np.column_stack([left.messages, left.bytes])
         costs = row_costs(left.names, counts, policy, epoch.share_micro_per_ms)
         at, known = left.destination, group_names(policy)

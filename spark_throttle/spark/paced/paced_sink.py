@@ -1,6 +1,6 @@
 """The paced sink on the driver: for each batch, how fast its namespaces may go, and until when they have time.
 
-How fast is a function of the batch's reports and of its epoch, which Spark's offset log names: so it is the same when
+How fast is a function of the batch's report and of its epoch, which Spark's offset log names: so it is the same when
 the batch is run again. Until when is read from the wall clock, by which Spark starts batches at multiples of the
 trigger's interval. No key and no call depends on it.
 
@@ -64,7 +64,7 @@ class PacedSink:
         rows: Callable[[], DataFrame] | None,
         directory: Directory,
         mark: BatchMark,
-        reports: Sequence[UsageReport],
+        report: UsageReport | None,
         *,
         is_again: bool,
     ) -> None:
@@ -75,9 +75,9 @@ class PacedSink:
         SourceChangedError
             If other rows were sent than leave in the batch.
         """
-        if not reports:
+        if report is None:
             return
-        batch_ms = reports[0].now_ms
+        batch_ms = report.now_ms
         if read_delivery(directory, mark.batch, batch_ms) is not None:  # of an earlier attempt, which has sent all
             return
         epoch = self.epochs.load(epoch_of(directory, mark.batch))
@@ -87,7 +87,7 @@ class PacedSink:
                 write_delivery(directory, mark.batch, batch_ms, Delivery())
             return
         policy = self.epochs.policy(epoch)
-        batch = BatchSending.of(epoch, policy, mark, reports)
+        batch = BatchSending.of(epoch, policy, mark, report)
         task = PacedTask(
             self.send, batch.name, batch.costs, self._window_ns(), batch.others_ns, self.options, batch.destinations,
             batch.destination_of, batch.again, dict(self.held), is_again,
@@ -101,8 +101,8 @@ class PacedSink:
                 "start again: the batch is sent again, with the same keys",
             )
         calls = [UndeliveredCall(*call) for answer in answers for call in json.loads(answer["undelivered"])]
-        if is_metered(directory, reports):
-            charge_sink(directory, mark.batch, reports, sum(answer["used_ns"] for answer in answers))
+        if is_metered(directory, report):
+            charge_sink(directory, mark.batch, report, sum(answer["used_ns"] for answer in answers))
         if says:
             delivery = Delivery(told_in(answers), batch.undelivered(calls))
             write_delivery(directory, mark.batch, batch_ms, delivery)

@@ -205,8 +205,8 @@ def arranged(tables: list[pa.Table]) -> pa.Table:
     """Return the rows of a batch in the order in which they are decided: by the order columns, then by their hashes.
 
     The shuffle delivers rows in a different order at every attempt. This order depends only on the set of rows. Rows
-    that have the same hash in Spark are told apart by a digest of everything that travels of them (`row_digests`).
-    Only rows that are equal in every byte have no order among them, and then the order does not matter.
+    that have the same hash are told apart by a digest of what travels of them (`row_digests`), their places included,
+    which may be others at another attempt. As such rows are equal, their order does not matter.
 
     Tables whose rows follow one another are concatenated without a copy. This is the case if every task reads its rows
     in order, from a Kafka partition or from a file.

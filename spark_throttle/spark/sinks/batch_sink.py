@@ -10,7 +10,7 @@ even a different batch of the same number (`checkpoint.batch_mark`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import bound_manifest
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.charging import decided_policy, metered_write
@@ -120,11 +120,11 @@ class Target:
 
 
 class BatchRows(Protocol):
-    """The rows of a batch, and its usage reports."""
+    """The rows of a batch, and its usage report."""
 
     @property
-    def usage(self) -> list[bytes]:
-        """The packed usage reports."""
+    def usage(self) -> bytes:
+        """The packed usage report; empty of a batch that brought nothing to decide."""
         ...
 
     @property
@@ -169,7 +169,7 @@ class Outlet(Protocol):
         rows: Callable[[], DataFrame] | None,
         directory: Directory,
         mark: BatchMark,
-        reports: Sequence[UsageReport],
+        report: UsageReport | None,
         *,
         is_again: bool,
     ) -> None:
@@ -211,31 +211,32 @@ class BatchSink:
         rows = self.payload.take(frames, batch)
         try:
             packed = rows.usage
-            reports = [unpack_usage(block, f"a usage report of batch {batch}") for block in packed]
-            mark = mark_of(manifest, batch, reports)
-            is_again = begin_batch(directory, manifest.query, batch, self.definition, reports)
+            report = unpack_usage(packed, f"the usage report of batch {batch}") if packed else None
+            mark = mark_of(manifest, batch, report)
+            is_again = begin_batch(directory, manifest.query, batch, self.definition, report)
             has_admitted = rows.has_admitted
-            has_rejected = any(report.rejected.any() or report.invalid_messages for report in reports)
+            has_rejected = report is not None and bool(report.rejected.any() or report.invalid_messages)
             if self.outlet is not None:
                 is_given = has_admitted or not isinstance(self.admitted, Target)
                 given = partial(rows.admitted, self.admitted) if is_given else None
-                self.outlet.write(given, directory, mark, reports, is_again=is_again)
+                self.outlet.write(given, directory, mark, report, is_again=is_again)
             elif not isinstance(self.admitted, Target):
                 raise TypeError(f"{self.admitted!r} is a function, and has no outlet that calls it")
             elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
                 # A table has the mark of every batch that writes anything: so two copies of a query meet there.
-                with metered_write(directory, batch, reports):
+                with metered_write(directory, batch, report):
                     rows.append(self.admitted, mark)
             if has_rejected:
                 self._write_rejected(rows.rejected(self.rejected), mark.of_part("rejected"))
-            if isinstance(self.usage, FileTable) and packed:
-                self.usage.append_usage(directory, mark.of_part("usage"), reports, manifest)
-            elif isinstance(self.usage, Target) and packed:
-                policy = decided_policy(directory, reports)
-                usage = batch_usage(directory, reports, batch, manifest=manifest, policy=policy)
+            if isinstance(self.usage, FileTable) and report is not None:
+                self.usage.append_usage(directory, mark.of_part("usage"), report, manifest)
+            elif isinstance(self.usage, Target) and report is not None:
+                policy = decided_policy(directory, report)
+                usage = batch_usage(directory, report, batch, manifest=manifest, policy=policy)
                 self._write_usage(self.usage, frames, usage, mark.of_part("usage"))
             rows.confirm()
-            write_reports(directory, batch, packed)
+            if packed:
+                write_report(directory, batch, packed)
         finally:
             rows.close()
 

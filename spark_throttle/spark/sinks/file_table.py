@@ -82,18 +82,16 @@ class FileTable:
         ]
         self.append(mark, lambda: [*whole, *cut])
 
-    def append_usage(
-        self, directory: Directory, mark: BatchMark, reports: Sequence[UsageReport], manifest: Manifest
-    ) -> None:
-        """Append the usage reports of a batch, once."""
+    def append_usage(self, directory: Directory, mark: BatchMark, report: UsageReport, manifest: Manifest) -> None:
+        """Append the usage report of a batch, once."""
         from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # slow to load, and rarely needed
 
         def write() -> list[WrittenFile]:
             files, root = file_system(self.location)
             writer = TableFileWriter(files, root, self.form(), "part-")
             has_shares = set(SHARE_SCHEMA.names) <= set(self.schema.names)
-            policy = decided_policy(directory, reports)
-            usage = batch_usage(directory, reports, mark.batch, has_shares=has_shares, manifest=manifest, policy=policy)
+            policy = decided_policy(directory, report)
+            usage = batch_usage(directory, report, mark.batch, has_shares=has_shares, manifest=manifest, policy=policy)
             for rows in usage.to_batches():
                 writer.add(rows)
             return writer.finish()

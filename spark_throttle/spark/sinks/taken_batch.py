@@ -14,7 +14,7 @@ for every entry since its checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def begin_batch(
     query: str,
     batch: int,
     definition: str,
-    reports: Iterable[UsageReport],
+    report: UsageReport | None,
 ) -> bool:
     """Record that a batch is about to reach its sinks; called once per attempt, before the first sink is written.
 
@@ -67,7 +67,7 @@ def begin_batch(
         batch,
         of_json(Definition, definition, "the definition"),
         lambda kind, target: has_rows(query + APP_SUFFIX[kind], batch, target),
-        decided_digest(reports),
+        decided_digest(report),
     )
 
 

@@ -33,8 +33,8 @@ class SimulatedBatch:
     """The admitted rows, in the order in which they left."""
 
     rejected: tuple[RejectedRow, ...]
-    usage: tuple[bytes, ...] = field(repr=False)
-    """The decider's usage report; none if the batch brought nothing."""
+    usage: bytes = field(repr=False)
+    """The decider's usage report; empty if the batch brought nothing."""
 
     digest: str
     """Digest of the rows that left and of the new state, byte for byte."""

@@ -17,7 +17,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -214,23 +214,24 @@ class SimulatedQuery:
         attempt = random.Random(f"{number} {len(given.attempts) + 1}")  # noqa: S311 - a shuffle that replays
         arrived = outside.source[logged.first_row : logged.end_row]
         outcome = self._decide(number, logged, arrived, attempt)
-        admitted, rejected, usage = list[Row](), list[RejectedRow](), list[bytes]()
+        admitted, rejected, report = list[Row](), list[RejectedRow](), None
         if outcome is not None:
             admitted = [outside.source[row] for row in ids_of(outcome.admitted)]
-            rejected, usage = dead_letters(outcome.rejected, outside.source), [outcome.usage]
+            rejected = dead_letters(outcome.rejected, outside.source)
+            report = unpack_usage(outcome.usage, "a simulated usage report")
         epoch = self._reader.plane().epochs.load(EpochName.of(logged.end))
         shares = self._pinned(EpochName.of(logged.end))
         batch = SimulatedBatch(
             number, logged.now_ms, logged.steady_ms, epoch.revision, epoch.number,
-            tuple(arrived), tuple(admitted), tuple(rejected), tuple(usage), digest_of(outcome), shares,
+            tuple(arrived), tuple(admitted), tuple(rejected), b"" if outcome is None else outcome.usage,
+            digest_of(outcome), shares,
         )  # fmt: skip
         given.attempts.append(batch)
         passes("before state")
         if number in checkpoint.states:  # else another run is far ahead of this one
             checkpoint.states[number + 1] = checkpoint.states[number] if outcome is None else outcome.state
         passes("after state")
-        reports = [unpack_usage(block, "a simulated usage report") for block in usage]
-        mark = mark_of(self._manifest, number, reports)
+        mark = mark_of(self._manifest, number, report)
         passes("before table")
         if admitted or rejected:
             outside.table.append(mark, admitted)
@@ -244,11 +245,12 @@ class SimulatedQuery:
         passes("after dead letters")
         passes("before feedback")
         charges = TimeCharges.of(dict(given.cost_ns(admitted)))
-        if common_ns := given.common_ns(admitted):
-            charges = TimeCharges.sum_of([charges, TimeCharges.common(common_ns, *admitted_messages(reports))])
+        if report is not None and (common_ns := given.common_ns(admitted)):
+            charges = TimeCharges.sum_of([charges, TimeCharges.common(common_ns, *admitted_messages([report]))])
         if len(charges.names) or charges.unattributed_ns:
             write_charges(self._directory, number, charges, part="all")
-        write_reports(self._directory, number, usage)
+        if outcome is not None:
+            write_report(self._directory, number, outcome.usage)
         passes("after feedback")
         passes("before commit")
         checkpoint.committed = max(checkpoint.committed, number + 1)

@@ -225,6 +225,14 @@ def test_a_heavy_tenant_is_not_ahead_because_many_light_ones_do_not_fit_their_gr
         assert abs(world.lags()[heavy]) <= 1.5
 
 
+def test_of_two_rows_that_have_begun_the_one_whose_virtual_finish_is_earlier_goes_first() -> None:
+    """Two messages at weight 3 are done at 2/3, one at weight 1 is done at 1; the group has room for one row."""
+    world = World({("g", "heavy"): 3}, {("g",): Bucket((None, 0))}, bytes_a_message=1)
+    world.offer(("g", "heavy", "n"), [2])
+    world.offer(("g", "a", "n"), [1])
+    assert world.batch() == {("g", "heavy", "n"): [2], ("g", "a", "n"): []}
+
+
 def test_a_tenant_holds_no_row_that_its_group_refused_while_the_job_left_others() -> None:
     """A heavy namespace beside light ones, in a tenant of which its group passes many rows and the job hardly any."""
     judged(lived(10_616, 25), 10_616)

@@ -50,7 +50,7 @@ class World:
             function, "the function write", namespace, Epochs(self.directory), patience_seconds,
             clock_seconds=lambda: self.now_seconds, sleep=self.sleep,
         )  # fmt: skip
-        sink.write(lambda: ROWS, self.directory, MARK, [], is_again=False)
+        sink.write(lambda: ROWS, self.directory, MARK, None, is_again=False)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.files.storage import Directory
@@ -52,7 +52,7 @@ class Job:
         arrived = [] if table is None else [table]
         outcome = run_batch(self.state, row, arrived, now_ms=self.now_ms, is_explained=False)
         self.state = outcome.state
-        write_reports(self.directory, self.batches, [outcome.usage])
+        write_report(self.directory, self.batches, outcome.usage)
         self.batches += 1
         return Counter(str(name) for name in column(outcome.admitted, "name"))
 

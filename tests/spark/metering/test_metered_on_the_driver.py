@@ -44,7 +44,7 @@ def report_of(messages: dict[str, int]) -> UsageReport:
 
 def batch_of(world: World, number: int = 3, /, **messages: int) -> contextlib.AbstractContextManager[None]:
     """Return what tells functions how many messages of each namespace the running batch admitted."""
-    return running_batch(world.directory, number, [report_of(messages)])
+    return running_batch(world.directory, number, report_of(messages))
 
 
 def frame() -> DataFrame:
@@ -108,13 +108,13 @@ def test_write_for_which_the_driver_waits_is_charged_by_rows_where_a_policy_limi
 ) -> None:
     monkeypatch.setattr(charging, "is_metered", lambda *_: has_quota)
     monkeypatch.setattr("time.perf_counter_ns", lambda: world.now_ns)
-    with charging.metered_write(world.directory, 3, [report_of({"a": 3, "b": 1})]):
+    with charging.metered_write(world.directory, 3, report_of({"a": 3, "b": 1})):
         world.spend(400)
     assert world.charged_ns() == ({"a": 300, "b": 100} if has_quota else {})
 
 
 def test_write_that_fails_is_not_charged(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charging, "is_metered", lambda *_: True)
-    with contextlib.suppress(KeyError), charging.metered_write(world.directory, 3, [report_of({"a": 3})]):
+    with contextlib.suppress(KeyError), charging.metered_write(world.directory, 3, report_of({"a": 3})):
         raise KeyError(7)
     assert world.charged_ns() == {}

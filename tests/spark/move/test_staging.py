@@ -84,7 +84,7 @@ def test_tenants_whose_names_are_no_utf8_are_short_like_any_other(tmp_path: Path
     names = pa.array([b"\xff/a", b"b/c", b"\xff\xe9", None], pa.binary()).view(pa.string())
     stayed = np.array([[1, 1, 0], [0, 0, 0], [2, 2, 0]])
     report = SimpleNamespace(names=names.drop_null(), waiting=stayed, rejected=np.zeros_like(stayed))
-    short = short_tenants([report])  # type: ignore[list-item]
+    short = short_tenants(report)  # type: ignore[arg-type]
     write_hint(Directory(str(tmp_path)), Hint(7, tuple(short)))
     assert of_tenants(names, read_hint(Directory(str(tmp_path))).tenants).tolist() == [True, False, True, False]
 

@@ -179,8 +179,8 @@ class StagedJob:
     @staticmethod
     def identity(rows: StagedRows) -> str:
         """Return what tells the batch from another one of its number: the same at every attempt."""
-        reports = [unpack_usage(block, "a report") for block in rows.usage]
-        return str([(each.epoch, each.admitted.sum(), each.rejected.sum()) for each in reports])
+        report = unpack_usage(rows.usage, "a report")
+        return str((report.epoch, report.admitted.sum(), report.rejected.sum()))
 
     @property
     def committed(self) -> Counter[Event]:

@@ -104,9 +104,9 @@ def test_usage_of_a_batch_is_appended_once(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path / "control"))
     manifest = bind(directory, direction="publish")
     directory.write(f"policies/{POLICY.revision}", pack(POLICY))
-    usage, reports = file_table(tmp_path / "usage", USAGE), [report({"acme/0": (1, 1, 0, 0), "acme/1": (1, 1, 0, 0)})]
+    usage, told = file_table(tmp_path / "usage", USAGE), report({"acme/0": (1, 1, 0, 0), "acme/1": (1, 1, 0, 0)})
     for _ in range(2):
-        usage.append_usage(directory, mark_of(0).of_part("usage"), reports, manifest)
+        usage.append_usage(directory, mark_of(0).of_part("usage"), told, manifest)
     assert rows_of(tmp_path / "usage", "scope", "admitted_messages") == [
         ("acme", 2), ("acme/0", 1), ("acme/1", 1), ("gold", 0), ("idle", 0), ("job", 2)
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.usage import UsageReport, pack_usage
@@ -89,5 +89,5 @@ class Driver:
             pair, 0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,
             due_ms if due_with_quotas_ms is None else due_with_quotas_ms,
         )  # fmt: skip
-        write_reports(Directory(str(self.path)), self.batches, [pack_usage(report)])
+        write_report(Directory(str(self.path)), self.batches, pack_usage(report))
         self.batches += 1

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.batch_records import forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, bind, bound_manifest
-from spark_throttle.control.feedback import newest_batch, write_reports
+from spark_throttle.control.feedback import newest_batch, write_report
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory
@@ -65,14 +65,14 @@ class Job:
         logged = (self.checkpoint.read(f"offsets/{number}") or b"").splitlines()[1]
         usage = replace(report({"acme/0": (len(admitted), len(admitted), len(rejected), 0)}),
                         now_ms=json.loads(logged)["batchTimestampMs"])  # fmt: skip
-        mark = mark_of(self.manifest_of_run, number, [usage])
+        mark = mark_of(self.manifest_of_run, number, usage)
         if admitted or rejected or number == 0:
             self._append("admitted", mark, admitted)
         if rejected:
             self._append("rejected", mark.of_part("rejected"), rejected)
         if self.has_usage:
-            self.files["usage"].append_usage(self.control, mark.of_part("usage"), [usage], self.manifest_of_run)
-        write_reports(self.control, number, [pack_usage(usage)])
+            self.files["usage"].append_usage(self.control, mark.of_part("usage"), usage, self.manifest_of_run)
+        write_report(self.control, number, pack_usage(usage))
         if commits:
             self.checkpoint.write(f"commits/{number}", b"v1")
 

@@ -1,7 +1,7 @@
 """The decided rows of `Throttle.apply`, for users who keep their own sink: read from their files where they leave.
 
 It runs in the decider's own task, behind it, and what the driver does for a sink of `foreachBatch` is done here, in the
-order of `move.upkeep`: copies of rows that wait, the rows that leave, and at the end the hint, the usage reports, and
+order of `move.upkeep`: copies of rows that wait, the rows that leave, and at the end the hint, the usage report, and
 the deletion of what the loaded state does not need. Before the first row passes, the batch is recorded as begun, with
 the definition that decided it.
 
@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.checkpoint.open_batch import begin
-from spark_throttle.control.feedback import write_reports
+from spark_throttle.control.feedback import write_report
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
@@ -72,9 +72,8 @@ class DecidedRows:
         self.cut(self.upkeep.lost(answer))
         self.cut(self.upkeep.cuts(answer))
         yield from self._rows(answer, decided)
-        reports = [unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage]
-        self.upkeep.tell_stagers(answer, reports)
-        write_reports(directory, batch, decided.usage)
+        self.upkeep.tell_stagers(answer, unpack_usage(decided.usage, f"the usage report of batch {batch}"))
+        write_report(directory, batch, decided.usage)
         self.upkeep.clean(answer)
 
     def cut(self, rows: Sequence[RowsOfFile]) -> None:

@@ -93,8 +93,8 @@ class StagedPayload:
             cuts = self.upkeep.cuts(answer)
             if source is None:
                 self._run(spark, lost)
-                reports = (unpack_usage(each, f"a usage report of batch {batch}") for each in decided.usage)
-                self.upkeep.tell_stagers(answer, reports)
+                report = unpack_usage(decided.usage, f"the usage report of batch {batch}")
+                self.upkeep.tell_stagers(answer, report)
             else:
                 self._copy(source, [each for each in cuts if not each.has_places])
                 cuts = [each for each in cuts if each.has_places]
@@ -167,8 +167,8 @@ class StagedRows:
     answer: Answer | None
     """`None` of a batch that brought nothing to decide."""
 
-    usage: list[bytes]
-    """The packed usage reports."""
+    usage: bytes
+    """The packed usage report; empty without an answer."""
 
     written: list[WrittenFile]
     """The new files of the table that have rows of files that were cut."""

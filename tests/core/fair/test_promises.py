@@ -1,0 +1,75 @@
+"""Which leads a batch can honour, beside a slow reading of the rule: up to any tag, no more falls due than is paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from spark_throttle.core.fair.promises import kept_promises
+from spark_throttle.core.fair.tree import Level
+
+
+def kept(lead: Sequence[int], row: Sequence[int], weight: Sequence[int] | None = None) -> list[int]:
+    """Return what one node's children keep of their leads."""
+    level = Level.of(np.zeros(len(lead), dtype=np.int64), 1, np.array(weight or [1] * len(lead)))
+    found: list[int] = kept_promises(level, np.array(lead), np.array(row)).tolist()
+    return found
+
+
+def is_payable(
+    owed: Sequence[Fraction | int], ahead: Sequence[int], row: Sequence[int], weight: Sequence[int], spare: int
+) -> bool:
+    """Return whether up to the tag of every child's next row what falls due is paid, and so much more."""
+    children = range(len(owed))
+    tags = [max(Fraction(0), Fraction(row[n] + ahead[n] - owed[n]) / weight[n]) for n in children]
+    for tag in tags:
+        due = sum(owed[n] - ahead[n] for n in children if tags[n] <= tag)
+        if due - spare > tag * sum(weight[n] for n in children if tags[n] > tag):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("far", [1, 1 << 28], ids=["balanced", "far ahead"])
+@pytest.mark.parametrize("seed", range(40))
+def test_all_lose_as_much_of_virtual_time_as_it_takes_that_what_falls_due_is_paid(seed: int, far: int) -> None:
+    """Those that are ahead, or some that are behind, may be in another group; some have no row."""
+    r = np.random.default_rng(seed)
+    n = int(r.choice([2, 5, 30]))
+    weight = r.choice([[1, 1], [1, 3], [1, 100]][seed % 3], n).tolist()
+    drawn = r.integers(-2_000_000, 2_000_000, n)
+    drawn[0] -= drawn.sum() * (seed % 2)
+    lead = [each * far if each > 0 else each for each in drawn.tolist()]
+    row = (r.integers(1, 1_000_000, n) * (r.random(n) < 0.9)).tolist()
+    after = kept(lead, row, weight)
+    owed, keeps = ([max(-each, 0) * (of > 0) for each, of in zip(of_all, row, strict=True)] for of_all in (lead, after))
+    ahead, spare = [max(each, 0) for each in lead], max(row) + sum(weight)
+
+    def is_paid(due: Sequence[Fraction | int], more: int) -> bool:
+        return is_payable(due, ahead, row, weight, spare + more)
+
+    assert is_paid(keeps, n)
+    if is_paid(owed, -n):
+        assert keeps == owed
+    else:
+        lost = max(Fraction(had - has, of) for had, has, of in zip(owed, keeps, weight, strict=True))
+        assert all(abs(has - max(0, had - lost * of)) <= of for had, has, of in zip(owed, keeps, weight, strict=True))
+        assert not is_paid([max(0, had - lost / 2 * of) for had, of in zip(owed, weight, strict=True)], -n)
+    assert abs(sum(max(each, 0) for each in after) - sum(keeps)) <= spare
+
+
+def test_leads_of_a_node_whose_promises_can_be_kept_stay_as_they_are_beside_one_whose_cannot() -> None:
+    """What the first node's third child is owed, it has no row for."""
+    lead, row = np.array([-500, 700, -200, -5_000, 5_000]), np.array([1_000, 1_000, 0, 1_000, 1_000])
+    level = Level.of(np.array([0, 0, 0, 1, 1]), 2, np.ones(5, dtype=np.int64))
+    after = kept_promises(level, lead, row).tolist()
+    assert after[:3] == [-500, 700, -200]
+    assert -5_000 < after[3] == -after[4]
+
+
+@pytest.mark.parametrize("lead", [3_500, 1 << 50])
+def test_one_that_is_far_ahead_pays_for_as_long_as_it_takes_however_small_its_next_row(lead: int) -> None:
+    """At 300 five times 700 fall due, 300 are paid, and 1,006 are spare; with 366 less each, as much. 512 is found."""
+    assert kept([*[-700] * 5, lead], [*[1_000] * 5, 1]) == [*[-188] * 5, 940]
