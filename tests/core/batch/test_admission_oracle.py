@@ -60,7 +60,7 @@ def assert_same_history(history: History) -> None:
 
 
 def test_drawn_policies_differ_in_every_field() -> None:
-    """A field that always has the same value is not compared: draw it in `testing.oracle.strategies`."""
+    """A field that always has the same value is not compared: draw it in `tests.oracle.strategies`."""
     seen: dict[str, set[str]] = defaultdict(set)
 
     @settings(max_examples=150, derandomize=True, database=None)
