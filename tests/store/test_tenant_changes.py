@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.core.names.globs import covers, overlaps
 from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_GLOBS
+from spark_throttle.store.checks.tenant_changes import MOST_TENANT_GLOBS
 from spark_throttle.store.entries import body_of, parse_policy
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.opening import open_store
