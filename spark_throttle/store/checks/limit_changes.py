@@ -60,6 +60,11 @@ class Limit:
         """Whether it is a quota of 0."""
         return not self.most
 
+    @property
+    def full_text(self) -> str:
+        """The number, and of a quota of 0 what becomes of the rows that it holds."""
+        return f"{self.text} under {self.on_excess}" if self.is_shut else self.text
+
     def holds(self, other: Limit) -> bool:
         """Return whether it holds back whatever the other does, for as long."""
         return self.most <= other.most and self.wait_ms >= other.wait_ms
@@ -292,7 +297,7 @@ def losses_between(before: Scope, after: Scope, path: str) -> Iterator[Loss]:
     was_at, is_at = ("" if each.where == path else each.where for each in (before, after))
     for key, limit in was.items():
         if key not in becomes:
-            yield Loss("lifted", path, key, level, limit.text, None, was_at)
+            yield Loss("lifted", path, key, level, limit.full_text, None, was_at)
         elif limit.is_shut and not becomes[key].is_shut:
             yield Loss("raised", path, key, level, "0", becomes[key].text, was_at)
     for key, limit in becomes.items():
