@@ -8,7 +8,8 @@ Two questions are asked, of the same limits (`limits_of`):
 
 A row that waits is never rejected by the quota of a scope that it meets later, and takes its tokens when it leaves. So
 where a scope rejects, a narrower one that delays turns rejected rows into waiting ones, and even a tighter one admits
-more of the same input: what it holds back of a burst passes later. There, what delays must stay as it was given.
+more of the same input: what it holds back of a burst passes later. There, a rule that delays must say what was given,
+and a rule that rejects must not delay again: its bucket may be emptier than it would be, and so hold back more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus_grammar import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
@@ -138,7 +139,7 @@ def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequen
 
     A rule is looser if it has a limit that is larger or missing, a burst of more tokens, a larger weight, `observe` in
     place of `delay` or `delay` in place of `reject`, or a throttling string that acts later or delays for less time;
-    and if it delays rows other than those that the other one delays, where a scope rejects.
+    and if it delays where a scope rejects, and does not say the same as the other one.
 
     Examples
     --------
@@ -161,7 +162,7 @@ def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequen
         quota, its = getattr(policy, direction), getattr(other, direction)
         for key, value, said in _looser_of_quota(quota, its):
             yield LooserPart(f"{direction}.{key}", Level.NAMESPACE, value, said)
-        yield from _newly_waiting(direction, policy, other, shared)
+        yield from newly_waiting(direction, policy, other, (*shared, Scope(Level.NAMESPACE, "", other)))
     for key in _STRING_KEYS:
         if f"{key}.delay" in beyond or f"{key}.reject" in beyond:
             yield LooserPart(key, Level.NAMESPACE, getattr(policy, key) or "none", getattr(other, key))
@@ -186,20 +187,17 @@ def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str
         yield "on_excess", quota.on_excess, other.on_excess
 
 
-def _newly_waiting(
-    direction: Direction, policy: NamespacePolicy, other: NamespacePolicy, shared: Sequence[Scope]
+def newly_waiting(
+    direction: Direction, policy: NamespacePolicy, other: NamespacePolicy, rejecting: Sequence[Scope]
 ) -> Iterator[LooserPart]:
-    """Yield what delays rows in one rule and not, or otherwise, in another, where a scope rejects them."""
-    own = Scope(Level.NAMESPACE, "", other)
-    rejecting = next((each for each in (*shared, own) if rejects(each.policy, direction)), None)
-    if rejecting is None:
+    """Yield what makes rows wait in a rule that says something else than another, if one of some scopes rejects them."""
+    scope = next((each for each in rejecting if rejects(each.policy, direction)), None)
+    waits = _waits(policy, direction)
+    if scope is None or not waits or _of_direction(policy, direction) == _of_direction(other, direction):
         return
-    waits, waited = _delays(policy, direction), _delays(other, direction)
-    for path, delay in waits.items():
-        if waited.get(path) != delay and (rejecting is not own or path != f"{direction}.on_excess"):
-            said = getattr(policy, path) if path in _STRINGS[direction] else "delay"
-            value = f"{said}, and rows that are rejected would wait"
-            yield LooserPart(path, rejecting.level, value, "reject", rejecting.where)
+    key = waits[0]
+    said = getattr(policy, key) if key in _STRING_KEYS else "delay"
+    yield LooserPart(key, scope.level, f"{said}, and rows that are rejected would wait", "reject", scope.where)
 
 
 def rejects(policy: ScopePolicy, direction: Direction) -> bool:
@@ -208,15 +206,18 @@ def rejects(policy: ScopePolicy, direction: Direction) -> bool:
     return quota.on_excess == "reject" and any(getattr(quota, key) is not None for key in RATES)
 
 
-def _delays(policy: NamespacePolicy, direction: Direction) -> dict[str, Any]:
-    """Return what of a rule makes rows wait, by the key that says so."""
+def _waits(policy: NamespacePolicy, direction: Direction) -> list[str]:
+    """Return the keys of a rule that make rows wait."""
     quota: Quota = getattr(policy, direction)
-    rates = [getattr(quota, key) for key in RATES]
-    found: dict[str, Any] = {}
-    if quota.on_excess == "delay" and any(rate is not None for rate in rates):
-        found[f"{direction}.on_excess"] = (*rates, quota.burst_seconds)
-    limits = limits_of(policy)
-    return found | {key: limits[f"{key}.delay"] for key in _STRINGS[direction] if f"{key}.delay" in limits}
+    is_delaying = quota.on_excess == "delay" and any(getattr(quota, key) is not None for key in RATES)
+    strings = [key for key in _STRINGS[direction] if f"{key}.delay" in limits_of(policy)]
+    return [*([f"{direction}.on_excess"] if is_delaying else []), *strings]
+
+
+def _of_direction(policy: NamespacePolicy, direction: Direction) -> tuple[Quota, ...]:
+    """Return what a rule says in a direction, but for the weight, which holds nothing back."""
+    quota: Quota = getattr(policy, direction)
+    return quota.model_copy(update={"weight": 1}), *(getattr(policy, key) for key in _STRINGS[direction])
 
 
 def _said(number: Decimal | int) -> str:

@@ -10,6 +10,8 @@ and the group that this rule leads to. A change is judged by its effect on every
 * If an entry is removed, the same holds for each rule of the tenant's that takes its names.
 * It must lead to the same group: another one, even with smaller quotas, is shared with others.
 * What is as tight as it was before, in every part, is allowed, even if a store edited by hand has since given less.
+* Where the tenant, the group or the job rejects, a name whose rule rejects too does not begin to wait, not even as it
+  was given.
 
 An entry that administrators wrote can be tightened and not removed: the store keeps what they gave, and a tighter entry
 is judged by that. An entry that they locked stays as it is.
@@ -23,13 +25,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.errors import NotPermittedError
 from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, RATES, ScopePolicy
-from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts
+from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts, newly_waiting
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.policy_view import PolicyView, Rule
 from spark_throttle.store.entries import namespace_policy
@@ -168,10 +171,15 @@ def _check_tightness(change: Change, tenant: str, before: PolicyView, after: Pol
 
     It must be as tight as one of the two in every part: parts of both could add up to more than either allows.
     """
-    was = before.rule(change.name)
-    for rule, bound, part in _looser(change.name, after, after.as_given()):
+    name, was = change.name, before.rule(change.name)
+    for rule, bound, part in _looser(name, after, after.as_given()):
         if was is None or any(_parts(rule, was, tenant, after)):
             raise _refused(change, _words(change, part, rule, bound), part.path)
+    for rule, bound in product(after.rules_of(name), before.rules_of(name)):
+        shared = after.shared(tenant, rule.group_in(after.group_of(tenant)))
+        for direction in DIRECTIONS:
+            for part in newly_waiting(direction, rule.policy, bound.policy, shared):
+                raise _refused(change, _words(change, part, rule, bound), part.path)
 
 
 def _looser(name: str, view: PolicyView, given: PolicyView) -> Iterator[tuple[Rule, Rule, LooserPart]]:
