@@ -190,7 +190,7 @@ def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str
 def newly_waiting(
     direction: Direction, policy: NamespacePolicy, other: NamespacePolicy, rejecting: Sequence[Scope]
 ) -> Iterator[LooserPart]:
-    """Yield what makes rows wait in a rule that says something else than another, if one of some scopes rejects them."""
+    """Yield what makes rows wait in a rule that differs from another, if one of some scopes rejects rows."""
     scope = next((each for each in rejecting if rejects(each.policy, direction)), None)
     waits = _waits(policy, direction)
     if scope is None or not waits or _of_direction(policy, direction) == _of_direction(other, direction):
