@@ -157,6 +157,10 @@ CHANGES ?= 100000
 loosening: setup ## make CHANGES random changes by tenants' administrators, drawn from SEED: no name gets looser; one line of JSON
 	@$(PYTHON) -m tests.admin.loosening --changes $(CHANGES) --seed $(SEED) $(ARGS)
 
+.PHONY: loosened-jobs
+loosened-jobs: setup ## the same in simulated jobs: after CHANGES that were allowed, none admits more; an hour for 100,000
+	@$(PYTHON) -m tests.admin.loosened_jobs --changes $(CHANGES) --seed $(SEED) $(ARGS)
+
 COUNT ?= 60
 MUTANTS_VENV := build/mutants-venv
 

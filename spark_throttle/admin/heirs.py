@@ -9,7 +9,7 @@ from spark_throttle.core.names.globs import covers, is_glob, overlaps, specifici
 from spark_throttle.store.entries import entries_of_kind
 
 if TYPE_CHECKING:
-    from spark_throttle.store.protection.planned_change import PlannedChange
+    from spark_throttle.store.checks.protection import PlannedChange
     from spark_throttle.store.store import PolicyStore
 
 

@@ -17,8 +17,8 @@ from spark_throttle.policy.model import (
     Quota,
     ScopePolicy,
 )
+from spark_throttle.store.checks.limit_changes import WAITS
 from spark_throttle.store.entries import path_of
-from spark_throttle.store.protection.loss import WAITS
 from spark_throttle.store.store import Kind
 
 _PLAIN: Final = Quota()

@@ -287,6 +287,13 @@ def policy_of(entry: Entry, *, what: str = "the policy store") -> ScopePolicy | 
         ) from error
 
 
+def namespace_policy(entry: Entry) -> NamespacePolicy:
+    """Return the policy of an entry for namespaces, or of the defaults."""
+    policy = policy_of(entry)
+    assert isinstance(policy, NamespacePolicy)  # noqa: S101 - the policy of the kinds namespace and defaults
+    return policy
+
+
 @lru_cache(maxsize=65_536)
 def _parsed(kind: Kind, body: str) -> ScopePolicy | QueuePolicy:
     return parse_policy(kind, "any", json.loads(body, parse_float=Decimal))

@@ -22,9 +22,10 @@ from typing import Any
 from spark_throttle.errors import DuplicateError, NotFoundError
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.remedies import Remedy
-from spark_throttle.store.checked_changes import MOST_NOTES, CheckedChanges
+from spark_throttle.store.checks.checked_changes import MOST_NOTES, CheckedChanges
+from spark_throttle.store.checks.protection import PlannedChange
+from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer
-from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.differences import differing
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
@@ -40,7 +41,6 @@ from spark_throttle.store.entries import (
 )
 from spark_throttle.store.entry_needs import change_of, check_unused, expected_values, found_entry, hint_of
 from spark_throttle.store.entry_version import Expected, check_expected
-from spark_throttle.store.protection.planned_change import PlannedChange
 from spark_throttle.store.store import SINGLE_KINDS, Author, Change, Kind, PolicyStore, Revision, check_newest
 
 

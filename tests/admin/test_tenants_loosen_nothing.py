@@ -148,7 +148,7 @@ def test_attack_is_refused_by_its_effect_and_told_the_level_and_the_number(in_me
 @pytest.mark.parametrize("seed", first_of(2, range(4)))
 def test_no_name_gets_looser_by_random_changes_and_other_tenants_stay_byte_for_byte(seed: int) -> None:
     counts = run_lives(500, seed)
-    assert counts["made"] > 100
+    assert counts["made"] > 80
     assert counts["refused"] > 100
     assert counts["changes by administrators"] > 5
 

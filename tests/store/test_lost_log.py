@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import DamagedError, NotFoundError, PolicyError, StoreUnavailableError
-from spark_throttle.store.delegation.locked_entries import LockedEntries
+from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.service import PolicyService
@@ -95,13 +95,13 @@ def test_changes_and_the_history_are_refused_with_the_remedy(
 
 
 def test_edit_by_hand_is_followed_without_a_log(kept: FileStore, path: Path, log: Path) -> None:
-    locked = LockedEntries(kept)
-    assert locked.after("") == []
+    locked = NamespaceIndex(kept)
+    assert locked.locked_after("") == []
     log.unlink()
     for text, there in (("tenants: {dora: {}}", "dora"), ("tenants: {emmanuel: {}}", "emmanuel")):
         edit(path, text + f"\nnamespaces: {{{there}/x: {{locked: true}}}}")
         assert names(kept) == names(FileStore(path)) == [there]
-        assert [entry.name for entry in locked.after("")] == [f"{there}/x"]
+        assert [entry.name for entry in locked.locked_after("")] == [f"{there}/x"]
     assert not log.exists()
 
 

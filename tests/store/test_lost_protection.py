@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from spark_throttle.policy.codec import parse_document
-from spark_throttle.store import checked_changes
-from spark_throttle.store.delegation.namespace_index import NamespaceIndex
+from spark_throttle.store.checks import checked_changes
+from spark_throttle.store.checks.limit_changes import Loss
+from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.protection import losses_of
 from spark_throttle.store.entries import changes_between, entries_of
 from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.protection.loss import Loss
-from spark_throttle.store.protection.lost_protection import ProtectionCheck
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change
 from tests.effort import IS_SEARCH
@@ -29,15 +29,14 @@ SECTIONS = ("resource_groups", "tenants", "namespaces")
 KEYS = ("messages_per_second", "bytes_per_second", "max_message_bytes", "request_percentage")
 
 
-def losses_of(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss]:
+def costs(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss]:
     old, new = (entries_of(parse_document(each)) for each in (before, after))
     store = MemoryStore()
     if old:
         store.commit(
             [Change(*key, body) for key, body in old.items()], expected_revision=0, author=Author("a"), at_ms=0
         )
-    check = ProtectionCheck(store, NamespaceIndex(store))
-    return check.losses(changes_between(old, new), store.revision(), is_whole=is_whole)
+    return losses_of(store, NamespaceIndex(store), changes_between(old, new), store.revision(), is_whole=is_whole)
 
 
 # ---------------------------------------------------------------------------------------------- by example
@@ -205,7 +204,7 @@ FIVE = {"publish": {"messages_per_second": 5}}
     ],
 )  # fmt: skip
 def test_change_says_what_it_costs(before: Values, after: Values, said: list[str]) -> None:
-    found = [str(loss) for loss in losses_of(before, after)]
+    found = [str(loss) for loss in costs(before, after)]
     assert len(found) == len(said), found
     for text, start in zip(found, said, strict=True):
         assert text.startswith(start)
@@ -233,8 +232,8 @@ SHUT = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
 def test_end_of_its_own_emergency_costs_only_in_a_change_of_everything(
     before: Values, after: Values, said: list[str]
 ) -> None:
-    assert [str(loss) for loss in losses_of(before, after, is_whole=True)] == said
-    assert losses_of(before, after) == []
+    assert [str(loss) for loss in costs(before, after, is_whole=True)] == said
+    assert costs(before, after) == []
 
 
 OF_ZERO = "publish.messages_per_second of {} is raised from 0 to 5"
@@ -277,8 +276,8 @@ def test_entry_that_takes_names_from_an_emergency_which_is_written_elsewhere_cos
     before: Values, after: Values, said: list[str]
 ) -> None:
     expected = [f"{path}: {OF_ZERO.format(where)}" for path, where in zip(said[::2], said[1::2], strict=True)]
-    assert [str(loss) for loss in losses_of(before, after)] == expected
-    assert [str(loss) for loss in losses_of(before, after, is_whole=True)] == expected
+    assert [str(loss) for loss in costs(before, after)] == expected
+    assert [str(loss) for loss in costs(before, after, is_whole=True)] == expected
 
 
 # -------------------------------------------------------------------------- by property, against every name
@@ -413,9 +412,9 @@ def check(seed: int, changes: int, *, has_globs: bool) -> Counter[str]:
     draw, counts = Draw(seed, has_globs=has_globs), Counter[str]()
     before = draw.document()
     after = draw.changed(before, changes) if seed % 20 else {}
-    found = losses_of(before, after, is_whole=True)
+    found = costs(before, after, is_whole=True)
     of_itself = [each for each in found if each.kind == "unlocked" or (each.kind == "raised" and not each.where)]
-    assert [each for each in found if each not in of_itself] == losses_of(before, after)
+    assert [each for each in found if each not in of_itself] == costs(before, after)
     said = {(loss.kind, loss.level, loss.key) for loss in found}
     of_all = {kind for kind, _, key in said if key in ALL}
     for part in lost(before, after):
@@ -452,7 +451,7 @@ def test_many_changes_are_judged_as_few_are(monkeypatch: pytest.MonkeyPatch) -> 
         draw = Draw(seed, has_globs=True)
         before = draw.document()
         after = draw.changed(before, 4)
-        few = losses_of(before, after, is_whole=True)
+        few = costs(before, after, is_whole=True)
         with monkeypatch.context() as patched:
             patched.setattr(checked_changes, "MOST_LOOKED_UP", 0)
             service = PolicyService(MemoryStore(), clock_ms=lambda: 0)

@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.core.names.globs import covers, overlaps
 from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_GLOBS
+from spark_throttle.store.checks.tenant_changes import MOST_TENANT_GLOBS
 from spark_throttle.store.entries import body_of, parse_policy
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.opening import open_store
@@ -346,6 +346,28 @@ def test_entry_of_administrators_comes_back_when_what_the_tenant_made_of_it_is_o
     assert [stored.values for stored in service.page("namespace")] == [ONE, ONE]
     service.put("namespace", "acme/x", FIVE, ANN)
     assert service.get("namespace", "acme/x").given is None
+
+
+REJECTING = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), [
+    ("tenant", "acme", {**REJECTING, **IN_GOLD}), ("resource_group", "gold", REJECTING), ("job", "", REJECTING),
+    ("defaults", "", {"publish": {"messages_per_second": 9, "on_excess": "reject"}}),
+])  # fmt: skip
+def test_delay_that_a_tenant_wrote_does_not_outlast_a_rejection_that_administrators_give_later(
+    service: PolicyService, kind: Kind, name: str, values: Mapping[str, object]
+) -> None:
+    service.put("resource_group", "gold", {}, ANN)
+    service.put("tenant", "acme", {**FIVE, **IN_GOLD}, ANN)
+    service.put("namespace", "acme/waits", ONE, BOB)
+    service.put("namespace", "acme/rejects", {"publish": {"messages_per_second": 1, "on_excess": "reject"}}, BOB)
+    service.put("namespace", "other/x", ONE, ANN)
+    made = service.put(kind, name, values, ANN)
+    assert made.notes[:1] == (
+        "namespaces.acme/waits, which the tenant wrote, is looser than this allows: it was removed",
+    )
+    assert [stored.name for stored in service.page("namespace")] == ["acme/rejects", "other/x"]
 
 
 def test_tighter_entry_of_a_tenant_outlasts_what_administrators_give_later(service: PolicyService) -> None:

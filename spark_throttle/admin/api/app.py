@@ -45,8 +45,8 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.status.liveness import LifeBounds
-from spark_throttle.store.delegation.locked_entries import LockedEntries
-from spark_throttle.store.delegation.tenant_changes import MOST_TENANT_ENTRIES
+from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -190,7 +190,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         redirect_slashes=False,
     )  # fmt: skip
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
-    app.state.context = Context(service, watch, LockedEntries(store), is_confirmed)
+    app.state.context = Context(service, watch, NamespaceIndex(store), is_confirmed)
     routers = (
         group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
         explain_calls.router, job_calls.metrics_router, _page,

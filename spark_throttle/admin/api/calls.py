@@ -17,8 +17,8 @@ from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.liveness import life_in_words, problem_in_words
+from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.committer import CommitResult
-from spark_throttle.store.delegation.locked_entries import LockedEntries
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.entry_version import ABSENT_VERSION, EntryVersion, Expected
 from spark_throttle.store.service import PolicyService
@@ -31,7 +31,7 @@ class Context:
 
     service: PolicyService
     watch: JobWatch
-    locked: LockedEntries
+    locked: NamespaceIndex
     is_confirmed: bool = False
     """Whether every change counts as confirmed."""
 

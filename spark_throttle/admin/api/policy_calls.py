@@ -88,7 +88,7 @@ def list_policies(
     kind = _KINDS[section]
     tenant = readable_tenant(caller)
     if locked and kind == "namespace":
-        entries = map(StoredEntry.of, served.locked.after(after, tenant=tenant))
+        entries = map(StoredEntry.of, served.locked.locked_after(after, tenant=tenant))
         page = list(islice((each for each in entries if resource_group in (None, each.resource_group)), limit))
     elif locked:
         raise PolicyError("locked", f"only entries of namespaces can be locked, not those of {section}")

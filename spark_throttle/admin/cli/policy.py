@@ -32,8 +32,8 @@ from spark_throttle.remedies import Remedy
 
 if TYPE_CHECKING:
     from spark_throttle.policy.model import PolicyDocument
+    from spark_throttle.store.checks.protection import PlannedChange
     from spark_throttle.store.entries import Difference
-    from spark_throttle.store.protection.planned_change import PlannedChange
     from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author
 

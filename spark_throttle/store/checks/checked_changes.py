@@ -1,7 +1,7 @@
 """What every change of a store must pass, on exactly the revision that it is committed on.
 
 A change by the administrator of a tenant (`Author.tenant`) is judged by its effect on every name of the tenant
-(`delegation.tenant_changes`). A change by an administrator undoes the entries of tenants that it makes too loose.
+(`tenant_changes`). A change by an administrator undoes the entries of tenants that it makes too loose.
 
 A change that costs protection (`protection`) is refused until its author has confirmed it (`Author.is_confirmed`): one
 that leaves no limit at all, sets a quota to 0, lifts a limit of a scope in use, or takes names from a quota of 0; and
@@ -16,12 +16,12 @@ from functools import cache, partial
 from typing import Final
 
 from spark_throttle.errors import UnconfirmedError
+from spark_throttle.store.checks.limit_changes import Loss
+from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.protection import losses_of
+from spark_throttle.store.checks.tenant_changes import TenantChanges, touched_by
 from spark_throttle.store.committer import CommitResult, Committer
-from spark_throttle.store.delegation.namespace_index import NamespaceIndex
-from spark_throttle.store.delegation.tenant_changes import TenantChanges, touched_by
 from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.protection.loss import Loss
-from spark_throttle.store.protection.lost_protection import ProtectionCheck
 from spark_throttle.store.store import Author, Change, Entry, PolicyStore
 
 MOST_LOOKED_UP: Final = 64
@@ -42,8 +42,8 @@ class CheckedChanges:
 
     def losses(self, changes: Sequence[Change], revision: int, *, is_whole: bool = False) -> list[Loss]:
         """Return what changes of a revision cost, the worst first; nothing is written."""
-        _, protection, at = self._checks(changes, revision)
-        return protection.losses(changes, at, is_whole=is_whole)
+        store, index, at = self._read(changes, revision)
+        return losses_of(store, index, changes, at, is_whole=is_whole)
 
     def commit(
         self,
@@ -76,15 +76,15 @@ class CheckedChanges:
             notes.clear()
             planned[:] = plan(revision)
             # Read only if something is judged: a confirmed change of namespaces overtakes no entry of a tenant.
-            checks = cache(partial(self._checks, planned, revision))
+            read = cache(partial(self._read, planned, revision))
+            changes = [*planned]
             if author.tenant is not None:
-                changes = checks()[0].permitted(planned, author.tenant, checks()[2])
-            elif touched_by(planned) is None:
-                changes = [*planned]
-            else:
-                overtaken = checks()[0].overtaken(planned, checks()[2])
-                changes = [*planned, *_undoing(overtaken, notes, is_document=is_document)]
-            losses = [] if author.is_confirmed else checks()[1].losses(changes, checks()[2], is_whole=is_whole)
+                changes = self._of_tenants(*read()[:2]).permitted(planned, author.tenant, read()[2])
+            elif touched_by(planned) is not None:
+                overtaken = self._of_tenants(*read()[:2]).overtaken(planned, read()[2])
+                changes += _undoing(overtaken, notes, is_document=is_document)
+            store, index, at = read() if not author.is_confirmed else (self._store, self._index, 0)
+            losses = losses_of(store, index, changes, at, is_whole=is_whole)
             if losses:
                 raise UnconfirmedError(str(loss) for loss in losses)
             return changes
@@ -94,14 +94,15 @@ class CheckedChanges:
         more = (f"and {left} more entries of tenants",) if left > 0 else ()
         return replace(made, notes=(*notes[:MOST_NOTES], *more))
 
-    def _checks(self, changes: Sequence[Change], revision: int) -> tuple[TenantChanges, ProtectionCheck, int]:
-        """Return what judges changes of a revision, and that revision there: of the store, or of a copy in memory."""
-        store, index = self._store, self._index
-        if len(changes) > MOST_LOOKED_UP and revision:
-            store = MemoryStore.copy_of(store, revision)
-            index, revision = NamespaceIndex(store), store.revision()
-        tenant_changes = TenantChanges(store, index, most_entries=self._most_tenant_entries)
-        return tenant_changes, ProtectionCheck(store, index), revision
+    def _of_tenants(self, store: PolicyStore, index: NamespaceIndex) -> TenantChanges:
+        return TenantChanges(store, index, most_entries=self._most_tenant_entries)
+
+    def _read(self, changes: Sequence[Change], revision: int) -> tuple[PolicyStore, NamespaceIndex, int]:
+        """Return what changes of a revision are judged by: the store, or a copy in memory, and that revision there."""
+        if len(changes) <= MOST_LOOKED_UP or not revision:
+            return self._store, self._index, revision
+        store = MemoryStore.copy_of(self._store, revision)
+        return store, NamespaceIndex(store), store.revision()
 
 
 def _undoing(overtaken: Iterable[Entry], notes: list[str], *, is_document: bool) -> Iterator[Change]:
