@@ -21,11 +21,9 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.delta.log_damage import APP
-from spark_throttle.store.delta.rows import SCHEMA, change_rows
-from spark_throttle.store.delta.snapshot import write_snapshot
+from spark_throttle.store.delta.rows import APP, SCHEMA, change_rows
 from spark_throttle.store.opening import open_store
-from spark_throttle.store.store import NOTHING, Author, Change, Entry
+from spark_throttle.store.store import Author, Change
 
 ANN = Author("ann", "why not")
 ONE = [Change("tenant", "acme", "{}")]
@@ -224,7 +222,7 @@ def test_unchanged_store_is_not_read_again(store: DeltaStore, path: Path, monkey
     later = DeltaStore(str(path), clock_ns=lambda: 2**62)
     assert later.revision() == 1
     monkeypatch.setattr(later._open, "opened_anew", lambda: pytest.fail("the table was opened"))
-    monkeypatch.setattr(later._open, "table", None)
+    monkeypatch.setattr(DeltaTable, "update_incremental", lambda _: pytest.fail("the table was read"))
     assert later.revision() == 1
 
 
@@ -242,44 +240,3 @@ def test_location_that_names_no_store_is_refused(location: str) -> None:
 def test_revision_before_the_newest_snapshot_that_never_was_is_refused(store: DeltaStore) -> None:
     with pytest.raises(NotFoundError):
         store.page("tenant", at=3)
-
-
-@pytest.mark.slow
-def test_table_of_an_older_release_gains_the_column_with_the_first_entry_that_needs_it(tmp_path: Path) -> None:
-    path = str(tmp_path / "policies")
-    DeltaTable.create(path, pa.schema([field for field in SCHEMA if field.name != "given"]), partition_by=["form"])
-    store = DeltaStore(path)
-    first, second = Change("namespace", "acme/x", "{}"), Change("namespace", "acme/y", "{}", NOTHING)
-    store.commit([first], expected_revision=0, author=Author("ann"), at_ms=0)
-    write_snapshot(DeltaTable(path), store._open.view_of(None), None)
-    assert [entry.given for entry in DeltaStore(path).scan()] == [None]
-    assert "given" not in [field.name for field in DeltaTable(path).schema().fields]
-    store.commit([second], expected_revision=1, author=Author("bob"), at_ms=0)
-    store.commit([Change("tenant", "acme", "{}")], expected_revision=2, author=Author("ann"), at_ms=0)
-    for opened in (store, DeltaStore(path)):
-        assert [(entry.name, entry.given) for entry in opened.scan()] == [
-            ("acme", None), ("acme/x", None), ("acme/y", NOTHING),
-        ]  # fmt: skip
-        assert opened.get("namespace", "acme/x") == Entry("namespace", "acme/x", "{}", 1)
-        assert opened.delegated() == [Entry("namespace", "acme/y", "{}", 2, NOTHING)]
-        assert [entry.given for entry in opened.changed(after=0, until=3)] == [None, NOTHING, None]
-
-
-@pytest.mark.slow
-def test_table_of_an_older_release_keeps_the_door_and_the_caller_of_commits_from_here_on(tmp_path: Path) -> None:
-    path = str(tmp_path / "policies")
-    older = pa.schema([field for field in SCHEMA if field.name not in {"given", "door", "caller"}])
-    DeltaTable.create(path, older, partition_by=["form"])
-    rows = change_rows([Change("tenant", "blue", "{}")], 1, Author("bob"), 0, "of-bob").select(older.names)
-    properties = CommitProperties(app_transactions=[Transaction(APP, 1)])
-    write_deltalake(DeltaTable(path), rows, mode="append", commit_properties=properties)
-    store = DeltaStore(path)
-    assert [(each.who, each.door, each.caller) for each in store.history()] == [("bob", None, None)]
-    author = Author("bob", door="cli", caller="eve (uid 7)")
-    store.commit([Change("tenant", "red", "{}")], expected_revision=1, author=author, at_ms=0)
-    write_snapshot(DeltaTable(path), store._open.view_of(None), None)
-    for opened in (store, DeltaStore(path)):
-        assert [(each.who, each.door, each.caller) for each in opened.history()] == [
-            ("bob", "cli", "eve (uid 7)"), ("bob", None, None),
-        ]  # fmt: skip
-        assert [entry.name for entry in opened.scan()] == ["blue", "red"]

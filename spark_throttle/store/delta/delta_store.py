@@ -27,9 +27,8 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -45,13 +44,12 @@ from spark_throttle.errors import (
 from spark_throttle.files import ownership
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
-from spark_throttle.store.delta.kept_commits import keep_commit
-from spark_throttle.store.delta.log_damage import APP, REVISION_KEY
-from spark_throttle.store.delta.open_table import OpenTable, files_of
+from spark_throttle.store.delta.damage import absence, remains_of
+from spark_throttle.store.delta.open_table import OpenTable, local_log
 from spark_throttle.store.delta.rows import (
+    APP,
     ENTRY_COLUMNS,
     EPOCH,
-    LATER_COLUMNS,
     MILLISECOND,
     SCHEMA,
     change_rows,
@@ -60,7 +58,6 @@ from spark_throttle.store.delta.rows import (
     entries_in,
 )
 from spark_throttle.store.delta.snapshot import write_snapshot
-from spark_throttle.store.delta.table_checks import TableChecks
 from spark_throttle.store.delta.view import found, merged, scanned
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import Author, Change, Entry, Key, Kind, Revision, check_newest
@@ -117,12 +114,12 @@ class DeltaStore:
         DamagedError
             If a store has been there that has lost its log.
         """
-        options = dict(storage_options or {})
-        checks = TableChecks(f"delta:{location}", files_of(location, options), lambda: DeltaTable(location))
+        options, log = dict(storage_options or {}), local_log(location)
         try:
             # Looked for first: another process may make the store, and commit, between the two.
-            if checks.remains() and not DeltaTable.is_deltatable(location, options):
-                raise checks.absence()
+            remains = remains_of(location, None if log is None else log.parent, options)
+            if remains and not DeltaTable.is_deltatable(location, options):
+                raise absence(f"delta:{location}", remains)
             DeltaTable.create(
                 location, SCHEMA, mode="ignore", partition_by=["form"], name="policies",
                 description="policies of spark-throttle: a log of changes, and snapshots",
@@ -189,11 +186,8 @@ class DeltaStore:
         with self._open.guarded():
             view = self._open.view_of(at)
             changed = [e for e in view.tail.values() if e.kind == "namespace" and e.given is not None]
-            if view.snapshot is not None and "given" not in view.snapshot.schema.names:
-                view = replace(view, snapshot=None)  # no entry of it is a tenant's
             here = (ds.field("kind") == "namespace") & ds.field("given").is_valid()
-            # Of a file that is older than the column, delta-rs claims that all its values are valid.
-            return [entry for entry in merged(view, here, changed) if entry.given is not None]
+            return list(merged(view, here, changed))
 
     def changed(self, *, after: int, until: int) -> Iterator[Entry]:
         """Yield the entries that the commits after revision `after`, up to and including `until`, wrote, in order."""
@@ -233,7 +227,7 @@ class DeltaStore:
             try:
                 turn.enter_context(ownership.held(lock, beside=self._open.log_folder))
             except FileNotFoundError as error:
-                raise self._open.checks.absence() from error
+                raise self._open.absence() from error
             except PermissionError as error:
                 raise StoreUnavailableError(
                     self.location,
@@ -256,7 +250,6 @@ class DeltaStore:
             with self._open.guarded():
                 self._open.refresh()
                 check_newest(self, expected_revision, self._open.newest)
-                self._open.checks.check_files(self._open.table)
                 self._keep_folders()
             self._append(rows, expected_revision + 1, commit_id)
             self._open.take_in(expected_revision + 1, entries_in(rows.select(ENTRY_COLUMNS).to_batches()))
@@ -268,7 +261,6 @@ class DeltaStore:
         properties = CommitProperties(
             max_commit_retries=0,
             app_transactions=[Transaction(APP, revision)],
-            custom_metadata={REVISION_KEY: str(revision)},
         )
         for _ in range(_MOST_RACES):
             try:
@@ -284,12 +276,7 @@ class DeltaStore:
         )
 
     def _append_once(self, rows: pa.Table, properties: CommitProperties) -> None:
-        held = {field.name for field in self._open.table.schema().fields}
-        unneeded = [name for name in LATER_COLUMNS if name not in held and rows[name].null_count == len(rows)]
-        mode: Literal["merge"] | None = "merge" if set(rows.column_names) - held - set(unneeded) else None
-        write_deltalake(
-            self._open.table, rows.drop_columns(unneeded), mode="append", schema_mode=mode, commit_properties=properties
-        )
+        write_deltalake(self._open.table, rows, mode="append", commit_properties=properties)
 
     def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
         """Return whether a commit happened although it ended with an error; false means that it lost a race.
@@ -327,17 +314,12 @@ class DeltaStore:
                 return
             # On a separate `DeltaTable`, so that readers go on meanwhile.
             table = self._open.opened_anew()
-            before = table.version()
             write_snapshot(table, view, self._storage_options)
             table.optimize.compact(partition_filters=[("form", "=", "change")])
-            for version in range(before + 1, table.version() + 1):
-                keep_commit(self._open.files, version)
         except (DeltaError, OSError, pa.ArrowException, StoreUnavailableError, DamagedError) as error:
             logger.warning("%s: no snapshot was made, so reads take longer: %s", self.location, one_line(error))
 
 
 def _revision(row: Mapping[str, Any]) -> Revision:
     at_ms = (row["at"] - EPOCH) // MILLISECOND
-    return Revision(
-        row["revision"], at_ms, row["who"], row["why"], row["count_all"], row.get("door"), row.get("caller")
-    )
+    return Revision(row["revision"], at_ms, row["who"], row["why"], row["count_all"], row["door"], row["caller"])

@@ -1,7 +1,8 @@
 """A Delta table as it was last read: its commits, what a reader keeps of its entries, and what its errors mean.
 
-On a disk, reading anew costs one `stat` while nothing changes. A table that was deleted, or replaced by another, is
-noticed: delta-rs would go on with what it has read.
+On a disk, reading anew costs two `stat` while nothing changes. A table that was deleted, replaced by another or put
+back is noticed by the newest commit that was read, whose file is another then: delta-rs would go on with what it has
+read.
 """
 
 from __future__ import annotations
@@ -10,24 +11,22 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_throttle.errors import ConfigurationError, StoreUnavailableError
+from spark_throttle.errors import ConfigurationError, StoreUnavailableError, ThrottleError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.policy.source import SETTLING_NS
-from spark_throttle.store.delta.log_damage import APP
-from spark_throttle.store.delta.log_stamps import LogStamps
-from spark_throttle.store.delta.rows import LATER_COLUMNS, SCHEMA
+from spark_throttle.store.delta.damage import absence, check_no_revision_is_missing, error_of, remains_of
+from spark_throttle.store.delta.rows import APP, SCHEMA
 from spark_throttle.store.delta.snapshot import SNAPSHOT_APP
-from spark_throttle.store.delta.table_checks import TableChecks
-from spark_throttle.store.delta.table_files import TableFiles
 from spark_throttle.store.delta.view import View, view_at, with_changes, with_tail
 from spark_throttle.store.store import Entry, check_revision
 
+_Stamp: TypeAlias = tuple[int, int, int]
 _NOTHING_READ: Final = View(0, None, 0, 0, {})
 
 
@@ -60,8 +59,8 @@ class OpenTable:
         self._changed_ns = -1
         """Modification time of the log's folder when it was last read; -1 if it must be read in any case."""
 
-        self._stamps = None if self.log_folder is None else LogStamps(self.log_folder)
-        """The log's files that were read; while they stay the same, no other table has replaced this one."""
+        self._stamp: _Stamp | None = None
+        """Of the newest commit that was read; while it stays the same, no other table has replaced this one."""
 
         self.newest = self.newest_snapshot = 0
         """Revisions of the newest commit and the newest snapshot when the table was last read."""
@@ -72,13 +71,9 @@ class OpenTable:
         self._proven_snapshot = 0
         """Revision of the snapshot of which rows were last read to see whether that works."""
 
-        self.files = files_of(location, storage_options)
-        self.checks = TableChecks(f"delta:{self._path}", self.files, self.opened_anew)
         self.generation = 0
-        self._is_opened = False
         with self.guarded():
             self.table = self.opened_anew()
-            self._is_opened = True
             self._id = self.table.metadata().id
             self._note()
         self.view = _NOTHING_READ
@@ -89,9 +84,14 @@ class OpenTable:
         try:
             yield
         except TableNotFoundError as error:
-            raise self.checks.absence() from error
+            raise self.absence() from error
         except (DeltaError, OSError, pa.ArrowException) as error:
-            raise self.checks.error_of(one_line(error), self.table if self._is_opened else None) from error
+            raise error_of(f"delta:{self._path}", one_line(error)) from error
+
+    def absence(self) -> ThrottleError:
+        """Return the error of a table that has no log."""
+        folder = None if self.log_folder is None else self.log_folder.parent
+        return absence(f"delta:{self._path}", remains_of(self._path, folder, self._storage_options))
 
     def opened_anew(self) -> DeltaTable:
         """Return the table as it is now, apart from the one that readers go on with.
@@ -103,15 +103,14 @@ class OpenTable:
         """
         table = DeltaTable(self._path, storage_options=self._storage_options)
         names = {field.name for field in table.schema().fields}
-        needed = set(SCHEMA.names) - set(LATER_COLUMNS)
-        if not needed <= names:
-            missing = ", ".join(sorted(needed - names))
+        if not names.issuperset(SCHEMA.names):
+            missing = ", ".join(sorted(set(SCHEMA.names) - names))
             raise ConfigurationError(f"the Delta table {self._path} is not a policy store: it has no columns {missing}")
         return table
 
     def refresh(self, *, is_forced: bool = False) -> None:
-        """Read new commits; on a disk this costs one `stat` while there are none."""
-        if self.log_folder is None or self._stamps is None:
+        """Read new commits; on a disk this costs two `stat` while there are none."""
+        if self.log_folder is None:
             self._replace(self.opened_anew())
             self._note()
             if self.view.revision > self.newest:
@@ -120,22 +119,20 @@ class OpenTable:
         try:
             changed_ns = self.log_folder.stat().st_mtime_ns
         except FileNotFoundError as error:
-            raise self.checks.absence() from error
-        is_known = self._stamps.are_unchanged()
+            raise self.absence() from error
+        is_known = self._stamp is not None and self._stamp == self._stamp_of(self.log_folder)
         if is_known and changed_ns == self._changed_ns and not is_forced:
             return
         if is_known:
             self.table.update_incremental()
         else:
-            # A file that was read is another now: what was read from it may be gone for everybody else.
+            # The newest commit is another now: what was read from it may be gone for everybody else.
             self._changed_ns = -1
-            self._stamps.forget()
-            self.checks.forget()
             self._replace(self.opened_anew())
             self._forget_view()
         if is_forced or not is_known or self.table.version() != self._noted_version:
             self._note()
-        self._stamps.note(self.table.version())
+        self._stamp = self._stamp_of(self.log_folder)
         is_settling = 0 <= self._clock_ns() - changed_ns < SETTLING_NS
         self._changed_ns = -1 if is_settling else changed_ns
 
@@ -154,10 +151,10 @@ class OpenTable:
             return self.view
 
     def check_whole(self) -> None:
-        """Refuse to go on with a table that lacks a file, a revision of its history, or rows of its newest entries."""
+        """Refuse to go on with a table that lacks a revision of its history, or rows of its newest entries."""
         with self.lock:
             self.refresh()
-            self.checks.check_whole(self.table, self.newest)
+            check_no_revision_is_missing(f"delta:{self._path}", self.table, self.newest, after=0)
             view = self.view_of(None)
             if view.snapshot is not None and view.snapshot_revision != self._proven_snapshot:
                 view.snapshot.head(1)
@@ -169,9 +166,16 @@ class OpenTable:
 
     def take_in(self, revision: int, entries: Iterator[Entry]) -> None:
         """Take in the entries of a revision that this process has committed, which need not be read then."""
-        self.checks.keep(self.table.version(), revision)
         if self.view.revision == revision - 1:
             self.view = with_changes(self.view, entries)
+
+    def _stamp_of(self, log: Path) -> _Stamp | None:
+        """Return what tells the file of the newest commit that was read from another of its name."""
+        try:
+            found = (log / f"{self.table.version():020d}.json").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_size, found.st_mtime_ns, found.st_ino
 
     def _forget_view(self) -> None:
         self.view = _NOTHING_READ
@@ -186,7 +190,7 @@ class OpenTable:
 
     def _note(self) -> None:
         newest = self.table.transaction_version(APP) or 0
-        self.checks.check_newest(self.table, newest)
+        check_no_revision_is_missing(f"delta:{self._path}", self.table, newest)
         self.newest = newest
         self._noted_version = self.table.version()
         self.newest_snapshot = self.table.transaction_version(SNAPSHOT_APP) or 0
@@ -197,9 +201,3 @@ def local_log(location: str) -> Path | None:
     if "://" in location:
         return Path(location.removeprefix("file://")) / "_delta_log" if location.startswith("file://") else None
     return Path(location) / "_delta_log"
-
-
-def files_of(location: str, options: Mapping[str, str] | None) -> TableFiles:
-    """Return the files of a table."""
-    log = local_log(location)
-    return TableFiles(location, None if log is None else log.parent, options)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -29,11 +28,11 @@ SCHEMA: Final = pa.schema([
 ])  # fmt: skip
 """Schema of the table."""
 
-LATER_COLUMNS: Final = ("given", "door", "caller")
-"""Columns that a table of an older release lacks; it gains them with the first commit that needs them."""
-
 ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision", "given"]
 """The columns that make up an entry."""
+
+APP: Final = "spark-throttle-policies"
+"""Application id in Delta's log; the versions of its transactions are the revisions of the store."""
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND: Final = timedelta(milliseconds=1)
@@ -45,7 +44,6 @@ def changes_in(table: DeltaTable, after: int, until: int, columns: list[str]) ->
         return SCHEMA.empty_table().select(columns)
     predicate = [("form", "=", "change"), ("revision", ">", after), ("revision", "<=", until)]
     dataset = table.to_pyarrow_dataset(file_pruning_predicate=predicate)
-    columns = columns_in(dataset, columns)
     wanted = [*columns, *({"revision"} - set(columns))]
     here = (ds.field("form") == "change") & (ds.field("revision") > after) & (ds.field("revision") <= until)
     rows = dataset.to_table(columns=wanted, filter=here)
@@ -66,11 +64,6 @@ def check_no_gap(found: pa.ChunkedArray, after: int, until: int, newest: int) ->
         raise OSError(f"revision {missing} of {newest} is missing")
 
 
-def columns_in(dataset: ds.Dataset, columns: list[str]) -> list[str]:
-    """Return the columns that a table has, which may be one of an older release."""
-    return [name for name in columns if name not in LATER_COLUMNS or name in dataset.schema.names]
-
-
 def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms: int, commit_id: str) -> pa.Table:
     """Return the rows of a commit."""
     n = len(changes)
@@ -88,9 +81,6 @@ def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
     """Yield the entries that rows hold."""
     for batch in batches:
         check_wanted()
-        names = batch.schema.names
-        columns = (
-            batch.column(name).to_pylist() if name in names else repeat(None, len(batch)) for name in ENTRY_COLUMNS
-        )
+        columns = (batch.column(name).to_pylist() for name in ENTRY_COLUMNS)
         for kind, name, body, revision, given in zip(*columns, strict=True):
             yield Entry(kind, name, body, revision, given)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, check_no_gap, columns_in, entries_in
+from spark_throttle.store.delta.rows import ENTRY_COLUMNS, changes_in, check_no_gap, entries_in
 from spark_throttle.store.store import KINDS, Entry, Key
 
 BATCH_ROWS = 8192
@@ -67,7 +67,7 @@ def found(view: View, keys: Collection[Key]) -> dict[Key, Entry]:
         named = ds.field("name") == names[0] if len(names) == 1 else ds.field("name").isin(names)
         here = here | ((ds.field("kind") == kind) & named)
     if view.snapshot is not None and len(entries) < len(keys):
-        rows = view.snapshot.to_table(columns=columns_in(view.snapshot, ENTRY_COLUMNS), filter=here)
+        rows = view.snapshot.to_table(columns=ENTRY_COLUMNS, filter=here)
         entries |= {entry.key: entry for entry in entries_in(rows.to_batches())}
     return {key: entry for key, entry in entries.items() if entry.body is not None}
 
@@ -85,7 +85,7 @@ def merged(view: View, here: ds.Expression, changed: list[Entry]) -> Iterator[En
     if view.snapshot is None:
         return iter(newer)
     batches = view.snapshot.to_batches(
-        columns=columns_in(view.snapshot, ENTRY_COLUMNS),
+        columns=ENTRY_COLUMNS,
         filter=here,
         batch_size=BATCH_ROWS,
         batch_readahead=1,
