@@ -9,10 +9,11 @@ batch of both:
 
 1. Where one name of the tenant's sends, and nobody else in its world, no more of its rows were admitted than without
    the changes, and no more of them were admitted or wait: no row waits that was rejected.
-2. Where several names and the neighbour send, no more rows of the tenant as a whole were admitted, and no more of the
-   neighbour's were rejected, but for `MOST_ROUNDED` rows: whose turn it is in a batch changes with who takes part.
-   Neither are more of the tenant's rows admitted or waiting, unless administrators gave a name a quota that delays
-   below one that rejects: what other names leave in the shared one then decides whether its rows wait.
+2. Where several names and the neighbour send, no more of the neighbour's rows were rejected, but for `MOST_ROUNDED`
+   rows: whose turn it is in a batch changes with who takes part. But for as many, no more rows of the tenant as a whole
+   were admitted, unless a group delays: what a tenant gets of it at a moment depends on who else waits there then. And
+   no more of them were admitted or wait, unless administrators gave both scopes that delay and scopes that reject: what
+   other names leave in these decides which of them a row meets first.
 3. Where the neighbour's group rejects, so that nothing waits for it, no fewer of the neighbour's rows were admitted,
    but for as many. A group that delays serves what a tenant holds back later, within the tenant's part of that moment.
 
@@ -162,13 +163,18 @@ class World:
         return _action(self.given["resource_groups"][f"g{self.tenant[1:]}"]) == "reject"
 
     @property
-    def waits_below_rejection(self) -> bool:
-        """Whether administrators gave a rule that delays below a scope that rejects."""
+    def is_group_delaying(self) -> bool:
+        """Whether a group makes rows wait."""
+        return any(_action(group) == "delay" for group in self.given["resource_groups"].values())
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether administrators gave both scopes that delay and scopes that reject."""
         rules = [*self.given["namespaces"].values(), self.defaults]
         shared = [*self.given["resource_groups"].values(), self.given["tenants"][self.tenant]]
+        actions = {_action(scope) for scope in [*rules, *shared]}
         strings = any("delay" in rule.get(key, "") for rule in rules for key in STRINGS)
-        delays = strings or any(_action(rule) == "delay" for rule in rules)
-        return delays and any(_action(scope) == "reject" for scope in [*shared, *rules])
+        return "reject" in actions and (strings or "delay" in actions)
 
 
 def _action(scope: Values) -> str | None:
@@ -239,8 +245,10 @@ def checked(world: World, before: Run, after: Run) -> Iterator[str]:
     if not world.made:
         return
     was, becomes = (run.outcome(world.names) for run in (before, after))
-    beyond = {"admitted": becomes["admitted"] - was["admitted"]}
-    if world.is_alone or not world.waits_below_rejection:
+    beyond: dict[str, int] = {}
+    if world.is_alone or not world.is_group_delaying:
+        beyond["admitted"] = becomes["admitted"] - was["admitted"]
+    if world.is_alone or not world.is_mixed:
         beyond["not rejected"] = becomes["not rejected"] - was["not rejected"]
     was, becomes = (run.outcome(world.others) for run in (before, after))
     beyond["rejected of the neighbour"] = becomes["rejected"] - was["rejected"]

@@ -16,6 +16,7 @@ other pattern in a call of its own.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -95,6 +96,32 @@ def overlaps(pattern: str, other: str) -> bool:
     return (heads[0].startswith(heads[1]) or heads[1].startswith(heads[0])) and (
         tails[0].endswith(tails[1]) or tails[1].endswith(tails[0])
     )
+
+
+def holders(name: str, globs: Iterable[str]) -> Iterator[str | None]:
+    """Yield the globs that hold names which `name`, a namespace or a glob, stands for if it has no entry, then `None`.
+
+    A glob that covers `name` leaves none to less specific ones, nor to `None`, which stands for the defaults. One that
+    is more specific than `name` keeps its names, with or without that entry.
+
+    Parameters
+    ----------
+    globs
+        The most specific first.
+
+    Examples
+    --------
+    >>> globs = ["acme/*-eu", "acme/*"]
+    >>> [list(holders(name, globs)) for name in ("acme/x", "acme/y-eu", "other/x", "acme/*-us", "*")]
+    [['acme/*'], ['acme/*-eu'], [None], ['acme/*'], [None]]
+    """
+    for glob in globs:
+        if glob != name and overlaps(glob, name):
+            if not is_glob(name) or specificity(glob) > specificity(name):
+                yield glob
+            if covers(glob, name):
+                return
+    yield None
 
 
 def first_match(names: pa.StringArray, tenants: pa.StringArray, patterns: pa.StringArray) -> Int64s:

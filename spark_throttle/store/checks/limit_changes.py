@@ -191,7 +191,7 @@ def newly_waiting(
     direction: Direction, policy: NamespacePolicy, other: NamespacePolicy, rejecting: Sequence[Scope]
 ) -> Iterator[LooserPart]:
     """Yield what makes rows wait in a rule that differs from another, if one of some scopes rejects rows."""
-    scope = next((each for each in rejecting if rejects(each.policy, direction)), None)
+    scope = next((each for each in rejecting if _rejects(each.policy, direction)), None)
     waits = _waits(policy, direction)
     if scope is None or not waits or _of_direction(policy, direction) == _of_direction(other, direction):
         return
@@ -200,7 +200,7 @@ def newly_waiting(
     yield LooserPart(key, scope.level, f"{said}, and rows that are rejected would wait", "reject", scope.where)
 
 
-def rejects(policy: ScopePolicy, direction: Direction) -> bool:
+def _rejects(policy: ScopePolicy, direction: Direction) -> bool:
     """Return whether a scope rejects what exceeds its quota."""
     quota: Quota = getattr(policy, direction)
     return quota.on_excess == "reject" and any(getattr(quota, key) is not None for key in RATES)

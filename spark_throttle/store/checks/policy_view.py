@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_throttle.core.names.globs import covers, is_glob, is_of_tenant, overlaps, specificity
+from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
@@ -111,18 +111,10 @@ class PolicyView:
         yield from self.rules_beside(name) if own is None else (own,)
 
     def rules_beside(self, name: str) -> Iterator[Rule]:
-        """Yield the rules that names which `name`, a namespace or a glob, stands for may have if it has no entry.
-
-        A glob that covers `name` leaves none to less specific ones. One that is more specific than `name` keeps its
-        names, with or without that entry.
-        """
-        for entry in self.overlapping(name):
-            if entry.name != name:
-                if not is_glob(name) or specificity(entry.name) > specificity(name):
-                    yield _rule_of(entry)
-                if covers(entry.name, name):
-                    return
-        yield self.defaults
+        """Yield the rules that names which `name`, a namespace or a glob, stands for may have if it has no entry."""
+        globs = {entry.name: entry for entry in self.overlapping(name)}
+        for glob in holders(name, globs):
+            yield self.defaults if glob is None else _rule_of(globs[glob])
 
     def overlapping(self, name: str) -> list[Entry]:
         """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
