@@ -202,7 +202,7 @@ class ChangeRequest:
 
     @property
     def expected(self) -> Expected:
-        """The version of the entry that the change requires; see `addresses.expected_version`."""
+        """The version of the entry that the change requires; see `requests.expected_version`."""
         return expected_version(self.if_match, self.if_none_match)
 
     def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
