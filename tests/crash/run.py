@@ -238,7 +238,7 @@ class Lives:
         if kill.victim == "job":
             self._end_all()
         elif kill.victim == "kernel":
-            if kill.point is not None:
+            if (self.root / "reached").exists():
                 kill_process(int((self.root / "reached").read_text()))  # it may be a worker
             self._end_python()
         else:
