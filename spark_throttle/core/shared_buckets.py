@@ -89,8 +89,8 @@ class SharedBuckets:
         --------
         A group of 10 messages per second and a burst of 5 seconds, 2 s after it was emptied, and with a share of half:
 
-        >>> from spark_throttle.policy import PolicyDocument
         >>> from spark_throttle.policy.compile import compile_policy
+        >>> from spark_throttle.policy.model import PolicyDocument
         >>> gold = {"publish": {"messages_per_second": 10, "burst_seconds": 5}}
         >>> policy = compile_policy(PolicyDocument.model_validate({"resource_groups": {"gold": gold}}), "publish")
         >>> spent = SharedBuckets(np.zeros((2, 3), dtype=np.int64), 0)

@@ -22,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
-from spark_throttle.core.names.shown_names import visible, visible_in_json
+from spark_throttle.core.names.visible_text import visible, visible_in_json
 from spark_throttle.errors import (
     AddressInUseError,
     ConflictError,
