@@ -56,7 +56,8 @@ class _Prices:
     def begin(self, world: World, batch: SimulatedBatch) -> bool:
         """Take in who asks for something in a batch; return whether what was known of batches before still holds."""
         state = batch.revision, world.other_causes, world.job.is_sharing
-        self.elapsed_ms, self._at_ms = batch.steady_ms - self._at_ms, batch.steady_ms
+        self.elapsed_ms = batch.steady_ms - self._at_ms if self._state else 0
+        self._at_ms = batch.steady_ms
         holds, self._state = state == self._state and self.elapsed_ms <= _REMEMBERED_MS, state
         if not holds:
             self.known_ns.clear()
@@ -153,12 +154,15 @@ class TimeShares(Law):
 class Unspent(Law):
     """As many messages leave as waited, where the time that a scope surely has left pays for all of them.
 
-    So no dear message holds up cheap ones for longer than its debt.
+    So no dear message holds up cheap ones for longer than its debt, which is all that was ever used at most.
     """
 
     _prices: _Prices = field(default_factory=_Prices)
     _least_ns: dict[Key, int] = field(default_factory=dict)
     """What each scope has left at least."""
+
+    _used_ns: int = 0
+    """What all messages took since the life began."""
 
     name = "Unspent"
 
@@ -168,14 +172,15 @@ class Unspent(Law):
         if not prices.begin(world, batch):
             self._least_ns.clear()
         took_ns, admitted = Counter[Key](), Counter[Key]()
-        for name, each_ns in world.job.cost_ns(batch.admitted).items():
+        used_ns = world.job.cost_ns(batch.admitted)
+        for name, each_ns in used_ns.items():
             took_ns.update({scope.key: each_ns for scope in contracts.of(name).timed})
         for row in batch.admitted:
             admitted.update(scope.key for scope in contracts.of(text_of(row.namespace)).timed)
         for scope in {scope.key: scope for scope in prices.scopes.values()}.values():
             assert scope.time is not None
             rate, burst_ns = scope.time.rate, scope.time.burst
-            least_ns = min(self._least_ns.get(scope.key, -burst_ns) + rate * prices.elapsed_ms, burst_ns)
+            least_ns = min(self._least_ns.get(scope.key, -self._used_ns) + rate * prices.elapsed_ms, burst_ns)
             waited = _waited(world, contracts, scope.key)
             cost_ns = sum(len(rows) * prices.known_ns.get(name, _DEAREST_NS) for name, rows in waited.items())
             count = sum(map(len, waited.values()))
@@ -185,7 +190,8 @@ class Unspent(Law):
                     f"{scope.key} had {least_ns} ns left at least, the {count} messages that waited take {cost_ns} ns, "
                     f"and {admitted[scope.key]} left"
                 )
-            self._least_ns[scope.key] = max(least_ns - took_ns[scope.key], -burst_ns)
+            self._least_ns[scope.key] = least_ns - took_ns[scope.key]
+        self._used_ns += sum(used_ns.values())
         prices.end(world, batch)
 
     def forget(self) -> None:
