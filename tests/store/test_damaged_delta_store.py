@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow import fs
 from typer.testing import CliRunner
 
 from spark_throttle.admin.watch.job_watch import JobWatch
@@ -220,3 +221,20 @@ def test_store_that_lost_its_log_is_not_made_anew_over_its_remains(
     shutil.rmtree(folder)
     kept.rename(folder)
     assert open_store(location, is_created=True).revision() == REVISIONS
+
+
+def test_place_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    old: DeltaStore, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing:
+        def __init__(self, *_: object) -> None: ...
+
+        def get_file_info(self, _: object) -> list[object]:
+            raise PermissionError("Access denied")
+
+    shutil.rmtree(folder / "_delta_log")
+    monkeypatch.setattr(fs, "SubTreeFileSystem", Refusing)
+    for call in (old.revision, lambda: DeltaStore(str(folder)), lambda: DeltaStore.create(str(folder))):
+        with pytest.raises(StoreUnavailableError, match="Access denied"):
+            call()
+    assert not (folder / "_delta_log").exists()

@@ -133,7 +133,6 @@ def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
 
     The history keeps what it says, and has more readers than a token, so secrets are hidden.
     """
-    from spark_throttle.admin.cli.options import system_user
     from spark_throttle.admin.redaction import without_secrets
     from spark_throttle.store.store import Author
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
@@ -24,6 +25,9 @@ from spark_throttle.errors import DamagedError, StoreUnavailableError, ThrottleE
 from spark_throttle.remedies import Remedy
 
 _RESTORE: Final = "restore it from a backup of the store"
+_FORMS: Final = ("form=change", "form=snapshot")
+"""Folders of the files that hold a store's rows."""
+
 _SAID: Final = re.compile(
     r"Json error|Expected contiguous commit files|No table metadata|protocol found in delta log|Invalid Checkpoint|"
     r"[Pp]arquet (argument )?error|Parquet (file size|magic)|magic bytes|deserialize thrift|[Cc]orrupt|"
@@ -71,17 +75,22 @@ def remains_of(location: str, folder: Path | None, options: Mapping[str, str] | 
     ----------
     folder
         The table's folder, if it is on a disk.
+
+    Raises
+    ------
+    DeltaError, OSError, pyarrow.ArrowException
+        If the place cannot be listed.
     """
     files = (
         fs.PyFileSystem(DeltaStorageHandler(location, dict(options or {})))
         if folder is None
         else fs.SubTreeFileSystem(str(folder), fs.LocalFileSystem())
     )
-    try:
-        found = files.get_file_info(fs.FileSelector("", allow_not_found=True, recursive=True))
-    except (DeltaError, OSError, pa.ArrowException):
-        return []
-    return sorted(info.path for info in found if info.path.startswith("form=") and info.path.endswith(".parquet"))
+    found = list[str]()
+    for form in _FORMS:
+        with suppress(TableNotFoundError):
+            found += [info.path for info in files.get_file_info(fs.FileSelector(form, allow_not_found=True))]
+    return sorted(path for path in found if path.endswith(".parquet"))
 
 
 def check_no_revision_is_missing(location: str, table: DeltaTable, newest: int, *, after: int | None = None) -> None:

@@ -125,7 +125,7 @@ class DeltaStore:
                 description="policies of spark-throttle: a log of changes, and snapshots",
                 storage_options=options or None,
             )  # fmt: skip
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:
             # Of several processes that create one table at once, one succeeds; the others find it below.
             if not DeltaTable.is_deltatable(location, options):
                 raise StoreUnavailableError(f"delta:{location}", f"it cannot be created: {one_line(error)}") from error

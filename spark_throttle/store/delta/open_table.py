@@ -90,8 +90,12 @@ class OpenTable:
 
     def absence(self) -> ThrottleError:
         """Return the error of a table that has no log."""
-        folder = None if self.log_folder is None else self.log_folder.parent
-        return absence(f"delta:{self._path}", remains_of(self._path, folder, self._storage_options))
+        location, folder = f"delta:{self._path}", None if self.log_folder is None else self.log_folder.parent
+        try:
+            remains = remains_of(self._path, folder, self._storage_options)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            return StoreUnavailableError(location, one_line(error))
+        return absence(location, remains)
 
     def opened_anew(self) -> DeltaTable:
         """Return the table as it is now, apart from the one that readers go on with.
