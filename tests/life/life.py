@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from spark_throttle.control.clock import MOST_DRIFT_MS
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing.simulation.batch import SimulatedBatch
@@ -147,6 +148,12 @@ class Life:
     _most_ahead_ms: int = 0
     """And at most: a clock that was set forward counts for those that come after it."""
 
+    _drift_ms: int = 0
+    """Time that a wall clock which was set forward a little has paid before it passed; the next epoch pays less."""
+
+    _drifted_after: int = -1
+    """The newest epoch when the wall clock was set forward."""
+
     _epoch: int = -1
     _moved_after: int = -1
     """The newest epoch when the job was moved to the machine that it runs on."""
@@ -218,6 +225,9 @@ class Life:
             self._ahead_ms = self._most_ahead_ms = self.job.ahead_ms
         if by_ms < 0:
             self.world.unpaid_ms += -by_ms
+        else:
+            self._drift_ms += min(by_ms, MOST_DRIFT_MS)
+            self._drifted_after = self._newest_epoch()
 
     def move(self, machine: SimulatedMachine, down_ms: int) -> None:
         """Start the job on another machine.
@@ -228,7 +238,7 @@ class Life:
         """
         self.job.stop()
         log = self.job.checkpoint.log
-        self._moved_after = int(str(log[-1].end["epoch"])) if log else -1
+        self._moved_after = self._newest_epoch()
         planned_ms = [batch.steady_ms for batch in self.job.attempts if batch.epoch == self._moved_after]
         since_ms = down_ms + self.job.steady_ms - (min(planned_ms, default=0) - LONGEST_PLANNING_MS)
         self.job.move(machine)
@@ -240,6 +250,10 @@ class Life:
         self._ahead_ms += max(beyond_ms, -since_ms)
         self._most_ahead_ms = max(self._most_ahead_ms, machine.ahead_ms)
         self.restart(down_ms)
+
+    def _newest_epoch(self) -> int:
+        log = self.job.checkpoint.log
+        return int(str(log[-1].end["epoch"])) if log else -1
 
     def set_policies(self, document: policies.Document) -> None:
         """Put other policies in force; those that are refused whole leave the ones before."""
@@ -366,11 +380,13 @@ class Life:
         spent = self._spent[batch.number] if is_sharing else None
         self._epoch = batch.epoch
         overpaid_ms = world.beyond_ms = 0 if self._is_before_move else world.overpaid_ms
+        drift_ms = self._drift_ms if batch.epoch > self._drifted_after else 0
+        self._drift_ms -= drift_ms
         world.account.advance(
             contracts,
             names,
             at_ms=batch.steady_ms,
-            unpaid_ms=world.unpaid_ms,
+            unpaid_ms=world.unpaid_ms + drift_ms,
             overpaid_ms=overpaid_ms,
             spent=spent,
         )
