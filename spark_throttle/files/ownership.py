@@ -112,7 +112,7 @@ def opened_or_made(path: Path, flags: int, mode: int, *, beside: Path | None) ->
             if beside is not None and is_made:
                 keep_owner_as_root(descriptor, beside)
             elif beside is not None:
-                _check_no_second_name(descriptor, path)
+                _check_no_second_name(os.fstat(descriptor), path)
         except BaseException:
             os.close(descriptor)
             raise
@@ -120,14 +120,39 @@ def opened_or_made(path: Path, flags: int, mode: int, *, beside: Path | None) ->
     raise FileExistsError(errno.EEXIST, f"{path} appears and disappears all the time; find out what does that")
 
 
+def check_no_link(path: Path) -> os.stat_result:
+    """Return what there is to say of a file that a library will open by its name, if it is no link.
+
+    Raises
+    ------
+    OSError
+        If it is not there, or is a link.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise _is_link(path)
+    return found
+
+
+def check_writable(path: Path) -> None:
+    """Refuse to have a library write to a file that is a link or, if this process is root, has another name elsewhere.
+
+    Raises
+    ------
+    OSError
+        If it is, or is not there.
+    """
+    _check_no_second_name(check_no_link(path), path)
+
+
 def _is_link(path: Path) -> OSError:
     remedy = "remove it, or put the file itself in its place"
     return OSError(errno.ELOOP, f"{path} is a link, and symbolic links are not followed here; {remedy}")
 
 
-def _check_no_second_name(descriptor: int, path: Path) -> None:
+def _check_no_second_name(found: os.stat_result, path: Path) -> None:
     """Refuse, as root, a file that stands elsewhere too: it may be anybody's, and of root's own files too."""
-    if os.geteuid() == 0 and os.fstat(descriptor).st_nlink > 1:
+    if os.geteuid() == 0 and found.st_nlink > 1:
         raise PermissionError(
             errno.EPERM,
             f"{path} is a second name of a file that stands elsewhere, so root does not write to it; look at who made "
@@ -239,25 +264,4 @@ def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path
     descriptor, _ = opened_or_made(path, os.O_RDWR, mode, beside=beside)
     with os.fdopen(descriptor, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-
-
-@contextmanager
-def held_to_read(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that this process may not write, together with other readers.
-
-    Where there is no file, nobody has held the lock yet, and it cannot be held.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be opened, or is a link.
-    """
-    try:
-        descriptor = opened(path, os.O_RDONLY)
-    except FileNotFoundError:
-        yield
-        return
-    with os.fdopen(descriptor, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
         yield

@@ -18,8 +18,8 @@ from spark_throttle.admin.sign_in import SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import StoreUnavailableError
-from spark_throttle.files import ownership
 from spark_throttle.store.file.file_store import FileStore
+from spark_throttle.store.file.history import History
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.openid_provider import Provider, made_key, provider_on_loopback
@@ -146,7 +146,7 @@ def test_attempt_on_a_store_that_cannot_be_read_has_one_line(
     FileStore.create(tmp_path / "p.yaml")
     assert CliRunner().invoke(app, ["tenant", "create", "acme", "--store", store]).exit_code == 0
     if harm == "damage":
-        (tmp_path / "p.yaml.log").write_text("nonsense\n")
+        (tmp_path / "p.yaml.history").write_text("nonsense\n" * 100)
     elif harm == "document":
         (tmp_path / "p.yaml").write_text("tenants: {acme: {publish: {weight: 0}}}\n")
     else:
@@ -154,7 +154,7 @@ def test_attempt_on_a_store_that_cannot_be_read_has_one_line(
         def refused(*_: Any, **__: Any) -> Any:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(ownership, "held", refused)
+        monkeypatch.setattr(History, "read", refused)
     monkeypatch.setenv("SPARK_THROTTLE_AUDIT", str(tmp_path / "audit"))
     assert CliRunner().invoke(app, ["tenant", "update", "acme", "--store", store]).exit_code != 0
     (line,) = _lines(tmp_path)
@@ -170,7 +170,7 @@ def test_attempt_over_the_api_on_a_store_that_cannot_be_read_has_failed(
     client = served.client()
     assert client.put(GOLD, json=FIVE).status_code == 200
     if harm == "damage":
-        (tmp_path / "p.yaml.log").write_text("nonsense\n")
+        (tmp_path / "p.yaml.history").write_text("nonsense\n" * 100)
     elif harm == "document":
         (tmp_path / "p.yaml").write_text("tenants: {acme: {publish: {weight: 0}}}\n")
     else:

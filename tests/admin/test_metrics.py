@@ -43,18 +43,18 @@ def test_metrics_count_what_the_jobs_did(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("file", "damage"),
-    [("p.yaml", b"job: {publish: ["), ("p.yaml", b"resource_group: {}\n"), ("p.yaml.log", b"half a line\n")],
+    [("p.yaml", b"job: {publish: ["), ("p.yaml", b"resource_group: {}\n"), ("p.yaml.history", b"no history")],
 )
 def test_jobs_are_watched_while_their_store_is_damaged(
     serve: Callable[..., ServedApp], tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: bytes
 ) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\n")
-    store = FileStore(str(path))
+    store = FileStore.create(path)
     world = World(serve, tmp_path, store=store)
     world.run(2)
-    with (tmp_path / file).open("ab") as end:
-        end.write(damage)
+    whole = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(whole + damage if file == "p.yaml" else damage * 1_000)
     text = world.client.get("/metrics").text
     assert "spark_throttle_store_up 0.0" in text
     assert 'spark_throttle_job_up{job="ingest"} 1.0' in text

@@ -204,4 +204,4 @@ def test_token_in_a_reason_or_a_name_on_the_command_line_is_not_in_the_stores_hi
     assert CliRunner().invoke(app, words).exit_code == 0
     (made,) = FileStore(path).history()
     assert (made.who, made.why) == ("ann throttle_0123456789ab_[hidden]", "with throttle_0123456789ab_[hidden]")
-    assert "SSSS" not in path.with_name("p.yaml.log").read_text()
+    assert "SSSS" not in path.with_name("p.yaml.history").read_bytes().decode("latin-1")

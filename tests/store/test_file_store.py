@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spark_throttle.errors import DamagedError, PolicyError, StoreUnavailableError, UnknownVersionError
 from spark_throttle.policy.source import PolicyFile
+from spark_throttle.store.file import history
 from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.store import NOTHING, Author, Change
 
@@ -96,25 +98,17 @@ def test_crash_around_the_move_of_the_document_is_finished_or_dropped_by_who_com
     assert commit(store, store.revision(), "cora") == (3 if is_moved else 2)
 
 
-def test_half_a_line_at_the_end_of_the_log_is_dropped(store: FileStore, path: Path) -> None:
+def test_damaged_and_newer_histories_are_refused(store: FileStore, path: Path) -> None:
     commit(store, 0)
-    log = path.with_name(path.name + ".log")
-    log.write_bytes(log.read_bytes() + b'{"format": 1, "rev')
-    assert FileStore(path).revision() == 1
-    assert commit(store, 1, "blue") == 2
-    assert FileStore(path).revision() == 2
-
-
-def test_damaged_and_newer_logs_are_refused(store: FileStore, path: Path) -> None:
-    commit(store, 0)
-    log = path.with_name(path.name + ".log")
-    log.write_text("{}\n")
-    with pytest.raises(DamagedError, match=rf"line 1 of its log {log} cannot be read: it has no field format; "):
+    pages_of = path.with_name(path.name + ".history")
+    with closing(sqlite3.connect(pages_of)) as pages:
+        pages.execute("PRAGMA user_version = 9")
+    with pytest.raises(UnknownVersionError, match=rf"the history {pages_of} has format version 9"):
+        FileStore(path)
+    pages_of.write_text("{}\n" * 200)
+    with pytest.raises(DamagedError, match=rf"its history {pages_of} cannot be read: SQLite says of it: file is not a"):
         FileStore(path).check_whole()
     assert [entry.name for entry in FileStore(path).page("tenant")] == ["acme"]
-    log.write_text('{"format": 3}\n')
-    with pytest.raises(UnknownVersionError):
-        FileStore(path)
 
 
 def test_file_that_is_gone_is_an_error_and_is_not_made_anew(store: FileStore, path: Path) -> None:
@@ -135,24 +129,24 @@ def test_file_that_was_written_by_hand_at_first_keeps_what_it_says(path: Path) -
     assert [entry.name for entry in FileStore.create(path).page("tenant")] == ["acme"]
 
 
-def test_line_of_the_log_has_the_newer_format_only_if_a_tenant_wrote_an_entry(tmp_path: Path) -> None:
-    store = FileStore.create(tmp_path / "policies.yaml")
+def test_what_administrators_gave_is_kept_and_an_edit_by_hand_has_a_door_of_its_own(
+    store: FileStore, path: Path
+) -> None:
     store.commit([Change("namespace", "acme/x", "{}")], expected_revision=0, author=ANN, at_ms=0)
     store.commit([Change("namespace", "acme/y", "{}", NOTHING)], expected_revision=1, author=ANN, at_ms=0)
-    lines = (tmp_path / "policies.yaml.log").read_text().splitlines()
-    assert [json.loads(line)["format"] for line in lines] == [1, 2]
-    again = FileStore(tmp_path / "policies.yaml")
+    again = FileStore(path)
     assert [(entry.name, entry.given) for entry in again.scan()] == [("acme/x", None), ("acme/y", NOTHING)]
+    edit(path, "namespaces: {acme/x: {}, acme/y: {}, acme/z: {}}")
+    assert [(each.who, each.door) for each in again.history()] == [(HAND, "hand"), *[("ann", "library")] * 2]
+    assert [entry.given for entry in FileStore(path).scan()] == [None, NOTHING, None]
 
 
-def test_line_of_an_older_release_is_read_without_a_door_and_an_edit_by_hand_has_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "policies.yaml"
-    store = FileStore.create(path)
-    store.commit([Change("tenant", "acme", "{}")], expected_revision=0, author=ANN, at_ms=0)
-    log = tmp_path / "policies.yaml.log"
-    fields = json.loads(log.read_text())
-    log.write_text(json.dumps({name: value for name, value in fields.items() if name not in {"door", "caller"}}) + "\n")
-    path.write_text("tenants: {acme: {}, blue: {}}")
-    assert [(each.who, each.door, each.caller) for each in FileStore(path).history()] == [
-        (HAND, "hand", None), (ANN.who, None, None),
-    ]  # fmt: skip
+def test_another_author_is_waited_for_only_so_long(
+    store: FileStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_SECONDS", 0.01)
+    with closing(sqlite3.connect(path.with_name(path.name + ".history"), isolation_level=None)) as pages:
+        pages.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreUnavailableError, match=r"another author has kept it for 0\.01 s"):
+            commit(store, 0)
+    assert commit(store, 0) == 1

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,11 @@ from spark_throttle.errors import (
     DamagedError,
     OutcomeUnknownError,
     StoreUnavailableError,
-    UnknownVersionError,
 )
 from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.file.document import Document
 from spark_throttle.store.file.file_store import HAND, FileStore
+from spark_throttle.store.file.history import Pages
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
@@ -40,8 +38,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log(path: Path) -> Path:
-    return path.with_name(path.name + ".log")
+def history(path: Path) -> Path:
+    return path.with_name(path.name + ".history")
 
 
 @pytest.fixture
@@ -92,30 +90,6 @@ def test_pipe_in_the_place_of_the_document_keeps_nobody_waiting(path: Path) -> N
             opened(path)
 
 
-# ------------------------------------------------------------------------------------ the end of the last line
-
-
-def test_last_line_that_an_editor_took_the_end_of_is_kept(store: FileStore, path: Path, log: Path) -> None:
-    whole = log.read_bytes()
-    log.write_bytes(whole[:-1])
-    for reader in (FileStore(path), store):
-        assert authors(reader) == WRITTEN
-    assert log.read_bytes() == whole
-    entry = FileStore(path).get("namespace", "acme/x")
-    assert entry is not None
-    assert entry.given == NOTHING
-    assert service_of(store).put("tenant", "blue", {}, ANN).revision == 3
-
-
-def test_last_line_of_a_newer_release_is_not_cut_off(store: FileStore, path: Path, log: Path) -> None:
-    newer = log.read_bytes().replace(b'"format": 2', b'"format": 9')
-    log.write_bytes(newer[:-1])
-    for _ in range(2):
-        with pytest.raises(UnknownVersionError):
-            FileStore(path)
-    assert log.read_bytes().rstrip() == newer.rstrip()
-
-
 # --------------------------------------------------------------------------------- edits that leave no trace
 
 
@@ -148,97 +122,45 @@ def test_document_that_has_settled_is_not_read_again(
 
 
 @pytest.fixture
-def backup(store: FileStore, path: Path, log: Path, tmp_path: Path) -> Path:
+def backup(store: FileStore, path: Path, history: Path, tmp_path: Path) -> Path:
     """A backup of the store, which has changed since."""
     folder = tmp_path / "backup"
     folder.mkdir()
-    for file in (path, log):
+    for file in (path, history):
         shutil.copy(file, folder)
     service_of(store).put("namespace", "acme/x", THREE, TENANT)
     service_of(store).put("tenant", "acme", THREE, ANN)
     return folder
 
 
-@pytest.mark.parametrize("is_log_first", [False, True])
+@pytest.mark.parametrize("is_history_first", [False, True])
 def test_backup_is_put_back_one_file_after_the_other_while_jobs_follow(
-    store: FileStore, path: Path, log: Path, backup: Path, *, is_log_first: bool
+    store: FileStore, path: Path, history: Path, backup: Path, *, is_history_first: bool
 ) -> None:
     followed = FollowedStore(f"file:{path}")
     assert followed.current().store_revision == 4
-    for file in (log, path) if is_log_first else (path, log):
+    for file in (history, path) if is_history_first else (path, history):
         for content in (b"", (backup / file.name).read_bytes()):  # as `cp` does
             file.write_bytes(content)
             followed.current()
             store.generation  # noqa: B018 - a server asks for it
     snapshot = followed.current()
     assert (snapshot.store_revision, snapshot.problem) == (2, None)
-    assert log.read_bytes() == (backup / log.name).read_bytes()
+    assert history.read_bytes() == (backup / history.name).read_bytes()
     assert authors(store) == authors(FileStore(path)) == WRITTEN
     entry = store.get("namespace", "acme/x")
     assert entry is not None
     assert entry.given == NOTHING
 
 
-def test_backup_that_is_put_back_with_the_lock_held_is_seen_as_one(
-    store: FileStore, path: Path, log: Path, backup: Path
-) -> None:
-    """Who begins to read while half of it is back waits for the rest, a new process too."""
-    with ThreadPoolExecutor(2) as readers:
-        with path.with_name(path.name + ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            shutil.copy(backup / path.name, path)
-            waiting = [readers.submit(lambda: authors(FileStore(path))), readers.submit(authors, store)]
-            shutil.copy(backup / log.name, log)
-        assert [each.result() for each in waiting] == [WRITTEN] * 2
-    assert log.read_bytes() == (backup / log.name).read_bytes()
-
-
-def test_reader_begins_no_history_in_a_log_that_was_emptied(store: FileStore, path: Path, log: Path) -> None:
+def test_reader_begins_no_history_in_a_log_that_was_emptied(store: FileStore, path: Path, history: Path) -> None:
     followed = FollowedStore(f"file:{path}")
     followed.current()
-    log.write_bytes(b"")
+    history.write_bytes(b"")
     snapshot = followed.current()
-    assert (list(snapshot.document.tenants), snapshot.store_revision, log.read_bytes()) == (["acme"], 1, b"")
+    assert (list(snapshot.document.tenants), snapshot.store_revision, history.read_bytes()) == (["acme"], 1, b"")
     assert service_of(store).put("tenant", "blue", {}, ANN).revision == 2
     assert authors(store) == authors(FileStore(path)) == [(2, "ann"), (1, HAND)]
-
-
-@pytest.fixture
-def replaced(log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
-    """What the log is replaced by, in turn, each time that it was written; nothing so far."""
-    contents: list[bytes] = []
-    fsync = os.fsync
-
-    def replacing(descriptor: int) -> None:
-        fsync(descriptor)
-        if contents and log.exists() and os.fstat(descriptor).st_ino == log.stat().st_ino:
-            log.write_bytes(contents.pop())
-
-    monkeypatch.setattr(os, "fsync", replacing)
-    yield contents
-    assert not contents
-
-
-def test_reader_of_a_log_that_is_replaced_while_it_adds_an_edit_sees_no_other_policy(
-    store: FileStore, path: Path, log: Path, replaced: list[bytes]
-) -> None:
-    followed = FollowedStore(f"file:{path}")
-    followed.current()
-    whole = log.read_bytes()
-    path.write_text("tenants: {acme: {}, blue: {}}\n")
-    replaced.append(b"")
-    snapshot = followed.current()
-    assert snapshot.problem is not None
-    assert "was replaced while it was written" in snapshot.problem
-    assert snapshot.document.tenants["acme"].publish.messages_per_second == 5
-    log.write_bytes(whole)
-    assert list(followed.current().document.tenants) == ["acme", "blue"]
-
-
-def test_change_whose_log_is_replaced_is_not_acknowledged(store: FileStore, replaced: list[bytes]) -> None:
-    replaced.append(b"")
-    with pytest.raises(OutcomeUnknownError, match="was replaced while it was written"):
-        service_of(store).put("tenant", "blue", {}, ANN)
 
 
 class OvertakenStore(MemoryStore):
@@ -288,17 +210,17 @@ class RestoredStore(FileStore):
 
 @pytest.mark.parametrize("more", [0, 2, 5], ids=["fewer", "as many", "more"])
 def test_change_is_planned_again_if_a_backup_is_put_back_meanwhile(
-    path: Path, log: Path, backup: Path, tmp_path: Path, more: int
+    path: Path, history: Path, backup: Path, tmp_path: Path, more: int
 ) -> None:
     twin = tmp_path / "twin.yaml"
-    for name, original in ((twin.name, path.name), (f"{twin.name}.log", log.name)):
+    for name, original in ((twin.name, path.name), (f"{twin.name}.history", history.name)):
         shutil.copy(backup / original, tmp_path / name)
     for at in range(more):
         service_of(FileStore(twin)).put("tenant", f"t{at}", {}, ANN)
     store = RestoredStore(path)
 
     def restore() -> None:
-        shutil.copy(tmp_path / f"{twin.name}.log", log)
+        shutil.copy(tmp_path / f"{twin.name}.history", history)
         shutil.copy(twin, path)
 
     store.restore = restore
@@ -356,7 +278,7 @@ def protected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], N
 
 
 def test_who_may_only_read_follows_the_store(
-    store: FileStore, path: Path, log: Path, protected: Callable[[], None]
+    store: FileStore, path: Path, history: Path, protected: Callable[[], None]
 ) -> None:
     text = path.read_text()
     protected()
@@ -365,49 +287,76 @@ def test_who_may_only_read_follows_the_store(
     assert followed.current().store_revision == 2
     with pytest.raises(StoreUnavailableError, match="Permission denied; run this as the owner of the folder"):
         service_of(reader).put("tenant", "blue", {}, ANN)
-    whole = log.read_bytes()
+    whole = history.read_bytes()
     for count in (1, 2):  # an edit by hand is in force before an author commits it
         path.write_text(text + f"exempt: [{', '.join('abc'[:count])}]\n")
         assert followed.current().store_revision == 3
         assert len(followed.current().document.exempt) == count
         assert authors(reader) == [(3, HAND), *WRITTEN]
-    assert log.read_bytes() == whole
+    assert history.read_bytes() == whole
 
 
+@pytest.mark.parametrize("is_moved", [False, True], ids=["before", "after"])
 def test_who_may_only_read_finds_what_a_crash_left(
-    store: FileStore, path: Path, log: Path, protected: Callable[[], None]
+    store: FileStore,
+    path: Path,
+    history: Path,
+    protected: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_moved: bool,
 ) -> None:
-    before = log.read_bytes()
-    service_of(store).put("tenant", "blue", {}, ANN)
-    pending = path.with_name(path.name + ".pending")
-    line = log.read_bytes()[len(before) :]
-    pending.write_bytes(line)
-    log.write_bytes(before + line[:20])
+    replace = Document.replace
+
+    def crash(document: Document, content: bytes) -> None:
+        if is_moved:
+            replace(document, content)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Document, "replace", crash)
+        with pytest.raises(KeyboardInterrupt):
+            service_of(store).put("tenant", "blue", {}, ANN)
+    before = history.read_bytes()
     protected()
     reader = FileStore(path)
-    assert authors(reader) == [(3, "ann"), *WRITTEN]
-    assert reader.get("tenant", "blue") is not None
-    assert (log.read_bytes(), pending.read_bytes()) == (before + line[:20], line)
+    assert authors(reader) == [(3, "ann"), *WRITTEN][not is_moved :]
+    assert (reader.get("tenant", "blue") is not None) == is_moved
+    assert history.read_bytes() == before
 
 
 # ----------------------------------------------------------------------------------------- what a disk keeps
 
 
-def test_document_has_its_place_on_the_disk_before_its_commit_is_in_the_log(
-    store: FileStore, log: Path, monkeypatch: pytest.MonkeyPatch
+def test_document_has_its_place_on_the_disk_before_its_commit_is_published(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
+    done: list[str] = []
+    for place, name in ((Pages, "add"), (Document, "replace"), (Document, "keep_place"), (Pages, "publish")):
+        original = getattr(place, name)
 
-    def noting(descriptor: int) -> None:
-        found = os.fstat(descriptor)
-        is_log = found.st_ino == log.stat().st_ino
-        synced.append("folder" if stat.S_ISDIR(found.st_mode) else "log" if is_log else "file")
-        fsync(descriptor)
+        def noting(
+            *values: Any, name: str = name, original: Callable[..., object] = original, **options: Any
+        ) -> object:
+            done.append(name)
+            return original(*values, **options)
 
-    monkeypatch.setattr(os, "fsync", noting)
+        monkeypatch.setattr(place, name, noting)
     service_of(store).put("tenant", "blue", {}, ANN)
-    assert synced == ["file", "file", "folder", "log"]
+    assert done == ["add", "replace", "keep_place", "publish"]
+
+
+def test_change_that_the_disk_does_not_say_it_keeps_is_not_acknowledged(
+    store: FileStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: Document) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Document, "keep_place", failing)
+        with pytest.raises(OutcomeUnknownError, match="Input/output error"):
+            service_of(store).put("tenant", "blue", {}, ANN)
+    assert authors(store) == authors(FileStore(path)) == [(3, "ann"), *WRITTEN]
 
 
 # --------------------------------------------------------------------------------------------- text of no encoding

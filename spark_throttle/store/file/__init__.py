@@ -1,5 +1,5 @@
-"""Policies in a YAML file, with their log, lock and pending commit in files beside it.
+"""Policies in a YAML file, with their history in an SQLite file beside it.
 
 It may import the protocol, the entries and `memory_store` of `store`, then `policy` and the layers below. Start with
-`file_store`, then `commit_log`.
+`file_store`, then `history`.
 """

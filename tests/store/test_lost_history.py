@@ -1,10 +1,12 @@
-"""A YAML store whose log is gone: readers go on with the policies as they stand, and nobody adds to half a store."""
+"""A YAML store whose history is gone: readers go on with the document, and nobody adds to half a store."""
 
 from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from spark_throttle.errors import DamagedError, NotFoundError, PolicyError, StoreUnavailableError
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.file.file_store import HAND, FileStore
+from spark_throttle.store.file.history import History
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Change
@@ -25,8 +28,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def log(path: Path) -> Path:
-    return path.with_name("policies.yaml.log")
+def history(path: Path) -> Path:
+    return path.with_name("policies.yaml.history")
 
 
 @pytest.fixture
@@ -51,17 +54,17 @@ def edit(path: Path, text: str) -> None:
     os.utime(path, ns=(2**60, 2**60))
 
 
-def test_readers_go_on_with_the_policies_as_they_stand(kept: FileStore, path: Path, log: Path) -> None:
+def test_readers_go_on_with_the_policies_as_they_stand(kept: FileStore, path: Path, history: Path) -> None:
     followed = FollowedStore(f"file:{path}")
     before = followed.current()
-    log.unlink()
+    history.unlink()
     for store in (kept, FileStore(path)):
         assert names(store) == ["acme", "blue", "cora"]
         assert service_of(store).get("tenant", "blue").values == {"publish": {"weight": 2}}
     assert followed.current() is before
     assert FollowedStore(f"file:{path}").current().document == before.document
     assert kept.revision() == 3
-    assert not log.exists()
+    assert not history.exists()
 
 
 @pytest.mark.parametrize("is_new", [False, True])
@@ -79,44 +82,44 @@ def test_readers_go_on_with_the_policies_as_they_stand(kept: FileStore, path: Pa
     ids=["put", "delete", "rollback", "diff", "history", "commit", "check"],
 )
 def test_changes_and_the_history_are_refused_with_the_remedy(
-    kept: FileStore, path: Path, log: Path, call: Callable[[FileStore], object], is_new: bool
+    kept: FileStore, path: Path, history: Path, call: Callable[[FileStore], object], is_new: bool
 ) -> None:
-    log.unlink()
+    history.unlink()
     document = path.read_bytes()
     for _ in range(2):
         with pytest.raises(DamagedError) as refused:
             call(FileStore(path) if is_new else kept)
         assert str(refused.value) == (
-            f"the policy store file:{path} is damaged: its log {log} is not there, and with it the history and who "
-            f"wrote which entry; policies are read as they stand, and nothing is changed; restore the log from a "
-            f"backup, or, if the history may begin anew, make an empty file of that name"
+            f"the policy store file:{path} is damaged: its history {history} is not there, and with it who wrote "
+            f"which entry; policies are read as they stand, and nothing is changed; restore the history from "
+            f"a backup, or, if it may begin anew, make an empty file of that name"
         )
-    assert (path.read_bytes(), log.exists()) == (document, False)
+    assert (path.read_bytes(), history.exists()) == (document, False)
 
 
-def test_edit_by_hand_is_followed_without_a_log(kept: FileStore, path: Path, log: Path) -> None:
+def test_edit_by_hand_is_followed_without_a_history(kept: FileStore, path: Path, history: Path) -> None:
     locked = NamespaceIndex(kept)
     assert locked.locked_after("") == []
-    log.unlink()
+    history.unlink()
     for text, there in (("tenants: {dora: {}}", "dora"), ("tenants: {emmanuel: {}}", "emmanuel")):
         edit(path, text + f"\nnamespaces: {{{there}/x: {{locked: true}}}}")
         assert names(kept) == names(FileStore(path)) == [there]
         assert [entry.name for entry in locked.locked_after("")] == [f"{there}/x"]
-    assert not log.exists()
+    assert not history.exists()
 
 
-def test_older_revisions_are_not_there_without_a_log(kept: FileStore, path: Path, log: Path) -> None:
-    log.unlink()
+def test_older_revisions_are_not_there_without_a_history(kept: FileStore, path: Path, history: Path) -> None:
+    history.unlink()
     with pytest.raises(NotFoundError):
         FileStore(path).get("tenant", "acme", at=3)
 
 
-def test_restored_log_ends_it(kept: FileStore, path: Path, log: Path) -> None:
-    saved = log.read_bytes()
-    log.unlink()
+def test_restored_history_ends_it(kept: FileStore, path: Path, history: Path) -> None:
+    saved = history.read_bytes()
+    history.unlink()
     edit(path, "tenants: {dora: {}}")
     assert names(kept) == ["dora"]
-    log.write_bytes(saved)
+    history.write_bytes(saved)
     for store in (kept, FileStore(path)):
         store.check_whole()
         assert [each.who for each in store.history()] == [HAND, "ann", "ann", "ann"]
@@ -124,35 +127,35 @@ def test_restored_log_ends_it(kept: FileStore, path: Path, log: Path) -> None:
     assert names(FileStore(path)) == ["dora", "emma"]
 
 
-def test_empty_log_begins_the_history_anew(kept: FileStore, path: Path, log: Path) -> None:
-    log.unlink()
+def test_empty_history_begins_the_history_anew(kept: FileStore, path: Path, history: Path) -> None:
+    history.unlink()
     assert kept.revision() == 3
-    log.touch()
+    history.touch()
     for store in (kept, FileStore(path)):
         assert [(each.revision, each.who) for each in store.history()] == [(1, HAND)]
         assert names(store) == ["acme", "blue", "cora"]
     assert service_of(kept).put("tenant", "late", {}, ANN).revision == 2
 
 
-def test_log_that_is_gone_is_told_once_in_the_log_of_the_process(
-    kept: FileStore, log: Path, caplog: pytest.LogCaptureFixture
+def test_history_that_is_gone_is_told_once_in_the_log_of_the_process(
+    kept: FileStore, history: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log.unlink()
+    history.unlink()
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
             kept.revision()
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        f"the policy store {kept.location} is damaged: its log {log} is not there, and"
+        f"the policy store {kept.location} is damaged: its history {history} is not there, and"
     )
 
 
-def test_document_that_nobody_has_opened_has_lost_nothing(path: Path, log: Path) -> None:
+def test_document_that_nobody_has_opened_has_lost_nothing(path: Path) -> None:
     path.write_text("tenants: {acme: {}}")
     store = FileStore(path)
     store.check_whole()
     assert service_of(store).put("tenant", "late", {}, ANN).revision == 2
-    assert len(log.read_bytes().splitlines()) == 2
+    assert [each.who for each in FileStore(path).history()] == ["ann", HAND]
 
 
 def test_new_store_that_is_edited_before_its_first_commit_has_lost_nothing(path: Path) -> None:
@@ -161,18 +164,14 @@ def test_new_store_that_is_edited_before_its_first_commit_has_lost_nothing(path:
     assert [each.who for each in FileStore(path).history()] == [HAND]
 
 
-def test_log_is_made_before_the_lock_so_that_a_crash_between_them_loses_nothing(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from spark_throttle.files import ownership
-
+def test_crash_before_the_first_commit_loses_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text("tenants: {acme: {}}")
 
     def killed(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(ownership, "held", killed)
+        patched.setattr(History, "_connected", killed)
         with pytest.raises(KeyboardInterrupt):
             service_of(FileStore(path)).put("tenant", "late", {}, ANN)
     FileStore(path).check_whole()
@@ -180,48 +179,61 @@ def test_log_is_made_before_the_lock_so_that_a_crash_between_them_loses_nothing(
 
 
 @pytest.mark.parametrize("is_created", [False, True])
-def test_document_that_is_gone_beside_its_log_is_restored_and_not_made_anew(
-    kept: FileStore, path: Path, log: Path, is_created: bool
+def test_document_that_is_gone_beside_its_history_is_restored_and_not_made_anew(
+    kept: FileStore, path: Path, history: Path, is_created: bool
 ) -> None:
     path.unlink()
-    lines = log.read_bytes()
+    lines = history.read_bytes()
     with pytest.raises(DamagedError) as refused:
         FileStore.create(path) if is_created else FileStore(path)
     assert str(refused.value) == (
-        f"the policy store file:{path} is damaged: its document is not there, and its log {log} is; restore the "
-        f"document from a backup, or, to begin a new store, move the log away first"
+        f"the policy store file:{path} is damaged: its document is not there, and its history {history} is; restore "
+        f"the document from a backup, or, to begin a new store, move the history away first"
     )
     with pytest.raises(DamagedError):
         kept.revision()
-    assert (path.exists(), log.read_bytes()) == (False, lines)
+    assert (path.exists(), history.read_bytes()) == (False, lines)
 
 
-# ------------------------------------------------------------------------------------------- a log that is not whole
+# ------------------------------------------------------------------------------------ a history that is not whole
 
 
-HARMS: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
-    "first lost": (lambda lines: lines[1:], "line 1 of its log {log} has revision 2, so"),
-    "middle lost": (lambda lines: [lines[0], *lines[2:]], "line 2 of its log {log} has revision 3, so"),
-    "doubled": (lambda lines: [lines[0], lines[0], *lines[1:]], "line 2 of its log {log} has revision 1, so"),
-    "last doubled": (lambda lines: [*lines, lines[-1]], "line 4 of its log {log} has revision 3, so"),
-    "swapped": (lambda lines: [lines[1], lines[0], lines[2]], "line 1 of its log {log} has revision 2, so"),
-    "a line of zeros": (lambda lines: [lines[0], b"\0\0\n", lines[2]], "line 2 of its log {log} cannot be read"),
-    "an empty line": (lambda lines: [lines[0], b"\n", *lines[1:]], "line 2 of its log {log} cannot be read"),
-    "cut and appended": (lambda lines: [lines[0][:40], *lines[1:]], "line 1 of its log {log} cannot be read"),
+def without(statement: str) -> Callable[[Path], None]:
+    def harm(history: Path) -> None:
+        with closing(sqlite3.connect(history, isolation_level=None)) as pages:
+            pages.execute(statement)
+
+    return harm
+
+
+def overwrite(history: Path, content: bytes) -> None:
+    history.write_bytes(content)
+
+
+HARMS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "first lost": (without("DELETE FROM commits WHERE revision = 1"), "revision 1 is missing from"),
+    "middle lost": (without("DELETE FROM commits WHERE revision = 2"), "revision 2 is missing from"),
+    "an entry lost": (without("DELETE FROM entries WHERE revision = 2"), "revision 2 is missing from"),
+    "an entry of no kind": (without("UPDATE entries SET kind = 'x' WHERE revision = 3"), "revision 3 is missing from"),
+    "a table lost": (without("DROP TABLE entries"), "SQLite says of it: no such table: entries"),
+    "zeros": (lambda history: overwrite(history, bytes(20_000)), "SQLite says of it: file is not a database"),
+    "cut": (
+        lambda history: overwrite(history, history.read_bytes()[:5_000]),
+        "SQLite says of it: database disk image is malformed",
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("is_new", [False, True])
 @pytest.mark.parametrize(("harm", "said"), HARMS.values(), ids=HARMS)
-def test_log_with_a_damaged_line_changes_no_policy_and_refuses_changes(
-    kept: FileStore, path: Path, log: Path, harm: Callable[[list[bytes]], list[bytes]], said: str, *, is_new: bool
+def test_history_that_cannot_be_read_changes_no_policy_and_refuses_changes(
+    kept: FileStore, path: Path, history: Path, harm: Callable[[Path], None], said: str
 ) -> None:
-    whole, document = log.read_bytes(), path.read_bytes()
-    log.write_bytes(b"".join(harm(whole.splitlines(keepends=True))))
-    damaged = log.read_bytes()
-    store = FileStore(path) if is_new else kept
+    whole, document = history.read_bytes(), path.read_bytes()
+    harm(history)
+    damaged = history.read_bytes()
+    store = FileStore(path)
     followed = FollowedStore(f"file:{path}").current()
-    assert sorted(followed.document.tenants) == names(store) == ["acme", "blue", "cora"]
+    assert sorted(followed.document.tenants) == names(store) == names(kept) == ["acme", "blue", "cora"]
     for call in (
         lambda: service_of(store).put("tenant", "late", {}, ANN),
         lambda: service_of(store).history(),
@@ -232,83 +244,56 @@ def test_log_with_a_damaged_line_changes_no_policy_and_refuses_changes(
         with pytest.raises(DamagedError) as refused:
             call()
         told = str(refused.value)
-        assert told.startswith(f"the policy store file:{path} is damaged: {said.format(log=log)}")
+        assert told.startswith(f"the policy store file:{path} is damaged: its history {history} cannot be read: {said}")
         assert told.endswith("in its place")
-    assert (path.read_bytes(), log.read_bytes()) == (document, damaged)
+    assert (path.read_bytes(), history.read_bytes()) == (document, damaged)
     # Both remedies of the message help.
-    log.write_bytes(whole)
-    assert [each.who for each in store.history()] == ["ann"] * 3
-    log.write_bytes(damaged)
-    with pytest.raises(DamagedError):
-        store.history()
-    log.write_bytes(b"")
-    assert [(each.revision, each.who) for each in store.history()] == [(1, HAND)]
+    history.write_bytes(whole)
+    for each in (store, kept):
+        assert [commit.who for commit in each.history()] == ["ann"] * 3
+    history.write_bytes(b"")
+    for each in (store, kept):
+        assert [(commit.revision, commit.who) for commit in each.history()] == [(1, HAND)]
     assert service_of(store).put("tenant", "late", {}, ANN).revision == 2
-    assert names(store) == names(FileStore(path)) == ["acme", "blue", "cora", "late"]
+    assert names(kept) == names(FileStore(path)) == ["acme", "blue", "cora", "late"]
 
 
-def test_edit_by_hand_is_followed_beside_a_damaged_log(kept: FileStore, path: Path, log: Path) -> None:
-    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
-    before = log.read_bytes()
+def test_edit_by_hand_is_followed_beside_a_damaged_history(kept: FileStore, path: Path, history: Path) -> None:
+    history.write_bytes(bytes(20_000))
     for there in ("dora", "emmanuel"):
         edit(path, f"tenants: {{{there}: {{}}}}")
         assert names(kept) == names(FileStore(path)) == [there]
-    assert log.read_bytes() == before
+    assert history.read_bytes() == bytes(20_000)
 
 
-def test_line_that_follows_nothing_is_not_read_with_what_came_before_it(kept: FileStore, log: Path) -> None:
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines, lines[-1].replace(b'"revision": 3', b'"revision": 4'), lines[-1]]))
-    with pytest.raises(DamagedError, match=r"line 5 of its log .* has revision 3"):
-        kept.history()
-    assert (names(kept), kept.revision()) == (["acme", "blue", "cora"], 3)
-
-
-@pytest.mark.parametrize("has_lock", [True, False])
-def test_folder_in_place_of_the_log_is_damage_with_its_path_and_the_remedy(
-    kept: FileStore, path: Path, log: Path, *, has_lock: bool
+def test_folder_in_place_of_the_history_is_damage_with_its_path_and_the_remedy(
+    kept: FileStore, path: Path, history: Path
 ) -> None:
-    log.unlink()
-    log.mkdir()
-    if not has_lock:
-        path.with_name("policies.yaml.lock").unlink()
+    history.unlink()
+    history.mkdir()
     for store in (kept, FileStore(path)):
         assert names(store) == ["acme", "blue", "cora"]
         with pytest.raises(DamagedError) as refused:
             service_of(store).put("tenant", "late", {}, ANN)
-        assert f"its log {log} is a folder or no file at all" in str(refused.value)
+        assert f"its history {history} is a folder or no file at all" in str(refused.value)
         assert str(refused.value).endswith("put an empty file in its place")
-    log.rmdir()
-    log.touch()
+    history.rmdir()
+    history.touch()
     for number, store in enumerate((kept, FileStore(path)), start=2):
         assert service_of(store).put("tenant", f"late-{number}", {}, ANN).revision == number
 
 
-# ---------------------------------------------------------------------------------------- log and lock lost together
-
-
-def test_process_that_has_read_a_log_knows_that_it_is_lost_without_the_lock(
-    kept: FileStore, path: Path, log: Path
+def test_process_that_has_read_a_history_misses_it_also_beside_a_document_that_does_not_name_it(
+    kept: FileStore, path: Path, history: Path
 ) -> None:
-    log.unlink()
-    path.with_name("policies.yaml.lock").unlink()
-    for store in (kept, FileStore(path)):  # the first leaves the lock, by which others know it too
-        assert names(store) == ["acme", "blue", "cora"]
-        with pytest.raises(DamagedError, match=r"its log .* is not there"):
-            service_of(store).put("tenant", "late", {}, ANN)
-    assert not log.exists()
-    log.touch()
+    history.unlink()
+    edit(path, "tenants: {acme: {}}")
+    assert names(FileStore(path)) == names(kept) == ["acme"]
+    with pytest.raises(DamagedError, match=r"its history .* is not there"):
+        service_of(kept).put("tenant", "late", {}, ANN)
+    assert not history.exists()
+    history.touch()
     assert service_of(kept).put("tenant", "late", {}, ANN).revision == 2
-
-
-def test_reader_makes_no_store_of_a_document_so_that_a_process_that_knows_its_log_still_misses_it(
-    kept: FileStore, path: Path, log: Path
-) -> None:
-    log.unlink()
-    path.with_name("policies.yaml.lock").unlink()
-    assert names(FileStore(path)) == ["acme", "blue", "cora"]
-    with pytest.raises(DamagedError, match=r"its log .* is not there"):
-        kept.check_whole()
 
 
 # --------------------------------------------------------------------------------- a document that is no store so far
@@ -325,9 +310,7 @@ def test_document_becomes_a_store_with_its_first_change_and_not_by_being_read(pa
     assert list(path.parent.iterdir()) == [path]
     assert service_of(store).put("tenant", "late", {}, ANN).revision == 2
     assert [each.who for each in FileStore(path).history()] == ["ann", HAND]
-    assert sorted(each.name for each in path.parent.iterdir()) == [
-        path.name, f"{path.name}.lock", f"{path.name}.log",
-    ]  # fmt: skip
+    assert sorted(each.name for each in path.parent.iterdir()) == [path.name, f"{path.name}.history"]
 
 
 @pytest.mark.parametrize("content", [b"tenants: [", b"tenants: {acme: {publish: {weight: 0}}}"])
@@ -357,21 +340,33 @@ def test_folder_in_place_of_the_document_gets_no_files_beside_it(path: Path) -> 
 # -------------------------------------------------------------------------------------- the remedy of a lost document
 
 
-def test_new_store_is_made_when_the_log_was_moved_away_as_the_message_says(
-    kept: FileStore, path: Path, log: Path
+def test_new_store_is_made_when_the_history_was_moved_away_as_the_message_says(
+    kept: FileStore, path: Path, history: Path
 ) -> None:
     path.unlink()
-    pending = path.with_name("policies.yaml.pending")
-    pending.write_bytes(log.read_bytes().splitlines(keepends=True)[-1])
-    for what, left in (("log", log), ("pending commit", pending)):
-        for call in (FileStore.create, FileStore):
-            with pytest.raises(DamagedError, match=rf"its {what} {left} is; .* move the {what} away first"):
-                call(path)
-            assert not path.exists()
-        left.rename(left.with_name(f"old {what}"))
+    for call in (FileStore.create, FileStore):
+        with pytest.raises(DamagedError, match=rf"its history {history} is; .* move the history away first"):
+            call(path)
+        assert not path.exists()
+    history.rename(history.with_name("old history"))
     with pytest.raises(StoreUnavailableError):
         FileStore(path)
     store = FileStore.create(path)
     assert service_of(store).put("tenant", "dora", {}, ANN).revision == 1
     assert names(kept) == names(FileStore(path)) == ["dora"]
     kept.check_whole()
+
+
+# ------------------------------------------------------------------------------------- a history that is another one
+
+
+def test_history_that_was_cut_and_has_grown_again_is_read_anew(kept: FileStore, path: Path, history: Path) -> None:
+    without("DELETE FROM commits WHERE revision > 1")(history)
+    without("DELETE FROM entries WHERE revision > 1")(history)
+    other = FileStore(path)
+    for number in range(8):
+        service_of(other).put("tenant", f"t{number}", {}, ANN)
+    assert (kept.revision(), names(kept)) == (other.revision(), names(other))
+    assert service_of(kept).put("tenant", "late", {}, ANN).revision == other.revision()
+    assert names(kept) == names(FileStore(path))
+    assert [each.revision for each in kept.history()] == [each.revision for each in FileStore(path).history()]
