@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -22,14 +23,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api import (
-    attachment_calls,
-    explain_calls,
-    group_calls,
-    job_calls,
-    policy_calls,
-    revision_calls,
-)
+from spark_throttle.admin.api import attachment_calls, group_calls, job_calls, policy_calls, revision_calls
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
@@ -58,29 +52,9 @@ if TYPE_CHECKING:
 _page = APIRouter(include_in_schema=False)
 
 _TYPES: Final = {
-    "index.html": "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "advice.js": "text/javascript; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "charts.js": "text/javascript; charset=utf-8",
-    "client.js": "text/javascript; charset=utf-8",
-    "confirm.js": "text/javascript; charset=utf-8",
-    "elements.js": "text/javascript; charset=utf-8",
-    "entries.js": "text/javascript; charset=utf-8",
-    "fairness.js": "text/javascript; charset=utf-8",
-    "followed_change.js": "text/javascript; charset=utf-8",
-    "group.js": "text/javascript; charset=utf-8",
-    "history.js": "text/javascript; charset=utf-8",
-    "numbers.js": "text/javascript; charset=utf-8",
-    "policy_fields.js": "text/javascript; charset=utf-8",
-    "policy_form.js": "text/javascript; charset=utf-8",
-    "processing_time.js": "text/javascript; charset=utf-8",
-    "throttled.js": "text/javascript; charset=utf-8",
-    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
-    "uPlot.min.css": "text/css; charset=utf-8",
-    "uPlot.LICENSE": "text/plain; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
+    ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".LICENSE": "text/plain",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
 
 
 @_page.get("/")
@@ -92,14 +66,16 @@ async def get_page() -> Response:
 @_page.get("/page/{name}")
 async def get_page_file(name: str) -> Response:
     """Return one of the page's files."""
-    if name not in _TYPES:
+    content = _contents().get(name)
+    if content is None:
         raise HTTPException(404, "the page has no such file")
-    return Response(_content(name), media_type=_TYPES[name])
+    return Response(content, media_type=_TYPES[PurePath(name).suffix])
 
 
 @cache
-def _content(name: str) -> bytes:
-    return (files("spark_throttle.admin") / "page" / name).read_bytes()
+def _contents() -> dict[str, bytes]:
+    found = (files("spark_throttle.admin") / "page").iterdir()
+    return {each.name: each.read_bytes() for each in found if PurePath(each.name).suffix in _TYPES}
 
 
 logger = logging.getLogger(__name__)
@@ -192,8 +168,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
     app.state.context = Context(service, watch, NamespaceIndex(store), is_confirmed)
     routers = (
-        group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
-        explain_calls.router, job_calls.metrics_router, _page,
+        group_calls.calls, attachment_calls.calls, policy_calls.calls, revision_calls.calls, job_calls.calls,
+        job_calls.metrics_calls, _page,
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
