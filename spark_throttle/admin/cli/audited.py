@@ -1,4 +1,4 @@
-"""The audit log of commands: those on tokens always, and those on policies if a log is named.
+"""Commands that change something, and their audit log: of tokens always, and of policies if a log is named.
 
 Whoever may write the store or the token file can also write them without these commands; the history of the store, not
 this log, tells who committed a change.
@@ -11,14 +11,27 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.options import STORE_VARIABLE, author_of, current_command, system_user, wall_clock_ms
-from spark_throttle.admin.cli.output import REMEDIES
+from spark_throttle.admin.cli.options import (
+    STORE_VARIABLE,
+    OutputForm,
+    Store,
+    Who,
+    Why,
+    Yes,
+    author_of,
+    current_command,
+    system_user,
+    wall_clock_ms,
+)
+from spark_throttle.admin.cli.output import REMEDIES, Form, Output, shown
 from spark_throttle.errors import (
     ConfigurationError,
     FileUnusableError,
@@ -89,29 +102,6 @@ class CommandRecorder:
             _append(self._log, outcome="unchanged", author=author)
 
 
-def attempt(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that changes policies, of which every attempt has a line: also one that finds no store.
-
-    The command takes `who` and `why`; with `is_dry`, it changes nothing.
-    """
-
-    @wraps(command)
-    def recorded(*args: Any, **options: Any) -> None:  # noqa: ANN401 - as the command takes them
-        path = os.environ.get(AUDIT_VARIABLE)
-        if not path or options.get("is_dry"):
-            command(*args, **options)
-            return
-        try:
-            command(*args, **options)
-        except ThrottleError as error:
-            if _recorded.get() is not error and not (isinstance(error, FileUnusableError) and error.path == path):
-                author = author_of(options["who"], options["why"], is_confirmed=False)
-                _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=author)
-            raise
-
-    return recorded
-
-
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     """Return the service over the store at the location that an option gave."""
     from spark_throttle.store.opening import open_store
@@ -122,6 +112,60 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     return PolicyService(
         open_store(location, is_created=is_created), clock_ms=wall_clock_ms, recorder=recorder_of_changes()
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
+    """What every command that changes policies takes: where, by whom, why, and the form of the answer."""
+
+    store: Store = ""
+    who: Who = ""
+    why: Why = ""
+    yes: Yes = False
+    output: OutputForm = Form.TEXT
+
+    def author(self, *, why: str = "") -> Author:
+        """Return the author of the change, whose reason is `why` if none was given."""
+        return author_of(self.who, self.why or why, is_confirmed=self.yes)
+
+    def service(self, *, is_created: bool = False) -> PolicyService:
+        """Return the service over the store."""
+        return service_of(self.store, is_created=is_created)
+
+    def show(self, made: CommitResult, what: str) -> None:
+        """Show the outcome of the change."""
+
+        def text() -> str:
+            said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
+            return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
+
+        Output(self.output).show({"revision": made.revision, "changed": made.is_changed, "notes": made.notes}, text)
+
+
+def changing(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that changes policies, for typer: it takes the options of `ChangeOptions` beside its own.
+
+    `command` is given them as its first argument. Every attempt has a line: also one that finds no store. With
+    `is_dry`, a command changes nothing.
+    """
+
+    @wraps(command)
+    def recorded(**given: Any) -> None:  # noqa: ANN401 - as the command takes them
+        options = ChangeOptions(**{each.name: given.pop(each.name) for each in fields(ChangeOptions)})
+        path = os.environ.get(AUDIT_VARIABLE)
+        try:
+            command(options, **given)
+        except ThrottleError as error:
+            is_of_log = _recorded.get() is error or (isinstance(error, FileUnusableError) and error.path == path)
+            if path and not given.get("is_dry") and not is_of_log:
+                _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=options.author())
+            raise
+
+    own = [*signature(command, eval_str=True).parameters.values()][1:]
+    shared = signature(ChangeOptions, eval_str=True).parameters.values()
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
+    recorded.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer makes options of
+    return recorded
 
 
 @contextmanager
