@@ -53,15 +53,10 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     document = _document_of(file)
     for direction in DIRECTIONS:
         compile_policy(document, direction)
-    counts = {
-        "resource_groups": len(document.resource_groups), "tenants": len(document.tenants),
-        "namespaces": len(document.namespaces), "exempt": len(document.exempt),
-    }  # fmt: skip
+    nouns = {"resource_groups": "resource group", "tenants": "tenant", "namespaces": "namespace", "exempt": "exemption"}
+    counts = {section: len(getattr(document, section)) for section in nouns}
+    said = ", ".join(some(counts[section], noun) for section, noun in nouns.items())
     notes = list(islice(notes_on_document(document), 20))
-    said = ", ".join([
-        some(counts["resource_groups"], "resource group"), some(counts["tenants"], "tenant"),
-        some(counts["namespaces"], "namespace"), some(counts["exempt"], "exemption"),
-    ])  # fmt: skip
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},
         lambda: "\n".join([f"{_named(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
