@@ -12,8 +12,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.output import Exit
 from spark_throttle.admin.default_port import DEFAULT_PORT
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.checkpoint.manifest import bind

@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
 from spark_throttle.admin.caller import READS_ALL
+from spark_throttle.admin.refusals import refusal_of
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import (
     ConfigurationError,
@@ -34,8 +35,6 @@ from spark_throttle.errors import (
     OutcomeUnknownError,
     PolicyError,
     StoredPolicyError,
-    StoreError,
-    StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
     UnwantedError,
@@ -61,21 +60,6 @@ HEADERS: Final[Mapping[str, str]] = {
 _TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=31536000"}
 """Over TLS: a browser that was here once does not come back in the clear for a year."""
 
-_STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
-    (StoredPolicyError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (NotFoundError, HTTPStatus.NOT_FOUND),
-    (NotPermittedError, HTTPStatus.FORBIDDEN),
-    (UnconfirmedError, HTTPStatus.PRECONDITION_REQUIRED),
-    (DuplicateError, HTTPStatus.CONFLICT),
-    (InUseError, HTTPStatus.PRECONDITION_FAILED),
-    (ConflictError, HTTPStatus.PRECONDITION_FAILED),
-    (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (ThrottleError, HTTPStatus.SERVICE_UNAVAILABLE),
-)
 _OF_THE_REQUEST: Final = (
     PolicyError, ConfigurationError, NotFoundError, NotPermittedError, UnconfirmedError, DuplicateError, InUseError,
     UnwantedError,
@@ -220,7 +204,7 @@ def answer_errors(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 async def _of_package(request: Request, error: Exception) -> Response:
     """Return the answer to an error of this package."""
     assert isinstance(error, ThrottleError)  # noqa: S101 - the handler is registered for it
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    status = refusal_of(error).status
     if isinstance(error, ConflictError) and not _is_conditional(request):
         # The request named no revision: the change lost too many races.
         status = HTTPStatus.SERVICE_UNAVAILABLE

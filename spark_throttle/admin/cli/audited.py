@@ -32,19 +32,11 @@ from spark_throttle.admin.cli.options import (
     wall_clock_ms,
 )
 from spark_throttle.admin.cli.output import REMEDIES, Form, Output, shown
-from spark_throttle.errors import (
-    ConfigurationError,
-    FileUnusableError,
-    OutcomeUnknownError,
-    StoredFormatError,
-    StoredPolicyError,
-    StoreUnavailableError,
-    ThrottleError,
-    UnconfirmedError,
-)
+from spark_throttle.admin.refusals import Outcome, refusal_of
+from spark_throttle.errors import ConfigurationError, FileUnusableError, ThrottleError
 
 if TYPE_CHECKING:
-    from spark_throttle.admin.audit import AuditLog, Outcome
+    from spark_throttle.admin.audit import AuditLog
     from spark_throttle.store.committer import CommitResult
     from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author, Change
@@ -89,17 +81,14 @@ class CommandRecorder:
                 {"path": path_of(each.kind, each.name), "after": values_of(each.body)} for each in changes[:MOST_MADE]
             ]
             _recorded.set(outcome)
-            _append(
-                self._log, outcome=_outcome(outcome), detail=outcome.told(REMEDIES), author=author, changes=asked,
-                changes_left_out=len(changes) - len(asked),
-            )  # fmt: skip
+            _append(self._log, outcome, author=author, changes=asked, changes_left_out=len(changes) - len(asked))
         elif outcome.is_changed:
             _append(
-                self._log, outcome="done", author=author, changes=changes_of(outcome.made), revision=outcome.revision,
+                self._log, "done", author=author, changes=changes_of(outcome.made), revision=outcome.revision,
                 changes_left_out=outcome.left_out,
             )  # fmt: skip
         else:
-            _append(self._log, outcome="unchanged", author=author)
+            _append(self._log, "unchanged", author=author)
 
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
@@ -158,7 +147,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
         except ThrottleError as error:
             is_of_log = _recorded.get() is error or (isinstance(error, FileUnusableError) and error.path == path)
             if path and not given.get("is_dry") and not is_of_log:
-                _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=options.author())
+                _append(_log(path), error, author=options.author())
             raise
 
     own = [*signature(command, eval_str=True).parameters.values()][1:]
@@ -180,16 +169,15 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     try:
         yield about
     except ThrottleError as error:
-        _append(log, outcome=_outcome(error), detail=error.told(REMEDIES), about=about)
+        _append(log, error, about=about)
         raise
-    _append(log, outcome="done", about=about)
+    _append(log, "done", about=about)
 
 
 def _append(
     log: AuditLog,
+    result: Outcome | ThrottleError,
     *,
-    outcome: Outcome,
-    detail: str = "",
     author: Author | None = None,
     changes: list[dict[str, Any]] | None = None,
     changes_left_out: int = 0,
@@ -198,6 +186,8 @@ def _append(
 ) -> None:
     from spark_throttle.admin.audit import NOTHING_CHANGED, Event
 
+    outcome: Outcome = refusal_of(result).outcome if isinstance(result, ThrottleError) else result
+    detail = result.told(REMEDIES) if isinstance(result, ThrottleError) else ""
     name, uid = system_user()
     event = Event(
         door="cli", caller=f"{name} (uid {uid})", who=name if author is None else author.who,
@@ -211,15 +201,6 @@ def _append(
         if outcome in NOTHING_CHANGED:
             raise
         raise FileUnusableError(error.path, f"the change was made, and is not recorded: {error.problem}") from error
-
-
-def _outcome(error: ThrottleError) -> Outcome:
-    if isinstance(error, OutcomeUnknownError):
-        return "unknown"
-    if isinstance(error, UnconfirmedError):
-        return "unconfirmed"
-    is_failed = isinstance(error, (FileUnusableError, StoreUnavailableError, StoredFormatError, StoredPolicyError))
-    return "failed" if is_failed else "refused"
 
 
 def _log(path: str, *, beside: Path | None = None) -> AuditLog:

@@ -14,8 +14,9 @@ import typer
 
 from spark_throttle.admin.cli.audited import ChangeOptions, changing, recorder_of_changes, service_of
 from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, wall_clock_ms
-from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
+from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of
 from spark_throttle.admin.cli.streams import read_stdin
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
 from spark_throttle.remedies import Remedy
 

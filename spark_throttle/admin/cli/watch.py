@@ -19,7 +19,8 @@ import typer
 
 from spark_throttle.admin.cli.audited import service_of
 from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
-from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
+from spark_throttle.admin.cli.output import Form, Output, console, count, in_form, shown, size, table_of, wait
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
