@@ -144,7 +144,7 @@ AnyCaller: TypeAlias = Annotated[Caller, Depends(_caller)]
 
 def _of_roles(roles: Sequence[str]) -> Callable[[Caller], None]:
     def check(caller: AnyCaller) -> None:
-        if caller.role not in roles:
+        if caller.role not in roles or (caller.role == "tenant_admin" and not caller.tenant):
             needed = " or ".join(roles)
             raise HTTPException(HTTPStatus.FORBIDDEN, f"this needs the role {needed}; the token's is {caller.role}")
 
