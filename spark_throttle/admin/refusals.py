@@ -23,6 +23,7 @@ from spark_throttle.errors import (
     StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
+    UnwantedError,
 )
 
 Outcome: TypeAlias = Literal["done", "unchanged", "unconfirmed", "refused", "failed", "unknown"]
@@ -65,21 +66,24 @@ class Refusal:
     status: HTTPStatus
     exit: Exit
     outcome: Outcome = "refused"
+    is_of_request: bool = False
+    """Whether its text is about what the caller said, or may read; others name files and the store."""
 
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 _REFUSALS: Final[dict[type[ThrottleError], Refusal]] = {
     StoredPolicyError: Refusal(_UNAVAILABLE, Exit.INVALID, "failed"),
-    PolicyError: Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, Exit.INVALID),
-    ConfigurationError: Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, Exit.INVALID),
-    NotFoundError: Refusal(HTTPStatus.NOT_FOUND, Exit.NOT_FOUND),
-    NotPermittedError: Refusal(HTTPStatus.FORBIDDEN, Exit.INVALID),
-    UnconfirmedError: Refusal(HTTPStatus.PRECONDITION_REQUIRED, Exit.UNCONFIRMED, "unconfirmed"),
-    DuplicateError: Refusal(HTTPStatus.CONFLICT, Exit.DUPLICATE),
-    InUseError: Refusal(HTTPStatus.PRECONDITION_FAILED, Exit.IN_USE),
+    PolicyError: Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, Exit.INVALID, is_of_request=True),
+    ConfigurationError: Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, Exit.INVALID, is_of_request=True),
+    NotFoundError: Refusal(HTTPStatus.NOT_FOUND, Exit.NOT_FOUND, is_of_request=True),
+    NotPermittedError: Refusal(HTTPStatus.FORBIDDEN, Exit.INVALID, is_of_request=True),
+    UnconfirmedError: Refusal(HTTPStatus.PRECONDITION_REQUIRED, Exit.UNCONFIRMED, "unconfirmed", is_of_request=True),
+    DuplicateError: Refusal(HTTPStatus.CONFLICT, Exit.DUPLICATE, is_of_request=True),
+    InUseError: Refusal(HTTPStatus.PRECONDITION_FAILED, Exit.IN_USE, is_of_request=True),
     ConflictError: Refusal(HTTPStatus.PRECONDITION_FAILED, Exit.CONFLICT),
     StoreUnavailableError: Refusal(_UNAVAILABLE, Exit.UNAVAILABLE, "failed"),
     OutcomeUnknownError: Refusal(HTTPStatus.GATEWAY_TIMEOUT, Exit.UNKNOWN, "unknown"),
+    UnwantedError: Refusal(_UNAVAILABLE, Exit.INVALID, is_of_request=True),
     StoredFormatError: Refusal(_UNAVAILABLE, Exit.FAULT, "failed"),
     FileUnusableError: Refusal(_UNAVAILABLE, Exit.UNAVAILABLE, "failed"),
     AddressInUseError: Refusal(_UNAVAILABLE, Exit.UNAVAILABLE),

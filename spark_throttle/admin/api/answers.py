@@ -26,18 +26,13 @@ from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.admin.refusals import refusal_of
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import (
-    ConfigurationError,
     ConflictError,
-    DuplicateError,
-    InUseError,
-    NotFoundError,
     NotPermittedError,
     OutcomeUnknownError,
     PolicyError,
     StoredPolicyError,
     ThrottleError,
     UnconfirmedError,
-    UnwantedError,
     did_you_mean,
 )
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
@@ -59,12 +54,6 @@ HEADERS: Final[Mapping[str, str]] = {
 
 _TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=31536000"}
 """Over TLS: a browser that was here once does not come back in the clear for a year."""
-
-_OF_THE_REQUEST: Final = (
-    PolicyError, ConfigurationError, NotFoundError, NotPermittedError, UnconfirmedError, DuplicateError, InUseError,
-    UnwantedError,
-)  # fmt: skip
-"""Errors about what the caller said, or may read; others name files and the store."""
 
 _NARROWED: Final[Mapping[type[Exception], str]] = {
     ConflictError: "another change came first, and nothing was changed; read it again before you try again",
@@ -229,11 +218,11 @@ def _is_of_one_tenant(request: Request) -> bool:
     return caller is not None and caller.role not in READS_ALL
 
 
-def _is_of_the_platform(error: Exception) -> bool:
+def _is_of_the_platform(error: ThrottleError) -> bool:
     """Return whether the text of an error may hold more than what its caller said or may read."""
     if isinstance(error, ConflictError):
         return error.what.startswith("the policy store")
-    return isinstance(error, StoredPolicyError) or not isinstance(error, _OF_THE_REQUEST)
+    return not refusal_of(error).is_of_request
 
 
 def _is_conditional(request: Request) -> bool:

@@ -26,7 +26,6 @@ from spark_throttle.admin.cli.options import (
     Who,
     Why,
     Yes,
-    author_of,
     current_command,
     system_user,
     wall_clock_ms,
@@ -114,8 +113,21 @@ class ChangeOptions:
     output: OutputForm = Form.TEXT
 
     def author(self, *, why: str = "") -> Author:
-        """Return the author of the change, whose reason is `why` if none was given."""
-        return author_of(self.who, self.why or why, is_confirmed=self.yes)
+        """Return the author of the change: the one named, or the user of this process, who is kept in any case.
+
+        The history keeps what it says, and has more readers than a token, so secrets are hidden.
+
+        Parameters
+        ----------
+        why
+            The reason if none was given.
+        """
+        from spark_throttle.admin.redaction import without_secrets
+        from spark_throttle.store.store import Author
+
+        name, uid = system_user()
+        said = {"who": without_secrets(self.who or name), "why": without_secrets(self.why or why)}
+        return Author(**said, door="cli", caller=f"{name} (uid {uid})", is_confirmed=self.yes)
 
     def service(self, *, is_created: bool = False) -> PolicyService:
         """Return the service over the store."""

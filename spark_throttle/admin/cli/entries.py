@@ -9,15 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from spark_throttle.admin.cli.audited import ChangeOptions, changing, service_of
-from spark_throttle.admin.cli.options import (
-    At,
-    Expected,
-    OutputForm,
-    ReportingGroup,
-    Store,
-    merged,
-    values_of_settings,
-)
+from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, merged, values_of_settings
 from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
 
 if TYPE_CHECKING:
@@ -52,18 +44,6 @@ def _with_keys_of(kind: Kind) -> type[TyperCommand]:
             super().format_help(ctx, formatter)
 
     return WithKeys
-
-
-def show_stored(found: list[StoredEntry], form: Form) -> None:
-    """Show entries, one per line."""
-    values = [_answer(stored) for stored in found]
-    Output(form).show(
-        values,
-        lambda: table_of(
-            [("name", False), ("settings", False), ("revision", True)],
-            [(stored.name or stored.kind, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
-        ),
-    )
 
 
 def _answer(stored: StoredEntry) -> Policy:
@@ -111,7 +91,13 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         service = service_of(store)
         most = limit or (_PAGE if output is Form.TEXT else sys.maxsize)
         found = service.page(kind, after=after, limit=most, at=at, resource_group=group)
-        show_stored(found, output)
+        Output(output).show(
+            [_answer(stored) for stored in found],
+            lambda: table_of(
+                [("name", False), ("settings", False), ("revision", True)],
+                [(stored.name, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
+            ),
+        )
         if output is Form.TEXT and len(found) == most:
             typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
 
