@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from spark_throttle.admin.redaction import LONGEST_NAMES, without_secrets, without_tokens
+from spark_throttle.admin.refusals import Outcome as Outcome  # noqa: PLC0414 - part of an event
 from spark_throttle.errors import FileUnusableError
 from spark_throttle.files.ownership import opened_or_made
 from spark_throttle.files.private_file import OWNER_ONLY, check_no_link, check_private, sync_folder, unusable
@@ -35,10 +36,6 @@ MOST_UNWRITTEN: Final = 1000
 
 _ANYBODYS: Final = ("detail", "why")
 """Fields that hold what anybody may have written; the others name who or what, and must not look alike."""
-
-Outcome: TypeAlias = Literal["done", "unchanged", "unconfirmed", "refused", "failed", "unknown"]
-"""`unchanged`: everything was so already. `unconfirmed`: nothing was changed, and its author was asked to confirm it.
-`unknown`: nobody knows whether it was done."""
 
 NOTHING_CHANGED: Final[tuple[Outcome, ...]] = ("refused", "unconfirmed", "failed")
 """Outcomes of an attempt that changed nothing, though it asked for a change."""

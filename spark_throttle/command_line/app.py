@@ -1,7 +1,7 @@
 """`spark-throttle`: policies, entries, explanations and status from a shell, and what is done to a checkpoint.
 
 A command imports only what it needs, when it runs, so that it starts at once: only those of `checkpoints` start Spark.
-The exit codes are `admin.cli.output.Exit`.
+The exit codes are `admin.refusals.Exit`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from spark_throttle.admin.cli.entries import named_app, single_app
 from spark_throttle.admin.cli.options import ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, guard_streams
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line import checkpoints, serve
 from spark_throttle.command_line.pandas_import import hide_pandas
 
-_EXITS = """Exit codes: 0 done; 1 fault; 2 usage; 3 cannot be applied; 4 not found; 5 exists already; 6 in use; \
-7 another change came first, nothing was changed; 8 the store, a file or the port is not available, nothing was \
-changed; 9 it is unknown whether anything was changed; 10 a difference; 11 no job is listening; 12 the change costs \
-protection and wants --yes, nothing was changed; 13 done, but the answer could not be written."""
+_EXITS = f"Exit codes: {'; '.join(f'{code:d} {code.said}' for code in Exit)}."
 
 app = typer.Typer(
     name="spark-throttle", cls=ReportingGroup, no_args_is_help=True, pretty_exceptions_enable=False, epilog=_EXITS,

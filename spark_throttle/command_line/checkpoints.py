@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from spark_throttle.admin.cli.options import OutputForm
-from spark_throttle.admin.cli.output import Form, Output
+from spark_throttle.admin.cli.output import Form, in_form
 from spark_throttle.command_line.pandas_import import show_pandas
 from spark_throttle.errors import ConfigurationError, FileUnusableError
 from spark_throttle.files.error_lines import one_line
@@ -61,24 +61,16 @@ def drain(
 
     The answer says where another query goes on. A drain that was killed is run again with the same arguments.
     """
-    with _session("drain", checkpoint, properties_file, conf or ()) as spark:
+    with _session(checkpoint, properties_file, conf or ()) as spark:
         from spark_throttle.spark import drain as drained
 
         done = drained(spark, checkpoint, into, format=written_as.value, control_path=control_path)
-    _answer(done, str(done), output)
-
-
-def _answer(value: object, said: str, form: Form) -> None:
-    if form is Form.TEXT:
-        typer.echo(said)  # a position is a long line, to be pasted
-    else:
-        Output(form).show(value, str)
+    # A position is a long line, to be pasted.
+    typer.echo(str(done) if output is Form.TEXT else in_form(done, output), nl=output is Form.TEXT)
 
 
 @contextmanager
-def _session(
-    command: str, checkpoint: str, properties_file: Path | None, conf: Sequence[str]
-) -> Iterator[SparkSession]:
+def _session(checkpoint: str, properties_file: Path | None, conf: Sequence[str]) -> Iterator[SparkSession]:
     """Return the session of this process; one that is made here is stopped again.
 
     A store that cannot be reached while the session is used is told as that.
@@ -110,7 +102,7 @@ def _session(
     os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {others}"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        spark = SparkSession.builder.appName(f"spark-throttle {command}").getOrCreate()
+        spark = SparkSession.builder.appName("spark-throttle drain").getOrCreate()
     except Exception as error:  # PySpark's, or any of the JVM's
         said = " ".join(str(error).split("\n")[:2])
         raise ConfigurationError(

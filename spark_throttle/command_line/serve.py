@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from spark_throttle.admin.cli.audited import Audit
-from spark_throttle.admin.cli.options import HangingAfter, SilentAfter, Store
+from spark_throttle.admin.cli.options import HangingAfter, SilentAfter, Store, wall_clock_ms
 from spark_throttle.admin.cli.tokens import TokensFile
-from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from spark_throttle.admin.sign_in import SignIn
+
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def serve(
@@ -18,7 +24,7 @@ def serve(
     store: Store = "",
     is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8182,
     job: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
     ] = None,
@@ -47,8 +53,53 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the admin API and its page."""
+    control = _control_directories(job or ())
+    if not store:
+        raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
+    from spark_throttle.admin.api.app import make_app
+    from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
+    from spark_throttle.admin.api.server.connections import ServerBounds
+    from spark_throttle.admin.api.server.forwarded import check_proxies
+    from spark_throttle.admin.audit import AuditLog
+    from spark_throttle.admin.tokens import TokenFile
+    from spark_throttle.admin.watch.job_watch import JobWatch
+    from spark_throttle.status.liveness import LifeBounds
+    from spark_throttle.store.opening import open_store
+
+    if (tls_certificate is None) != (tls_key is None):
+        raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
+    if tls_certificate is not None and tls_key is not None:
+        check_tls_files(tls_certificate, tls_key)
+    if tls_certificate is None and host not in _LOOPBACK and not is_plain_allowed:
+        raise ConfigurationError(
+            f"tokens would be sent in the clear to {host}: give a TLS certificate and key, or listen on 127.0.0.1, or "
+            f"allow plain HTTP behind a proxy that ends TLS"
+        )
+    token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
+    sign_in = None if openid is None else _sign_in(openid)
+    if not token_file.list() and sign_in is None:
+        raise ConfigurationError(
+            f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
+        )
+    check_proxies(proxy or ())
+    check_address(host, port)
+    audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
+    audit_log.check()
+    app = make_app(
+        open_store(store, is_created=is_created), token_file,
+        JobWatch(control, bounds=LifeBounds.of_seconds(silent_after, hanging_after)), clock_ms=wall_clock_ms,
+        audit=audit_log, proxies=proxy or (), sign_in=sign_in, most_tenant_entries=most_tenant_entries,
+        is_confirmed=is_confirmed,
+    )  # fmt: skip
+    make_server(
+        app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=ServerBounds()
+    ).run()
+
+
+def _control_directories(jobs: Sequence[str]) -> dict[str, str]:
+    """Return the control directory of each job, by its name."""
     control: dict[str, str] = {}
-    for named in job or []:
+    for named in jobs:
         name, equals, path = named.partition("=")
         if not (name and equals and path):
             raise ConfigurationError(
@@ -59,14 +110,15 @@ def serve(
                 f"--job {name}: the name is given twice, for {control[name]} and {path}; give each job its own name"
             )
         control[name] = path
-    if not store:
-        raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
-    from spark_throttle.admin.api import app
-    from spark_throttle.status.liveness import LifeBounds
+    return control
 
-    app.serve(
-        store, host=host, port=port, control=control, tokens=tokens, tls_certificate=tls_certificate, tls_key=tls_key,
-        is_plain_allowed=is_plain_allowed, is_created=is_created, is_confirmed=is_confirmed,
-        life_bounds=LifeBounds.of_seconds(silent_after, hanging_after),
-        audit=audit, proxies=proxy or (), openid=openid, most_tenant_entries=most_tenant_entries,
-    )  # fmt: skip
+
+def _sign_in(path: str) -> SignIn:
+    """Return the sign-in by a file of settings; its library is loaded only here."""
+    try:
+        from spark_throttle.admin.sign_in import SignIn
+        from spark_throttle.admin.sign_in_settings import read_settings
+    except ImportError as error:
+        msg = f"sign-in by OpenID Connect needs the package {error.name}: install spark-throttle[admin]"
+        raise ConfigurationError(msg) from error
+    return SignIn(read_settings(path), clock_ms=wall_clock_ms, monotonic_ms=lambda: time.monotonic_ns() // 1_000_000)

@@ -112,13 +112,11 @@ class Difference:
 
     kind: Kind
     name: str
+    path: str
+    """Path of the entry in a document."""
+
     before: dict[str, Any] | None
     after: dict[str, Any] | None
-
-    @property
-    def path(self) -> str:
-        """Path of the entry in a document."""
-        return path_of(self.kind, self.name)
 
     @classmethod
     def of(cls, kind: Kind, name: str, before: str | None, after: str | None) -> Difference:
@@ -127,7 +125,7 @@ class Difference:
         values = [
             None if body is None else StoredEntry.of(Entry(kind, name, body, 0)).values for body in (before, after)
         ]
-        return cls(kind, name, *values)
+        return cls(kind, name, path_of(kind, name), *values)
 
 
 def body_of(policy: BaseModel) -> str:

@@ -413,9 +413,9 @@ def test_token_in_a_url_is_neither_in_the_access_log_nor_in_the_audit_log(tmp_pa
 
 
 def test_log_that_cannot_be_written_stops_the_server_before_it_begins(tmp_path: Path) -> None:
-    from spark_throttle.admin.api.app import serve
+    from spark_throttle.command_line.serve import serve
 
     tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
     tokens.create("ann", "admin")
     with pytest.raises(FileUnusableError, match="audit"):
-        serve("memory:", tokens=str(tokens.path), audit=str(tmp_path))
+        serve(store="memory:", tokens=str(tokens.path), audit=str(tmp_path))

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from spark_throttle.admin.cli.entries import named_app
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.command_line.app import app
 from spark_throttle.core.names.visible_text import is_visible

@@ -12,8 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.output import Exit
-from spark_throttle.admin.default_port import DEFAULT_PORT
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.checkpoint.manifest import bind
@@ -165,16 +164,13 @@ def test_directory_without_a_job_is_not_found_by_every_command_that_takes_one(tm
 def test_default_port_is_one_and_the_docs_have_it() -> None:
     from inspect import signature
 
-    from spark_throttle.admin.api import app as api
-    from spark_throttle.command_line import serve as cli
+    from spark_throttle.command_line.serve import serve
 
-    assert DEFAULT_PORT == 8182
-    for serve in (api.serve, cli.serve):
-        assert signature(serve).parameters["port"].default == DEFAULT_PORT
+    port = signature(serve).parameters["port"].default
     named = re.compile(r"(?<!sc://)(?:127\.0\.0\.1|localhost|--port)[: ](\d{4,5})")
     texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "conf").rglob("*.*")]
     found = {port for path in texts for port in named.findall(path.read_text()) if path.name != "kafka.md"}
-    assert found == {str(DEFAULT_PORT)}
+    assert found == {str(port)}
 
 
 # --------------------------------------------------------------------------------------------------- YAML

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import PolicyError
 from spark_throttle.store.delta.delta_store import DeltaStore

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from spark_throttle.admin.api.app import serve as serve_for_ever
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.command_line.serve import serve as serve_for_ever
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
@@ -86,7 +86,7 @@ def test_proxy_that_is_no_address_is_refused(tmp_path: Path, proxy: str) -> None
     tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
     tokens.create("ann", "admin")
     with pytest.raises(ConfigurationError, match="no address and no network"):
-        serve_for_ever("memory:", tokens=str(tokens.path), proxies=[proxy])
+        serve_for_ever(store="memory:", tokens=str(tokens.path), proxy=[proxy])
 
 
 @pytest.mark.slow

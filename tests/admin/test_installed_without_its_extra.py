@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle import command_line
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 
 

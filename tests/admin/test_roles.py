@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any
+from typing import Any, Final
 
 import pytest
+from fastapi import FastAPI
 from starlette.routing import compile_path
+from starlette.testclient import TestClient
+from starlette.types import Receive, Scope, Send
 
+from spark_throttle.admin.api.calls import Calls
+from spark_throttle.admin.caller import Caller
 from spark_throttle.errors import DamagedError
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ROLES, START_MS, ServedApp
@@ -306,3 +311,35 @@ def test_answer_to_a_group_of_others_is_that_to_a_group_that_is_not_there(furnis
     there, nowhere = (answer.json()["detail"].replace("bronze", "nowhere") for answer in answers)
     assert [answer.status_code for answer in answers] == [403, 403]
     assert there == nowhere
+
+
+_CALLS: Final = Calls("things")
+
+
+@_CALLS.at("GET /things")
+@_CALLS.at("POST /things")
+def _do_nothing() -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("role", "tenant", "statuses"),
+    [
+        ("admin", None, (200, 200)),
+        ("tenant_admin", "acme", (200, 200)),
+        ("tenant_admin", None, (403, 403)),
+        ("viewer", None, (200, 403)),
+        ("auditor", None, (403, 403)),
+    ],
+)
+def test_call_that_names_no_roles_is_read_by_all_and_made_by_those_who_may_write(
+    role: str, tenant: str | None, statuses: tuple[int, int]
+) -> None:
+    app = FastAPI()
+    app.include_router(_CALLS)
+
+    async def called(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {"caller": Caller("0123456789ab", "ann", role, tenant)}}, receive, send)
+
+    client = TestClient(called)
+    assert tuple(client.request(method, "/admin/v2/things").status_code for method in ("GET", "POST")) == statuses

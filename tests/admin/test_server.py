@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
 from spark_throttle.admin.api.server.connections import Connections
-from spark_throttle.admin.cli.output import Exit, exit_of
+from spark_throttle.admin.refusals import Exit, refusal_of
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import AddressInUseError, ConfigurationError
@@ -69,7 +69,7 @@ def test_address_in_use_is_a_clear_error(in_memory: ServedApp) -> None:
         for listen in (partial(make_server, in_memory.app), check_address):
             with pytest.raises(AddressInUseError, match=f"cannot listen on 127.0.0.1, port {port}: another program"):
                 listen(host="127.0.0.1", port=port)
-        assert exit_of(AddressInUseError("127.0.0.1", port)) is Exit.UNAVAILABLE
+        assert refusal_of(AddressInUseError("127.0.0.1", port)).exit is Exit.UNAVAILABLE
 
 
 def test_server_that_finds_its_port_taken_makes_no_store_and_exits_with_8(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.admin.api.app import serve as serve_for_ever
 from spark_throttle.admin.provider_keys import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS
 from spark_throttle.admin.sign_in_settings import read_settings
 from spark_throttle.admin.tokens import TokenFile
+from spark_throttle.command_line.serve import serve as serve_for_ever
 from spark_throttle.errors import ConfigurationError
 from tests.admin.openid_provider import provider_on_loopback
 from tests.admin.raw_http import asked, request
@@ -49,7 +49,7 @@ def test_settings_that_cannot_work_are_refused_before_the_server_begins(
     assert read_settings(str(file)).audiences == ["x"]
     file.write_text(json.dumps({**GOOD, **change}))
     with pytest.raises(ConfigurationError, match=said):
-        serve_for_ever("memory:", tokens=str(tmp_path / "tokens.json"), openid=str(file))
+        serve_for_ever(store="memory:", tokens=str(tmp_path / "tokens.json"), openid=str(file))
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "", "issuer: a\nissuer: b"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.next_policies import read_next_policies, write_next_policies

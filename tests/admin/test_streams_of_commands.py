@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle.admin.cli import streams
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from typer.testing import CliRunner
 
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.checkpoint.manifest import Drained, read_drained, write_drained
 from spark_throttle.command_line.app import app
 from spark_throttle.control.sign_of_life import read_sign_of_life, write_sign_of_life

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.cli.output import Exit
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 from spark_throttle.control.sign_of_life import read_sign_of_life, write_sign_of_life
 from spark_throttle.store.memory_store import MemoryStore

@@ -23,22 +23,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Match
 
 from spark_throttle.admin.caller import READS_ALL
+from spark_throttle.admin.refusals import refusal_of
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.errors import (
-    ConfigurationError,
     ConflictError,
-    DuplicateError,
-    InUseError,
-    NotFoundError,
     NotPermittedError,
     OutcomeUnknownError,
     PolicyError,
     StoredPolicyError,
-    StoreError,
-    StoreUnavailableError,
     ThrottleError,
     UnconfirmedError,
-    UnwantedError,
     did_you_mean,
 )
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
@@ -60,27 +54,6 @@ HEADERS: Final[Mapping[str, str]] = {
 
 _TLS_HEADERS: Final[Mapping[str, str]] = {"Strict-Transport-Security": "max-age=31536000"}
 """Over TLS: a browser that was here once does not come back in the clear for a year."""
-
-_STATUSES: Final[tuple[tuple[type[ThrottleError], HTTPStatus], ...]] = (
-    (StoredPolicyError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (PolicyError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (ConfigurationError, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (NotFoundError, HTTPStatus.NOT_FOUND),
-    (NotPermittedError, HTTPStatus.FORBIDDEN),
-    (UnconfirmedError, HTTPStatus.PRECONDITION_REQUIRED),
-    (DuplicateError, HTTPStatus.CONFLICT),
-    (InUseError, HTTPStatus.PRECONDITION_FAILED),
-    (ConflictError, HTTPStatus.PRECONDITION_FAILED),
-    (StoreUnavailableError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (OutcomeUnknownError, HTTPStatus.GATEWAY_TIMEOUT),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (ThrottleError, HTTPStatus.SERVICE_UNAVAILABLE),
-)
-_OF_THE_REQUEST: Final = (
-    PolicyError, ConfigurationError, NotFoundError, NotPermittedError, UnconfirmedError, DuplicateError, InUseError,
-    UnwantedError,
-)  # fmt: skip
-"""Errors about what the caller said, or may read; others name files and the store."""
 
 _NARROWED: Final[Mapping[type[Exception], str]] = {
     ConflictError: "another change came first, and nothing was changed; read it again before you try again",
@@ -220,7 +193,7 @@ def answer_errors(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 async def _of_package(request: Request, error: Exception) -> Response:
     """Return the answer to an error of this package."""
     assert isinstance(error, ThrottleError)  # noqa: S101 - the handler is registered for it
-    status = next(status for kind, status in _STATUSES if isinstance(error, kind))
+    status = refusal_of(error).status
     if isinstance(error, ConflictError) and not _is_conditional(request):
         # The request named no revision: the change lost too many races.
         status = HTTPStatus.SERVICE_UNAVAILABLE
@@ -245,11 +218,11 @@ def _is_of_one_tenant(request: Request) -> bool:
     return caller is not None and caller.role not in READS_ALL
 
 
-def _is_of_the_platform(error: Exception) -> bool:
+def _is_of_the_platform(error: ThrottleError) -> bool:
     """Return whether the text of an error may hold more than what its caller said or may read."""
     if isinstance(error, ConflictError):
         return error.what.startswith("the policy store")
-    return isinstance(error, StoredPolicyError) or not isinstance(error, _OF_THE_REQUEST)
+    return not refusal_of(error).is_of_request
 
 
 def _is_conditional(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """The admin API and its page: PIP-82's calls and our own over a policy store, and its effect on the watched jobs.
 
-The command line calls `serve`; `make_app` does the same without a socket. The OpenAPI description at
+`spark-throttle serve` makes the application and serves it. The OpenAPI description at
 ``/openapi.json``, which is also in ``conf/openapi.json``, lists every call.
 
 The page's files are a fixed set, shipped in the package; no part of a request becomes a path.
@@ -9,12 +9,12 @@ The page's files are a fixed set, shipped in the package; no part of a request b
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
@@ -22,32 +22,19 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api import (
-    attachment_calls,
-    explain_calls,
-    group_calls,
-    job_calls,
-    policy_calls,
-    revision_calls,
-)
+from spark_throttle.admin.api import attachment_calls, group_calls, job_calls, policy_calls, revision_calls
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
 from spark_throttle.admin.api.requests import VisibleJSONResponse
-from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
-from spark_throttle.admin.api.server.connections import ServerBounds
-from spark_throttle.admin.api.server.forwarded import ForwardedFor, check_proxies
+from spark_throttle.admin.api.server.forwarded import ForwardedFor
 from spark_throttle.admin.api.server.request_audit import RequestAudit
 from spark_throttle.admin.api.server.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
-from spark_throttle.admin.default_port import DEFAULT_PORT
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.errors import ConfigurationError
-from spark_throttle.status.liveness import LifeBounds
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
-from spark_throttle.store.opening import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
 
@@ -58,29 +45,9 @@ if TYPE_CHECKING:
 _page = APIRouter(include_in_schema=False)
 
 _TYPES: Final = {
-    "index.html": "text/html; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "advice.js": "text/javascript; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "charts.js": "text/javascript; charset=utf-8",
-    "client.js": "text/javascript; charset=utf-8",
-    "confirm.js": "text/javascript; charset=utf-8",
-    "elements.js": "text/javascript; charset=utf-8",
-    "entries.js": "text/javascript; charset=utf-8",
-    "fairness.js": "text/javascript; charset=utf-8",
-    "followed_change.js": "text/javascript; charset=utf-8",
-    "group.js": "text/javascript; charset=utf-8",
-    "history.js": "text/javascript; charset=utf-8",
-    "numbers.js": "text/javascript; charset=utf-8",
-    "policy_fields.js": "text/javascript; charset=utf-8",
-    "policy_form.js": "text/javascript; charset=utf-8",
-    "processing_time.js": "text/javascript; charset=utf-8",
-    "throttled.js": "text/javascript; charset=utf-8",
-    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
-    "uPlot.min.css": "text/css; charset=utf-8",
-    "uPlot.LICENSE": "text/plain; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
+    ".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".LICENSE": "text/plain",
+    ".svg": "image/svg+xml",
+}  # fmt: skip
 
 
 @_page.get("/")
@@ -92,36 +59,25 @@ async def get_page() -> Response:
 @_page.get("/page/{name}")
 async def get_page_file(name: str) -> Response:
     """Return one of the page's files."""
-    if name not in _TYPES:
+    content = _contents().get(name)
+    if content is None:
         raise HTTPException(404, "the page has no such file")
-    return Response(_content(name), media_type=_TYPES[name])
+    return Response(content, media_type=_TYPES[PurePath(name).suffix])
 
 
 @cache
-def _content(name: str) -> bytes:
-    return (files("spark_throttle.admin") / "page" / name).read_bytes()
+def _contents() -> dict[str, bytes]:
+    found = (files("spark_throttle.admin") / "page").iterdir()
+    return {each.name: each.read_bytes() for each in found if PurePath(each.name).suffix in _TYPES}
 
-
-logger = logging.getLogger(__name__)
 
 REQUESTS_PER_SECOND: Final = 100
 
-_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _DESCRIPTION: Final = (
     "Resource groups, attachments and quotas of spark-throttle, with PIP-82's calls and field names, and their effect "
     "on the jobs that follow the store. Every call needs a bearer token. The answer to a change has the revision that "
     "it made, and its effect on each watched job."
 )
-
-
-def wall_clock_ms() -> int:
-    """Return the time of the wall clock, for commits and tokens."""
-    return time.time_ns() // 1_000_000  # noqa: TID251 - outside batches there is no other time
-
-
-def monotonic_clock_ms() -> int:
-    """Return the time of a clock that nobody sets, for request rates."""
-    return time.monotonic_ns() // 1_000_000
 
 
 _open: Final = APIRouter()
@@ -140,7 +96,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     watch: JobWatch,
     *,
     clock_ms: Callable[[], int],
-    monotonic_ms: Callable[[], int] = monotonic_clock_ms,
+    monotonic_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
     requests_per_second: int = REQUESTS_PER_SECOND,
     audit: AuditLog | None = None,
     proxies: Sequence[str] = (),
@@ -192,8 +148,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
     app.state.context = Context(service, watch, NamespaceIndex(store), is_confirmed)
     routers = (
-        group_calls.router, attachment_calls.router, policy_calls.router, revision_calls.router, job_calls.router,
-        explain_calls.router, job_calls.metrics_router, _page,
+        group_calls.calls, attachment_calls.calls, policy_calls.calls, revision_calls.calls, job_calls.calls,
+        job_calls.metrics_calls, _page,
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])
@@ -211,113 +167,6 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     app.openapi = lambda: _described(app)  # type: ignore[method-assign] # FastAPI's own way to extend the description
     app.state.description = cache(lambda: json.dumps(app.openapi()).encode())
     return app
-
-
-def serve(  # noqa: PLR0913 - what the command line offers
-    store: str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
-    control: Mapping[str, str] | None = None,
-    tokens: str,
-    tls_certificate: str | None = None,
-    tls_key: str | None = None,
-    requests_per_second: int = REQUESTS_PER_SECOND,
-    is_plain_allowed: bool = False,
-    is_created: bool = False,
-    is_confirmed: bool = False,
-    bounds: ServerBounds | None = None,
-    life_bounds: LifeBounds | None = None,
-    audit: str | None = None,
-    proxies: Sequence[str] = (),
-    openid: str | None = None,
-    most_tenant_entries: int = MOST_TENANT_ENTRIES,
-) -> None:
-    """Serve the API and the page until the process is told to end.
-
-    Parameters
-    ----------
-    store
-        The policy store's location, as `open_store` takes it.
-    host, port
-        Where to listen.
-    control
-        The jobs to show: the control directory (``<checkpoint>/throttle``) of each, by its name.
-    tokens
-        Path of the token file (``spark-throttle token create`` creates it).
-    tls_certificate, tls_key
-        PEM files. Without them the server speaks plain HTTP, and only on loopback.
-    requests_per_second
-        Rate limit of each token.
-    is_plain_allowed
-        Whether to speak plain HTTP on any address; TLS then ends at a proxy in front of the server.
-    is_created
-        Whether to create the store if it does not exist.
-    is_confirmed
-        Whether changes that cost protection need no confirmation: for clients that cannot give one.
-    bounds
-        Bounds on connections and on how long clients may keep the server waiting.
-    life_bounds
-        When a job counts as silent or hanging.
-    audit
-        Path of the audit log; by default that of the token file, and `.audit`.
-    proxies
-        Addresses and networks of the proxies whose `X-Forwarded-For` counts.
-    openid
-        Path of the settings of a sign-in by OpenID Connect (`sign_in_settings`); by default there is none.
-    most_tenant_entries
-        For how many single namespaces the administrator of one tenant may make an entry.
-
-    Raises
-    ------
-    ConfigurationError
-        If the arguments contradict each other, or if there is no token yet.
-    StoreUnavailableError
-        If the store does not exist and must not be created.
-    """
-    if (tls_certificate is None) != (tls_key is None):
-        raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
-    if tls_certificate is not None and tls_key is not None:
-        check_tls_files(tls_certificate, tls_key)
-    if tls_certificate is None and host not in _LOOPBACK and not is_plain_allowed:
-        raise ConfigurationError(
-            f"tokens would be sent in the clear to {host}: give a TLS certificate and key, or listen on 127.0.0.1, or "
-            f"allow plain HTTP behind a proxy that ends TLS"
-        )
-    if requests_per_second < 1:
-        raise ConfigurationError(f"{requests_per_second} requests per second let nobody in; give 1 or more")
-    token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
-    sign_in = None if openid is None else _sign_in(openid)
-    if not token_file.list() and sign_in is None:
-        raise ConfigurationError(
-            f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
-        )
-    check_proxies(proxies)
-    check_address(host, port)
-    audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
-    audit_log.check()
-    opened = open_store(store, is_created=is_created)
-    watch = JobWatch(control or {}, bounds=life_bounds)
-    app = make_app(
-        opened, token_file, watch, clock_ms=wall_clock_ms, requests_per_second=requests_per_second, audit=audit_log,
-        proxies=proxies, sign_in=sign_in, most_tenant_entries=most_tenant_entries, is_confirmed=is_confirmed,
-    )  # fmt: skip
-    server = make_server(
-        app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=bounds or ServerBounds()
-    )
-    logger.info("serving %s on %s:%d", opened.location, host, port)
-    server.run()
-
-
-def _sign_in(path: str) -> SignIn:
-    """Return the sign-in by a file of settings; its library is loaded only here."""
-    try:
-        from spark_throttle.admin.sign_in import SignIn
-        from spark_throttle.admin.sign_in_settings import read_settings
-    except ImportError as error:
-        msg = f"sign-in by OpenID Connect needs the package {error.name}: install spark-throttle[admin]"
-        raise ConfigurationError(msg) from error
-    return SignIn(read_settings(path), clock_ms=wall_clock_ms, monotonic_ms=monotonic_clock_ms)
 
 
 @_open.get("/healthz", tags=["health"])

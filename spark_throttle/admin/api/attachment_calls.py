@@ -7,117 +7,82 @@ Pulsar has no such calls for tenants; theirs are alike.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
-from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import (
-    Admin,
-    AnyCaller,
-    ApiContext,
-    Change,
-    ChangeRequest,
-    ChangeResponse,
-    Context,
-    check_tenant,
-    is_known,
-)
-from spark_throttle.admin.api.requests import ETAG, Segment, TenantSegment
-from spark_throttle.admin.caller import Caller
+from spark_throttle.admin.api.calls import ApiContext, Calls, Change, ChangeResponse, Context, OwnNamespace, OwnTenant
+from spark_throttle.admin.api.requests import ETAG, Segment
 from spark_throttle.errors import NotFoundError
 from spark_throttle.store.committer import CommitResult
-from spark_throttle.store.store import Kind
+from spark_throttle.store.entry_version import Expected
+from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author, Kind
 
-router = APIRouter(prefix="/admin/v2", tags=["attachments"])
+calls = Calls("attachments")
 
-_NAMESPACE = "/namespaces/{tenant}/{namespace}/resourcegroup"
-_TENANT = "/tenants/{tenant}/resourcegroup"
-_ATTACHED: dict[int | str, dict[str, Any]] = {
-    200: ETAG,
-    204: {"description": "It is attached to no group by itself."},
+_NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/resourcegroup"
+_TENANT: Final = "/tenants/{tenant}/resourcegroup"
+_GROUP: Final = "/{resourcegroup}"
+_ATTACHED: Final[dict[str, Any]] = {
+    "response_class": PlainTextResponse,
+    "responses": {200: ETAG, 204: {"description": "It is attached to no group by itself."}},
 }
 
 
-@router.get(_NAMESPACE, response_class=PlainTextResponse, responses={**documented(), **_ATTACHED})
-def get_namespace_attachment(
-    served: ApiContext, caller: AnyCaller, tenant: TenantSegment, namespace: Segment
-) -> Response:
+@calls.at(f"GET {_NAMESPACE}", **_ATTACHED)
+def get_namespace_attachment(served: ApiContext, name: OwnNamespace) -> Response:
     """Return the name of the resource group that the namespace itself, not its tenant, is attached to, as text."""
-    check_tenant(caller, tenant)
-    return _attached(served, "namespace", f"{tenant}/{namespace}")
+    return _attached(served, "namespace", name)
 
 
-@router.post(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412, 428))
-def move_namespace(
-    caller: AnyCaller,
-    tenant: TenantSegment,
-    namespace: Segment,
-    resourcegroup: Segment,
-    asked: Change,
-) -> ChangeResponse:
+@calls.at(f"POST {_NAMESPACE}{_GROUP}", errors=[404])
+def move_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a namespace to a resource group, also if it is attached to another; Pulsar's clients send this."""
-    name = f"{tenant}/{namespace}"
-    check_tenant(caller, name)
-    return _attach(asked, caller, "namespace", name, resourcegroup, is_moved=True)
+    return change.made(PolicyService.attach, "namespace", name, resourcegroup, is_moved=True)
 
 
-@router.put(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
-def attach_namespace(
-    caller: AnyCaller,
-    tenant: TenantSegment,
-    namespace: Segment,
-    resourcegroup: Segment,
-    asked: Change,
-) -> ChangeResponse:
+@calls.at(f"PUT {_NAMESPACE}{_GROUP}", errors=[404, 409])
+def attach_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a namespace to a resource group; it is a conflict (409) if it is attached to another."""
-    name = f"{tenant}/{namespace}"
-    check_tenant(caller, name)
-    return _attach(asked, caller, "namespace", name, resourcegroup)
+    return change.made(PolicyService.attach, "namespace", name, resourcegroup)
 
 
-@router.delete(_NAMESPACE, responses=documented(412, 428))
-def detach_namespace(caller: AnyCaller, tenant: TenantSegment, namespace: Segment, asked: Change) -> ChangeResponse:
+@calls.at(f"DELETE {_NAMESPACE}")
+def detach_namespace(name: OwnNamespace, change: Change) -> ChangeResponse:
     """Detach a namespace from its resource group, if it is attached to one."""
-    name = f"{tenant}/{namespace}"
-    check_tenant(caller, name)
-    return _detach(asked, caller, "namespace", name, None)
+    return change.made(_detach_if_attached, "namespace", name, is_entry=False)
 
 
-@router.delete(_NAMESPACE + "/{resourcegroup}", responses=documented(404, 412, 428))
-def detach_namespace_from(
-    caller: AnyCaller, tenant: TenantSegment, namespace: Segment, resourcegroup: Segment, asked: Change
-) -> ChangeResponse:
+@calls.at(f"DELETE {_NAMESPACE}{_GROUP}", errors=[404])
+def detach_namespace_from(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Detach a namespace from a resource group, if that is its group."""
-    name = f"{tenant}/{namespace}"
-    check_tenant(caller, name)
-    return _detach(asked, caller, "namespace", name, resourcegroup)
+    return change.made(PolicyService.detach, "namespace", name, resource_group=resourcegroup, is_entry=False)
 
 
-@router.get(_TENANT, response_class=PlainTextResponse, responses={**documented(), **_ATTACHED})
-def get_tenant_attachment(served: ApiContext, caller: AnyCaller, tenant: TenantSegment) -> Response:
+@calls.at(f"GET {_TENANT}", **_ATTACHED)
+def get_tenant_attachment(served: ApiContext, name: OwnTenant) -> Response:
     """Return the name of the resource group that the tenant is attached to, as text."""
-    check_tenant(caller, tenant)
-    return _attached(served, "tenant", tenant)
+    return _attached(served, "tenant", name)
 
 
-@router.put(_TENANT + "/{resourcegroup}", responses=documented(404, 409, 412, 428))
-def attach_tenant(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> ChangeResponse:
+@calls.at(f"PUT {_TENANT}{_GROUP}", who=["admin"], errors=[404, 409])
+def attach_tenant(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Attach a tenant to a resource group; it is a conflict (409) if it is attached to another."""
-    return _attach(asked, caller, "tenant", tenant, resourcegroup)
+    return change.made(PolicyService.attach, "tenant", name, resourcegroup)
 
 
-@router.delete(_TENANT, responses=documented(412, 428))
-def detach_tenant(caller: Admin, tenant: TenantSegment, asked: Change) -> ChangeResponse:
+@calls.at(f"DELETE {_TENANT}", who=["admin"])
+def detach_tenant(name: OwnTenant, change: Change) -> ChangeResponse:
     """Detach a tenant from its resource group, if it is attached to one."""
-    return _detach(asked, caller, "tenant", tenant, None)
+    return change.made(_detach_if_attached, "tenant", name, is_entry=False)
 
 
-@router.delete(_TENANT + "/{resourcegroup}", responses=documented(404, 412, 428))
-def detach_tenant_from(caller: Admin, tenant: TenantSegment, resourcegroup: Segment, asked: Change) -> ChangeResponse:
+@calls.at(f"DELETE {_TENANT}{_GROUP}", who=["admin"], errors=[404])
+def detach_tenant_from(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Detach a tenant from a resource group, if that is its group."""
-    return _detach(asked, caller, "tenant", tenant, resourcegroup)
+    return change.made(PolicyService.detach, "tenant", name, resource_group=resourcegroup, is_entry=False)
 
 
 def _attached(served: Context, kind: Kind, name: str) -> Response:
@@ -125,26 +90,13 @@ def _attached(served: Context, kind: Kind, name: str) -> Response:
         stored = served.service.attached(kind, name)
     except NotFoundError:
         return Response(status_code=204)
-    response = PlainTextResponse(stored.resource_group)
-    is_known(stored, None, response)
-    return response
+    return PlainTextResponse(stored.resource_group, headers={"ETag": stored.version.etag})
 
 
-def _attach(
-    asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str, *, is_moved: bool = False
-) -> ChangeResponse:
-    made = asked.context.service.attach(
-        kind, name, group, asked.author(caller), expected=asked.expected, is_moved=is_moved
-    )
-    return asked.answer(made)
-
-
-def _detach(asked: ChangeRequest, caller: Caller, kind: Kind, name: str, group: str | None) -> ChangeResponse:
-    service, author = asked.context.service, asked.author(caller)
+def _detach_if_attached(
+    service: PolicyService, kind: Kind, name: str, author: Author, *, expected: Expected
+) -> CommitResult:
     try:
-        made = service.detach(kind, name, author, resource_group=group, expected=asked.expected)
+        return service.detach(kind, name, author, expected=expected)
     except NotFoundError as error:
-        if group is not None:
-            raise
-        made = CommitResult(service.store.revision(), is_changed=False, notes=(str(error),))
-    return asked.answer(made, is_entry=False)
+        return CommitResult(service.store.revision(), is_changed=False, notes=(str(error),))

@@ -1,18 +1,34 @@
-"""What every call of the API is given: the store's service, the jobs' watch, its caller; and the answer to a change."""
+"""A call of the API: where it is, who may make it, what it is given, and the answer to a change.
+
+A call is a function under `Calls.at`, which states its method, its path and the roles that may make it. It takes what
+it needs as parameters of the types below; its docstring is its description in ``/openapi.json``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
-from fastapi import Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.requests import IfMatch, IfNoneMatch, Why, Yes, expected_version, is_any_of
-from spark_throttle.admin.caller import READS_ALL, Caller
+from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.requests import (
+    IfMatch,
+    IfNoneMatch,
+    RevisionNumber,
+    Segment,
+    StrictRoute,
+    TenantSegment,
+    Why,
+    Yes,
+    expected_version,
+    is_any_of,
+)
+from spark_throttle.admin.caller import READS_ALL, ROLES, Caller
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
@@ -22,28 +38,56 @@ from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entries import StoredEntry
 from spark_throttle.store.entry_version import ABSENT_VERSION, EntryVersion, Expected
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author, Door
+from spark_throttle.store.store import Author
+
+WRITERS: Final = ("admin", "tenant_admin")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The policies and the jobs that a server serves."""
+class Calls(APIRouter):
+    """The calls on one subject.
 
-    service: PolicyService
-    watch: JobWatch
-    locked: NamespaceIndex
-    is_confirmed: bool = False
-    """Whether every change counts as confirmed."""
+    Parameters
+    ----------
+    subject
+        What the description lists them under.
+    """
 
+    def __init__(self, subject: str, *, prefix: str = "/admin/v2") -> None:
+        super().__init__(prefix=prefix, tags=[subject], route_class=StrictRoute)
 
-def _context(request: Request) -> Context:
-    context: Context = request.app.state.context
-    return context
+    def at(
+        self,
+        *calls: str,
+        who: Sequence[str] | None = None,
+        errors: Sequence[int] = (),
+        responses: dict[int | str, dict[str, Any]] | None = None,
+        **options: Any,  # noqa: ANN401 - as FastAPI takes them
+    ) -> Callable[[_Function], _Function]:
+        """Return a decorator that serves a function.
 
+        Parameters
+        ----------
+        calls
+            Method and path, such as ``GET /history``; a function may have several.
+        who
+            The roles that may make the call, others are refused (403); by default all that may read, or may change.
+        errors
+            Statuses that the call may answer with, beyond those of every call and, for a change, its conditions'.
+        """
 
-def _caller(request: Request) -> Caller:
-    caller: Caller = request.state.caller
-    return caller
+        def served(function: _Function) -> _Function:
+            for call in calls:
+                method, _, path = call.partition(" ")
+                roles, conditions = (ROLES, ()) if method == "GET" else (WRITERS, (412, 428))
+                self.add_api_route(
+                    path, function, methods=[method], dependencies=[Depends(_of_roles(who or roles))],
+                    responses={**documented(*errors, *conditions), **(responses or {})}, **options,
+                )  # fmt: skip
+            return function
+
+        return served
 
 
 def refuse_unknown_query(request: Request) -> None:
@@ -70,51 +114,71 @@ def refuse_unknown_query(request: Request) -> None:
             raise PolicyError(name[:64], "the query parameter is repeated; keep one of them")
 
 
+# -------------------------------------------------------------------------------------------- what a call is given
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The policies and the jobs that a server serves."""
+
+    service: PolicyService
+    watch: JobWatch
+    locked: NamespaceIndex
+    is_confirmed: bool = False
+    """Whether every change counts as confirmed."""
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
 ApiContext: TypeAlias = Annotated[Context, Depends(_context)]
 AnyCaller: TypeAlias = Annotated[Caller, Depends(_caller)]
 
 
-def _of_roles(*roles: str) -> Callable[[Caller], Caller]:
-    def check(caller: AnyCaller) -> Caller:
-        if caller.role not in roles:
+def _of_roles(roles: Sequence[str]) -> Callable[[Caller], None]:
+    def check(caller: AnyCaller) -> None:
+        if caller.role not in roles or (caller.role == "tenant_admin" and not caller.tenant):
             needed = " or ".join(roles)
             raise HTTPException(HTTPStatus.FORBIDDEN, f"this needs the role {needed}; the token's is {caller.role}")
-        return caller
 
     return check
 
 
-Admin: TypeAlias = Annotated[Caller, Depends(_of_roles("admin"))]
-READERS: Final = [Depends(_of_roles(*READS_ALL))]
-"""The callers that may see what belongs to no single tenant."""
+def _seen_tenant(caller: AnyCaller) -> str | None:
+    return None if caller.role in READS_ALL else caller.tenant or ""
 
 
-def readable_tenant(caller: Caller) -> str | None:
-    """Return the only tenant that the caller may see; `None` for all.
-
-    Raises
-    ------
-    HTTPException
-        With status 403 if its role may see nothing.
-    """
-    if caller.role in READS_ALL:
-        return None
-    if caller.role == "tenant_admin" and caller.tenant:
-        return caller.tenant
-    raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may see nothing")
+SeenTenant: TypeAlias = Annotated[str | None, Depends(_seen_tenant)]
+"""The only tenant that the caller may see; `None` for all."""
 
 
-def check_tenant(caller: Caller, namespace: str) -> None:
-    """Refuse a tenant admin access to another tenant.
-
-    Raises
-    ------
-    HTTPException
-        With status 403.
-    """
-    tenant = readable_tenant(caller)
+def check_tenant(tenant: str | None, namespace: str) -> None:
+    """Refuse a caller that may see only `tenant` access to another (403)."""
     if tenant is not None and namespace.partition("/")[0] != tenant:
         raise HTTPException(HTTPStatus.FORBIDDEN, f"the token is only for the tenant {tenant!r}")
+
+
+def _own_tenant(only: SeenTenant, tenant: TenantSegment) -> str:
+    check_tenant(only, tenant)
+    return tenant
+
+
+def _own_namespace(tenant: Annotated[str, Depends(_own_tenant)], namespace: Segment) -> str:
+    return f"{tenant}/{namespace}"
+
+
+OwnTenant: TypeAlias = Annotated[str, Depends(_own_tenant)]
+"""The tenant of the path, which the caller may see."""
+
+OwnNamespace: TypeAlias = Annotated[str, Depends(_own_namespace)]
+"""The namespace of the path, whose tenant the caller may see."""
 
 
 def view_of(watch: JobWatch, job: str) -> JobView:
@@ -174,39 +238,35 @@ class ChangeResponse(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """A requested change: its reason, its condition, and the response that answers it."""
+    """A requested change: its author and its condition; makes it, and answers."""
 
     context: Context
     request: Request
     response: Response
-    why: str
-    if_match: str | None
-    if_none_match: str | None
-    is_confirmed: bool
+    author: Author
+    expected: Expected
 
-    def author(self, caller: Caller) -> Author:
-        """Return the author of the change; a tenant admin's is judged as such.
+    def made(
+        self,
+        change: Callable[..., CommitResult],
+        *what: object,
+        notes: Sequence[str] = (),
+        is_entry: bool = True,
+        **how: object,
+    ) -> ChangeResponse:
+        """Make a change, and return its outcome.
 
-        Raises
-        ------
-        HTTPException
-            With status 403 if the caller's role may change nothing.
+        Parameters
+        ----------
+        change
+            A method of `PolicyService`, or a function like one; it is given `what`, the author, `how` and the condition
+            that the change requires.
+        notes
+            What the caller may not expect, beyond what the service knows.
+        is_entry
+            Whether it writes one entry, whose ETag the answer then has.
         """
-        door: Door = self.request.state.door
-        why = without_secrets(self.why)  # a history has more readers than a token
-        if caller.role == "admin":
-            return Author(caller.who, why, None, door, caller.identity, self.is_confirmed)
-        if caller.role == "tenant_admin" and caller.tenant:
-            return Author(caller.who, why, caller.tenant, door, caller.identity, self.is_confirmed)
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the role {caller.role!r} may change nothing")
-
-    @property
-    def expected(self) -> Expected:
-        """The version of the entry that the change requires; see `requests.expected_version`."""
-        return expected_version(self.if_match, self.if_none_match)
-
-    def answer(self, made: CommitResult, *, is_entry: bool = True) -> ChangeResponse:
-        """Return the outcome of the change; set the ETag of the entry if the change wrote one."""
+        made = change(self.context.service, *what, self.author, expected=self.expected, **how)
         if made.is_changed:
             self.request.state.revision, self.request.state.made = made.revision, made  # for the audit log
         if made.is_changed and is_entry:
@@ -214,42 +274,51 @@ class ChangeRequest:
             is_there = written.after is not None  # defaults without a setting are no entry
             version = EntryVersion.of(made.revision, written.after, given=written.given_after)
             self.response.headers["ETag"] = (version if is_there else ABSENT_VERSION).etag
-        store = self.context.service.store.location
-        is_wide = readable_tenant(_caller(self.request)) is None
+        store, is_wide = self.context.service.store.location, self.author.tenant is None
         acting = [_acting(view, made.revision, store, is_wide=is_wide) for view in self.context.watch.views()]
-        notes = list(made.notes)
+        said = [*made.notes, *notes]
         if not acting:
-            notes.append("the server watches no job, so it does not know whether a job follows this store")
-        return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=notes, acting=acting)
+            said.append("the server watches no job, so it does not know whether a job follows this store")
+        return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=said, acting=acting)
 
 
-def _asked(
+def _author(
     context: ApiContext,
     request: Request,
-    response: Response,
+    caller: AnyCaller,
     why: Why = "",
     yes: Yes = False,  # noqa: FBT002 - a query parameter
-    if_match: IfMatch = None,
+) -> Author:
+    """Return the author of a change; a tenant admin's is judged as such."""
+    tenant = None if caller.role == "admin" else caller.tenant or ""
+    reason = without_secrets(why)  # a history has more readers than a token
+    return Author(caller.who, reason, tenant, request.state.door, caller.identity, yes or context.is_confirmed)
+
+
+ChangeAuthor: TypeAlias = Annotated[Author, Depends(_author)]
+
+
+def _change(
+    context: ApiContext, request: Request, response: Response, author: ChangeAuthor, if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
-) -> ChangeRequest:
-    return ChangeRequest(context, request, response, why, if_match, if_none_match, yes or context.is_confirmed)
+) -> ChangeRequest:  # fmt: skip
+    return ChangeRequest(context, request, response, author, expected_version(if_match, if_none_match))
 
 
-def _told(
-    context: ApiContext,
-    request: Request,
-    response: Response,
-    why: Why = "",
-    yes: Yes = False,  # noqa: FBT002 - a query parameter
-) -> ChangeRequest:
+def _change_of_store(
+    context: ApiContext, request: Request, response: Response, author: ChangeAuthor,
+    expected: Annotated[
+        RevisionNumber | None, Query(description="Change the store only if it is at this revision; else 412.")
+    ] = None,
+) -> ChangeRequest:  # fmt: skip
     for header in ("If-Match", "If-None-Match"):
         if header in request.headers:
             raise PolicyError(header, "the call changes no single entry; leave it out, and give ?expected=REVISION")
-    return ChangeRequest(context, request, response, why, None, None, yes or context.is_confirmed)
+    return ChangeRequest(context, request, response, author, expected)
 
 
-Change: TypeAlias = Annotated[ChangeRequest, Depends(_asked)]
-UnconditionalChange: TypeAlias = Annotated[ChangeRequest, Depends(_told)]
+Change: TypeAlias = Annotated[ChangeRequest, Depends(_change)]
+ChangeOfStore: TypeAlias = Annotated[ChangeRequest, Depends(_change_of_store)]
 """The change of a call that takes no condition on an entry's revision, but on the store's, as `expected`."""
 
 
@@ -285,12 +354,12 @@ def _effect_on_follower(followed: int, revision: int) -> tuple[EffectState, str]
     return "next_batch", f"revision {followed} is in force; the next batch is planned with {revision}"
 
 
-def is_known(stored: StoredEntry, if_none_match: str | None, response: Response) -> bool:
-    """Set the ETag of an entry, and return whether the caller has it already (304)."""
-    response.headers["ETag"] = stored.version.etag
-    return if_none_match is not None and is_any_of(stored.version, if_none_match)
-
-
-def not_modified(stored: StoredEntry) -> Response:
-    """Return the answer to a caller that has the entry already."""
-    return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": stored.version.etag})
+def answered(
+    stored: StoredEntry, if_none_match: str | None, response: Response, shown: Callable[[StoredEntry], _Answer]
+) -> _Answer | Response:
+    """Return the answer to a read of an entry, with its ETag; 304 if the caller has the entry already."""
+    etag = stored.version.etag
+    if if_none_match is not None and is_any_of(stored.version, if_none_match):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return shown(stored)

@@ -12,31 +12,20 @@ Pulsar reads it as no limit, and limits of replication between clusters are acce
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import Body, Request, Response
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import (
-    READERS,
-    Admin,
-    AnyCaller,
-    ApiContext,
-    Change,
-    ChangeResponse,
-    is_known,
-    not_modified,
-    readable_tenant,
-)
-from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, StrictRoute, encoded
+from spark_throttle.admin.api.calls import ApiContext, Calls, Change, ChangeResponse, SeenTenant, answered
+from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, encoded
+from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import NotFoundError, PolicyError
 from spark_throttle.policy.model import DIRECTIONS, MAX_WEIGHT, RATES, Direction
-from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.service import PolicyService
 
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
@@ -188,26 +177,30 @@ def fields_of_values(values: Mapping[str, Any]) -> ResourceGroupFields:
     return ResourceGroupFields(**{**unlimited, **said})
 
 
-def error_of_field(error: PolicyError) -> PolicyError:
-    """Return the error with a field of the request as its path, instead of a place in a policy document."""
-    match = _QUOTA_PATH.search(error.path)
-    if match is None:
-        return PolicyError("resourcegroup", error.problem)
-    return PolicyError(_NAMES.get((match[1], match[2]), match[1]), error.problem)
+@contextmanager
+def _in_fields() -> Iterator[None]:
+    """Name in an error the field of the request, instead of the place in a policy document."""
+    try:
+        yield
+    except PolicyError as error:
+        if not error.path.startswith("resource_groups"):
+            raise
+        place = _QUOTA_PATH.search(error.path)
+        field = "resourcegroup" if place is None else _NAMES.get((place[1], place[2]), place[1])
+        raise PolicyError(field, error.problem) from error
 
 
-router = APIRouter(prefix="/admin/v2", tags=["resource groups"], route_class=StrictRoute)
-_GROUP: Final = "/{resourcegroup}"
-_OURS: Final = "/resourcegroup"
-_PULSARS: Final = "/resourcegroups"
-
+calls = Calls("resource groups")
 Fields = Annotated[ResourceGroupChange, Body()]
 _PAGE: Final = 1000
-_READ: dict[int | str, dict[str, Any]] = {**documented(404), 200: ETAG, 304: {"description": "Not Modified"}}
 
 
-@router.get(_OURS, dependencies=READERS, responses=documented(404))
-@router.get(_PULSARS, dependencies=READERS, responses=documented(404))
+def _both(method: str, group: str = "/{resourcegroup}") -> tuple[str, str]:
+    """Return a call under PIP-82's path and under Pulsar's."""
+    return f"{method} /resourcegroup{group}", f"{method} /resourcegroups{group}"
+
+
+@calls.at(*_both("GET", ""), who=READS_ALL, errors=[404])
 def list_resource_groups(
     served: ApiContext, request: Request, response: Response, after: After = "", limit: Limit | None = None
 ) -> list[str]:
@@ -227,78 +220,53 @@ def list_resource_groups(
     return names
 
 
-@router.get(_OURS + _GROUP, response_model=ResourceGroupFields, responses=_READ)
-@router.get(_PULSARS + _GROUP, response_model=ResourceGroupFields, responses=_READ)
+@calls.at(
+    *_both("GET"), errors=[404], response_model=ResourceGroupFields,
+    responses={200: ETAG, 304: {"description": "Not Modified"}},
+)  # fmt: skip
 def get_resource_group(
     served: ApiContext,
-    caller: AnyCaller,
+    tenant: SeenTenant,
     resourcegroup: Segment,
     response: Response,
     if_none_match: IfNoneMatch = None,
 ) -> ResourceGroupFields | Response:
     """Return the quotas of a resource group; a tenant admin sees only the group of its tenant."""
-    tenant = readable_tenant(caller)
     if tenant is not None and resourcegroup != _own_group(served.service, tenant):
         raise HTTPException(403, "a tenant admin sees only the group that its tenant is attached to")
     stored = served.service.get("resource_group", resourcegroup)
-    if is_known(stored, if_none_match, response):
-        return not_modified(stored)
-    return fields_of_values(stored.values)
+    return answered(stored, if_none_match, response, lambda group: fields_of_values(group.values))
 
 
-@router.post(_OURS + _GROUP, status_code=201, responses=documented(404, 409, 412, 415, 428))
-@router.post(_PULSARS + _GROUP, status_code=201, responses=documented(404, 409, 412, 415, 428))
-def create_resource_group(
-    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
-) -> ChangeResponse:
+@calls.at(*_both("POST"), who=["admin"], errors=[404, 409, 415], status_code=201)
+def create_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -> ChangeResponse:
     """Create a resource group; it is a conflict (409) if it exists already.
 
     Its condition is judged first (412).
     """
-    expected = asked.expected
-    try:
+    with _in_fields():
         values = changed_values({}, fields)
-        made = served.service.create("resource_group", resourcegroup, values, asked.author(caller), expected=expected)
-    except PolicyError as error:
-        raise _of_field(error) from error
-    return asked.answer(_noted(made, fields))
+        return change.made(PolicyService.create, "resource_group", resourcegroup, values, notes=notes_on(fields))
 
 
-@router.put(_OURS + _GROUP, responses=documented(412, 415, 428))
-@router.put(_PULSARS + _GROUP, responses=documented(412, 415, 428))
-def put_resource_group(
-    served: ApiContext, caller: Admin, resourcegroup: Segment, fields: Fields, asked: Change
-) -> ChangeResponse:
+@calls.at(*_both("PUT"), who=["admin"], errors=[415])
+def put_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -> ChangeResponse:
     """Create a resource group, or change the fields that the body names; -1 lifts a limit.
 
     `PUT policies/resource_groups/{name}` says the whole group instead.
     """
-    expected = asked.expected
-    try:
-        made = served.service.edit(
-            "resource_group", resourcegroup, lambda values: changed_values(values, fields), asked.author(caller),
-            expected=expected,
-        )  # fmt: skip
-    except PolicyError as error:
-        raise _of_field(error) from error
-    return asked.answer(_noted(made, fields))
+
+    def edited(values: Mapping[str, Any]) -> Mapping[str, object]:
+        return changed_values(values, fields)
+
+    with _in_fields():
+        return change.made(PolicyService.edit, "resource_group", resourcegroup, edited, notes=notes_on(fields))
 
 
-@router.delete(_OURS + _GROUP, responses=documented(404, 412, 428))
-@router.delete(_PULSARS + _GROUP, responses=documented(404, 412, 428))
-def delete_resource_group(served: ApiContext, caller: Admin, resourcegroup: Segment, asked: Change) -> ChangeResponse:
+@calls.at(*_both("DELETE"), who=["admin"], errors=[404])
+def delete_resource_group(resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
-    expected = asked.expected
-    made = served.service.delete("resource_group", resourcegroup, asked.author(caller), expected=expected)
-    return asked.answer(made, is_entry=False)
-
-
-def _noted(made: CommitResult, fields: ResourceGroupChange) -> CommitResult:
-    return replace(made, notes=(*made.notes, *notes_on(fields)))
-
-
-def _of_field(error: PolicyError) -> PolicyError:
-    return error if not error.path.startswith("resource_groups") else error_of_field(error)
+    return change.made(PolicyService.delete, "resource_group", resourcegroup, is_entry=False)
 
 
 def _own_group(service: PolicyService, tenant: str) -> str | None:

@@ -1,36 +1,39 @@
-"""Calls for what the watched jobs do: the newest numbers, numbers over time, and who is throttled by what."""
+"""Calls for what the watched jobs do: the newest numbers, numbers over time, who is throttled by what, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel
 
-from spark_throttle.admin.api.answers import documented
-from spark_throttle.admin.api.calls import READERS, AnyCaller, ApiContext, readable_tenant, view_of
+from spark_throttle.admin.api.calls import AnyCaller, ApiContext, Calls, SeenTenant, check_tenant, view_of
 from spark_throttle.admin.api.requests import Segment
-from spark_throttle.admin.caller import ROLES, Role
+from spark_throttle.admin.caller import READS_ALL, ROLES, Role
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers
-from spark_throttle.admin.watch.job_numbers import TimeNumbers, balances_of, namespaces_of, time_numbers
+from spark_throttle.admin.watch.job_numbers import NamespacePage, TimeNumbers, balances_of, namespaces_of, time_numbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.core.quota import NEVER_MS
-from spark_throttle.errors import ThrottleError
+from spark_throttle.errors import NotFoundError, ThrottleError
 from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.status.explain import explain_job, explain_policy
+from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words
-from spark_throttle.status.status import destinations_of
+from spark_throttle.status.status import DestinationStatus, destinations_of
 from spark_throttle.status.usage_table import AT
 
-router = APIRouter(prefix="/admin/v2", tags=["jobs"])
-metrics_router = APIRouter(tags=["metrics"])
+calls = Calls("jobs")
+metrics_calls = Calls("metrics", prefix="")
 
 RECENT_BATCHES: Final = 40
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
 GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only its namespaces.")]
+JobQuery: TypeAlias = Annotated[
+    str | None, Query(max_length=MAX_NAME_BYTES, description="A watched job; without it, only the store is consulted.")
+]
 
 
 class ScopeNumbers(BaseModel):
@@ -55,22 +58,6 @@ class ScopeNumbers(BaseModel):
     """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
 
     balance_bytes: float | None
-
-
-class DestinationNumbers(BaseModel):
-    """A resource group that stands for a destination, as the newest epoch has it."""
-
-    resource_group: str
-    messages_per_second: float
-    """The rate at which rows are admitted for it."""
-
-    floor_messages_per_second: float
-    ceiling_messages_per_second: float
-    is_unavailable: bool
-    """Whether it refuses every call, and its breaker is open."""
-
-    refused_for_ms: int
-    """For how long it has refused every call; 0 if it took one of the last batch."""
 
 
 class RecentBatch(BaseModel):
@@ -131,7 +118,7 @@ class JobStatus(BaseModel):
     time: TimeNumbers | None
     """Null if the policies have no quota on processing time."""
 
-    destinations: list[DestinationNumbers]
+    destinations: tuple[DestinationStatus, ...]
     """A tenant admin gets none."""
 
 
@@ -179,63 +166,19 @@ class SeriesPage(BaseModel):
     scopes: list[Series]
 
 
-class NearestScopeFields(BaseModel):
-    """The scope that is nearest to its quota."""
-
-    level: str
-    scope: str
-    dimension: str
-    """`messages`, `bytes` or `processing time`."""
-
-    used_ratio: float | None
-    """Null for a quota of 0; also for a tenant admin, where the scope is the job or a group."""
-
-
-class NamespaceRow(BaseModel):
-    """A namespace over the newest batches."""
-
-    namespace: str
-    resource_group: str | None
-    weight: int
-    offered_per_second: float | None
-    """This and the other rates are null after the first batch that was seen: it is not known how long that took."""
-
-    admitted_per_second: float | None
-    admitted_bytes_per_second: float | None
-    rejected_per_second: float | None
-    waiting_messages: int
-    waiting_bytes: int
-    delayed_ms: float | None
-    service: float | None
-    """The part of its group's quota that the namespace was admitted, divided by its weight."""
-
-    held_by: NearestScopeFields | None
-
-
-class NamespaceRows(BaseModel):
-    """The first of some namespaces: the oldest backlogs, then those that rejected most, then those nearest a quota."""
-
-    namespaces: list[NamespaceRow]
-    active: int
-    backlogged: int
-    fairness_ratio: float | None
-    """The largest service of a backlogged namespace of the group divided by the smallest; 1 is even."""
-
-
-@router.get("/caller", responses=documented())
+@calls.at("GET /caller")
 def get_caller(caller: AnyCaller) -> CallerAnswer:
     """Return the owner of the request's token, and its role."""
     role: Role = next(known for known in ROLES if known == caller.role)
     return CallerAnswer(name=caller.name, token=caller.token_id, role=role, tenant=caller.tenant)
 
 
-@router.get("/status", responses=documented())
-def get_status(served: ApiContext, caller: AnyCaller) -> Status:
+@calls.at("GET /status")
+def get_status(served: ApiContext, tenant: SeenTenant) -> Status:
     """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups.
 
     Jobs go on while their store cannot be read, so they are told of all the same.
     """
-    tenant = readable_tenant(caller)
     is_wide = tenant is None
     store = served.service.store
     jobs = [_status(view, tenant) for view in served.watch.views()]
@@ -248,7 +191,7 @@ def get_status(served: ApiContext, caller: AnyCaller) -> Status:
     return Status(store=store.location if is_wide else "", store_revision=revision, store_problem=problem, jobs=jobs)
 
 
-@router.get("/status/{job}/series", dependencies=READERS, responses=documented(404))
+@calls.at("GET /status/{job}/series", who=READS_ALL, errors=[404])
 def get_series(
     served: ApiContext,
     job: Segment,
@@ -268,31 +211,47 @@ def get_series(
     )
 
 
-@router.get("/status/{job}/namespaces", responses=documented(404))
+@calls.at("GET /status/{job}/namespaces", errors=[404])
 def get_namespaces(
-    served: ApiContext, caller: AnyCaller, job: Segment, resource_group: GroupQuery = None, *,
+    served: ApiContext, tenant: SeenTenant, job: Segment, resource_group: GroupQuery = None, *,
     throttled: bool = False, limit: Count = 50,
-) -> NamespaceRows:  # fmt: skip
+) -> NamespacePage:  # fmt: skip
     """Return the worst namespaces first, and what holds them back; a tenant admin sees those of its own tenant."""
     view = view_of(served.watch, job)
     if view.window is None:
-        return NamespaceRows(namespaces=[], active=0, backlogged=0, fairness_ratio=None)
-    tenant = readable_tenant(caller)
-    page = namespaces_of(
+        return NamespacePage((), 0, 0, None)
+    return namespaces_of(
         view.window, resource_group=resource_group, tenant=tenant, is_throttled=throttled, limit=limit, time=view.time
     )
-    return NamespaceRows.model_validate(asdict(page))
 
 
-@metrics_router.get(
-    "/metrics",
-    response_class=Response,
-    dependencies=READERS,
-    responses={
-        **documented(),
-        200: {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}, "description": "Prometheus' text format."},
-    },
-)
+@calls.at("GET /explain/{namespace}", errors=[404])
+def get_explanation(
+    served: ApiContext, tenant: SeenTenant, namespace: Segment, job: JobQuery = None,
+    direction: Literal["publish", "dispatch"] = "publish",
+) -> Explanation:  # fmt: skip
+    """Return the rule that applies to a namespace and why and, for a job, what its last batch did with the namespace.
+
+    For a job, its own direction counts; `direction` matters only without `job`. A tenant admin gets the balances and
+    the backlogs of its own levels only.
+    """
+    check_tenant(tenant, namespace)
+    if job is None:
+        return explain_policy(served.service.store, namespace, direction)
+    view, is_wide = view_of(served.watch, job), tenant is None
+    try:
+        return explain_job(view.location, namespace, is_wide=is_wide, life=view.liveness())
+    except NotFoundError as error:
+        if is_wide:
+            raise
+        # The error names the job's directory.
+        raise NotFoundError("batch of the job", job, "; it has planned none yet") from error
+
+
+_TEXT: Final = {"content": {CONTENT_TYPE: {"schema": {"type": "string"}}}, "description": "Prometheus' text format."}
+
+
+@metrics_calls.at("GET /metrics", who=READS_ALL, response_class=Response, responses={200: _TEXT})
 def get_metrics(served: ApiContext) -> Response:
     """Return the metrics for Prometheus, which sends its token if configured: `authorization: {credentials: …}`."""
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
@@ -322,10 +281,7 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         problem=problem_in_words(problem, is_wide=is_wide),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view)) if is_wide else [],
-        destinations=[
-            DestinationNumbers.model_validate(asdict(each))
-            for each in (destinations_of(view.epoch, view.epoch_policy) if is_wide else ())
-        ],
+        destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),
         time=None if view.time is None else time_numbers(view.time, tenant),
     )
 

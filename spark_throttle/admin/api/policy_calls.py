@@ -7,37 +7,35 @@ The kinds are a document's sections. A name is one segment, with its slashes enc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from fastapi import APIRouter, Body, Query, Response
-from pydantic import BaseModel
+from fastapi import Body, Depends, Query, Response
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.answers import documented
 from spark_throttle.admin.api.calls import (
-    READERS,
-    Admin,
     AnyCaller,
     ApiContext,
+    Calls,
     Change,
     ChangeResponse,
+    SeenTenant,
+    answered,
     check_tenant,
-    is_known,
-    not_modified,
-    readable_tenant,
     view_of,
 )
-from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, Segment, StrictRoute
-from spark_throttle.admin.caller import Caller
+from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, Segment
+from spark_throttle.admin.caller import READS_ALL
+from spark_throttle.admin.shown_policies import Policy
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Key, Kind
 
-router = APIRouter(prefix="/admin/v2", tags=["policies"], route_class=StrictRoute)
+calls = Calls("policies")
 
 NamedSection: TypeAlias = Literal["resource_groups", "tenants", "namespaces", "exempt"]
 SingleSection: TypeAlias = Literal["defaults", "job", "queue"]
@@ -46,27 +44,11 @@ Values: TypeAlias = Annotated[
 ]
 
 _KINDS: Final[dict[str, Kind]] = {section: kind for kind, section in SECTIONS.items()}
+_UNMODIFIED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "Not Modified"}}
 
 
-class Policy(BaseModel):
-    """One entry of the store."""
-
-    kind: Kind
-    name: str
-    revision: int
-    """Revision of the commit that wrote the entry; its ETag names it too."""
-
-    etag: str
-    """The entry's ETag, which a change of it may give as If-Match."""
-
-    author: Literal["administrator", "tenant"]
-    """Whether an administrator wrote the entry, or the tenant's own."""
-
-    policy: dict[str, Any]
-    """The policy without default values; rates are per second, durations in seconds, sizes in bytes."""
-
-
-class PolicyPage(BaseModel):
+@dataclass(frozen=True, slots=True)
+class PolicyPage:
     """A page of entries, by name."""
 
     policies: list[Policy]
@@ -74,10 +56,33 @@ class PolicyPage(BaseModel):
     """`after` of the next page; null on the last page."""
 
 
-@router.get("/policies/{section}", responses=documented(404))
+def _check_seen(tenant: str | None, kind: Kind) -> None:
+    if tenant is not None and kind not in ("tenant", "namespace"):
+        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
+
+
+def _read_key(tenant: SeenTenant, section: NamedSection, name: Segment) -> Key:
+    _check_seen(tenant, _KINDS[section])
+    check_tenant(tenant, name)
+    return _KINDS[section], name
+
+
+def _written_key(caller: AnyCaller, tenant: SeenTenant, section: NamedSection, name: Segment) -> Key:
+    """Refuse what a role may never write; the service judges what a tenant admin writes."""
+    if tenant is not None and section != "namespaces":
+        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token's role is {caller.role}; only an admin changes this")
+    check_tenant(tenant, name)
+    return _KINDS[section], name
+
+
+ReadKey: TypeAlias = Annotated[Key, Depends(_read_key)]
+WrittenKey: TypeAlias = Annotated[Key, Depends(_written_key)]
+
+
+@calls.at("GET /policies/{section}", errors=[404])
 def list_policies(
     served: ApiContext,
-    caller: AnyCaller,
+    tenant: SeenTenant,
     section: NamedSection,
     after: After = "",
     limit: Limit = 100,
@@ -86,7 +91,6 @@ def list_policies(
 ) -> PolicyPage:
     """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
-    tenant = readable_tenant(caller)
     if locked and kind == "namespace":
         entries = map(StoredEntry.of, served.locked.locked_after(after, tenant=tenant))
         page = list(islice((each for each in entries if resource_group in (None, each.resource_group)), limit))
@@ -98,109 +102,55 @@ def list_policies(
         page = _page_of_tenant(served.service, tenant, kind, after, limit)
         page = [stored for stored in page if resource_group in (None, stored.resource_group)]
     is_full = len(page) == limit
-    return PolicyPage(policies=[_policy(stored) for stored in page], next=page[-1].name if is_full else None)
+    return PolicyPage([Policy.of(stored) for stored in page], page[-1].name if is_full else None)
 
 
-@router.get("/status/{job}/groups", dependencies=READERS, responses=documented(404))
+@calls.at("GET /status/{job}/groups", who=READS_ALL, errors=[404])
 def list_worst_groups(served: ApiContext, job: Segment, limit: Limit = 100) -> PolicyPage:
     """Return the groups that are worst off in a job, the worst first."""
     named = view_of(served.watch, job).totals.named
     keys: list[Key] = [("resource_group", scope) for level, scope in named if level == "resource_group"][:limit]
     found = served.service.store.find(keys)
-    return PolicyPage(policies=[_policy(StoredEntry.of(found[key])) for key in keys if key in found], next=None)
+    return PolicyPage([Policy.of(StoredEntry.of(found[key])) for key in keys if key in found], None)
 
 
-@router.get("/policies/{section}/{name}", response_model=Policy,
-            responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
+@calls.at("GET /policies/{section}/{name}", errors=[404], response_model=Policy, responses=_UNMODIFIED)
 def get_policy(
-    served: ApiContext,
-    caller: AnyCaller,
-    section: NamedSection,
-    name: Segment,
-    response: Response,
-    if_none_match: IfNoneMatch = None,
+    served: ApiContext, tenant: SeenTenant, key: ReadKey, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
     """Return an entry."""
-    _check_readable(caller, _KINDS[section], name)
-    stored = served.service.get(_KINDS[section], name, reader_tenant=readable_tenant(caller))
-    return _answered(stored, if_none_match, response)
+    return answered(served.service.get(*key, reader_tenant=tenant), if_none_match, response, Policy.of)
 
 
-@router.put("/policies/{section}/{name}", responses=documented(404, 412, 415, 428))
-def put_policy(
-    served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, values: Values, asked: Change
-) -> ChangeResponse:
+@calls.at("PUT /policies/{section}/{name}", errors=[404, 415])
+def put_policy(key: WrittenKey, values: Values, change: Change) -> ChangeResponse:
     """Create or replace an entry."""
-    kind = _KINDS[section]
-    _check_writable(caller, kind, name)
-    expected = asked.expected
-    made = served.service.put(kind, name, values, asked.author(caller), expected=expected)
-    return asked.answer(made)
+    return change.made(PolicyService.put, *key, values)
 
 
-@router.delete("/policies/{section}/{name}", responses=documented(404, 412, 428))
-def delete_policy(
-    served: ApiContext, caller: AnyCaller, section: NamedSection, name: Segment, asked: Change
-) -> ChangeResponse:
+@calls.at("DELETE /policies/{section}/{name}", errors=[404])
+def delete_policy(key: WrittenKey, change: Change) -> ChangeResponse:
     """Delete an entry; a resource group that is in use is not deleted (412)."""
-    kind = _KINDS[section]
-    _check_writable(caller, kind, name)
-    expected = asked.expected
-    made = served.service.delete(kind, name, asked.author(caller), expected=expected)
-    return asked.answer(made, is_entry=False)
+    return change.made(PolicyService.delete, *key, is_entry=False)
 
 
-@router.get("/policy/{section}", response_model=Policy,
-            dependencies=READERS, responses={**documented(404), 304: {"description": "Not Modified"}})  # fmt: skip
+@calls.at("GET /policy/{section}", who=READS_ALL, errors=[404], response_model=Policy, responses=_UNMODIFIED)
 def get_single_policy(
     served: ApiContext, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
     """Return the quotas of every namespace without an entry (`defaults`), those of the job, or the queue's bounds."""
-    return _answered(served.service.get(_KINDS[section]), if_none_match, response)
+    return answered(served.service.get(_KINDS[section]), if_none_match, response, Policy.of)
 
 
-@router.put("/policy/{section}", responses=documented(404, 412, 415, 428))
-def put_single_policy(
-    served: ApiContext, caller: Admin, section: SingleSection, values: Values, asked: Change
-) -> ChangeResponse:
+@calls.at("PUT /policy/{section}", who=["admin"], errors=[404, 415])
+def put_single_policy(section: SingleSection, values: Values, change: Change) -> ChangeResponse:
     """Replace the defaults, the job's quotas or the queue's bounds."""
-    kind = _KINDS[section]
-    expected = asked.expected
-    made = served.service.put(kind, "", values, asked.author(caller), expected=expected)
-    return asked.answer(made)
-
-
-def _policy(stored: StoredEntry) -> Policy:
-    author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
-    return Policy(
-        kind=stored.kind, name=stored.name, revision=stored.revision, etag=stored.version.etag, author=author,
-        policy=stored.values,
-    )  # fmt: skip
-
-
-def _answered(stored: StoredEntry, if_none_match: str | None, response: Response) -> Policy | Response:
-    return not_modified(stored) if is_known(stored, if_none_match, response) else _policy(stored)
-
-
-def _check_readable(caller: Caller, kind: Kind, name: str) -> None:
-    if readable_tenant(caller) is not None and kind not in ("tenant", "namespace"):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
-    check_tenant(caller, name)
-
-
-def _check_writable(caller: Caller, kind: Kind, name: str) -> None:
-    """Refuse what a role may never write; the service judges what a tenant admin writes."""
-    if caller.role == "admin":
-        return
-    if caller.role != "tenant_admin" or kind != "namespace":
-        raise HTTPException(HTTPStatus.FORBIDDEN, f"the token's role is {caller.role}; only an admin changes this")
-    check_tenant(caller, name)
+    return change.made(PolicyService.put, _KINDS[section], "", values)
 
 
 def _page_of_tenant(service: PolicyService, tenant: str, kind: Kind, after: str, limit: int) -> list[StoredEntry]:
     """Return a page of a tenant's own entries: the entry of its very name, then those of its namespaces."""
-    if kind not in ("tenant", "namespace"):
-        raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
+    _check_seen(tenant, kind)
     return list(islice(_entries_of_tenant(service, tenant, kind, after, limit), limit))
 
 

@@ -201,6 +201,7 @@ IfNoneMatch: TypeAlias = Annotated[
 ]
 After: TypeAlias = Annotated[str, Query(max_length=MAX_NAME_BYTES, description="The last name of the previous page.")]
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=1000, description="The largest number of entries on a page.")]
+RevisionNumber: TypeAlias = Annotated[int, Field(ge=0, le=2**62)]
 
 
 ETAG: Final[dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""The audit log of commands: those on tokens always, and those on policies if a log is named.
+"""Commands that change something, and their audit log: of tokens always, and of policies if a log is named.
 
 Whoever may write the store or the token file can also write them without these commands; the history of the store, not
 this log, tells who committed a change.
@@ -11,27 +11,31 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, fields
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.options import STORE_VARIABLE, author_of, current_command, system_user, wall_clock_ms
-from spark_throttle.admin.cli.output import REMEDIES
-from spark_throttle.errors import (
-    ConfigurationError,
-    FileUnusableError,
-    OutcomeUnknownError,
-    StoredFormatError,
-    StoredPolicyError,
-    StoreUnavailableError,
-    ThrottleError,
-    UnconfirmedError,
+from spark_throttle.admin.cli.options import (
+    STORE_VARIABLE,
+    OutputForm,
+    Store,
+    Who,
+    Why,
+    Yes,
+    current_command,
+    system_user,
+    wall_clock_ms,
 )
+from spark_throttle.admin.cli.output import REMEDIES, Form, Output, shown
+from spark_throttle.admin.refusals import Outcome, refusal_of
+from spark_throttle.errors import ConfigurationError, FileUnusableError, ThrottleError
 
 if TYPE_CHECKING:
-    from spark_throttle.admin.audit import AuditLog, Outcome
+    from spark_throttle.admin.audit import AuditLog
     from spark_throttle.store.committer import CommitResult
     from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author, Change
@@ -76,40 +80,14 @@ class CommandRecorder:
                 {"path": path_of(each.kind, each.name), "after": values_of(each.body)} for each in changes[:MOST_MADE]
             ]
             _recorded.set(outcome)
-            _append(
-                self._log, outcome=_outcome(outcome), detail=outcome.told(REMEDIES), author=author, changes=asked,
-                changes_left_out=len(changes) - len(asked),
-            )  # fmt: skip
+            _append(self._log, outcome, author=author, changes=asked, changes_left_out=len(changes) - len(asked))
         elif outcome.is_changed:
             _append(
-                self._log, outcome="done", author=author, changes=changes_of(outcome.made), revision=outcome.revision,
+                self._log, "done", author=author, changes=changes_of(outcome.made), revision=outcome.revision,
                 changes_left_out=outcome.left_out,
             )  # fmt: skip
         else:
-            _append(self._log, outcome="unchanged", author=author)
-
-
-def attempt(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that changes policies, of which every attempt has a line: also one that finds no store.
-
-    The command takes `who` and `why`; with `is_dry`, it changes nothing.
-    """
-
-    @wraps(command)
-    def recorded(*args: Any, **options: Any) -> None:  # noqa: ANN401 - as the command takes them
-        path = os.environ.get(AUDIT_VARIABLE)
-        if not path or options.get("is_dry"):
-            command(*args, **options)
-            return
-        try:
-            command(*args, **options)
-        except ThrottleError as error:
-            if _recorded.get() is not error and not (isinstance(error, FileUnusableError) and error.path == path):
-                author = author_of(options["who"], options["why"], is_confirmed=False)
-                _append(_log(path), outcome=_outcome(error), detail=error.told(REMEDIES), author=author)
-            raise
-
-    return recorded
+            _append(self._log, "unchanged", author=author)
 
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
@@ -124,6 +102,73 @@ def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChangeOptions:
+    """What every command that changes policies takes: where, by whom, why, and the form of the answer."""
+
+    store: Store = ""
+    who: Who = ""
+    why: Why = ""
+    yes: Yes = False
+    output: OutputForm = Form.TEXT
+
+    def author(self, *, why: str = "") -> Author:
+        """Return the author of the change: the one named, or the user of this process, who is kept in any case.
+
+        The history keeps what it says, and has more readers than a token, so secrets are hidden.
+
+        Parameters
+        ----------
+        why
+            The reason if none was given.
+        """
+        from spark_throttle.admin.redaction import without_secrets
+        from spark_throttle.store.store import Author
+
+        name, uid = system_user()
+        said = {"who": without_secrets(self.who or name), "why": without_secrets(self.why or why)}
+        return Author(**said, door="cli", caller=f"{name} (uid {uid})", is_confirmed=self.yes)
+
+    def service(self, *, is_created: bool = False) -> PolicyService:
+        """Return the service over the store."""
+        return service_of(self.store, is_created=is_created)
+
+    def show(self, made: CommitResult, what: str) -> None:
+        """Show the outcome of the change."""
+
+        def text() -> str:
+            said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
+            return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
+
+        Output(self.output).show({"revision": made.revision, "changed": made.is_changed, "notes": made.notes}, text)
+
+
+def changing(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that changes policies, for typer: it takes the options of `ChangeOptions` beside its own.
+
+    `command` is given them as its first argument. Every attempt has a line: also one that finds no store. With
+    `is_dry`, a command changes nothing.
+    """
+
+    @wraps(command)
+    def recorded(**given: Any) -> None:  # noqa: ANN401 - as the command takes them
+        options = ChangeOptions(**{each.name: given.pop(each.name) for each in fields(ChangeOptions)})
+        path = os.environ.get(AUDIT_VARIABLE)
+        try:
+            command(options, **given)
+        except ThrottleError as error:
+            is_of_log = _recorded.get() is error or (isinstance(error, FileUnusableError) and error.path == path)
+            if path and not given.get("is_dry") and not is_of_log:
+                _append(_log(path), error, author=options.author())
+            raise
+
+    own = [*signature(command, eval_str=True).parameters.values()][1:]
+    shared = signature(ChangeOptions, eval_str=True).parameters.values()
+    parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own, *shared)]
+    recorded.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # what typer makes options of
+    return recorded
+
+
 @contextmanager
 def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     """Record a change of the token file that the block makes, or the reason why it was not made.
@@ -136,16 +181,15 @@ def audited(tokens: str, audit: str | None) -> Iterator[list[str]]:
     try:
         yield about
     except ThrottleError as error:
-        _append(log, outcome=_outcome(error), detail=error.told(REMEDIES), about=about)
+        _append(log, error, about=about)
         raise
-    _append(log, outcome="done", about=about)
+    _append(log, "done", about=about)
 
 
 def _append(
     log: AuditLog,
+    result: Outcome | ThrottleError,
     *,
-    outcome: Outcome,
-    detail: str = "",
     author: Author | None = None,
     changes: list[dict[str, Any]] | None = None,
     changes_left_out: int = 0,
@@ -154,6 +198,8 @@ def _append(
 ) -> None:
     from spark_throttle.admin.audit import NOTHING_CHANGED, Event
 
+    outcome: Outcome = refusal_of(result).outcome if isinstance(result, ThrottleError) else result
+    detail = result.told(REMEDIES) if isinstance(result, ThrottleError) else ""
     name, uid = system_user()
     event = Event(
         door="cli", caller=f"{name} (uid {uid})", who=name if author is None else author.who,
@@ -167,15 +213,6 @@ def _append(
         if outcome in NOTHING_CHANGED:
             raise
         raise FileUnusableError(error.path, f"the change was made, and is not recorded: {error.problem}") from error
-
-
-def _outcome(error: ThrottleError) -> Outcome:
-    if isinstance(error, OutcomeUnknownError):
-        return "unknown"
-    if isinstance(error, UnconfirmedError):
-        return "unconfirmed"
-    is_failed = isinstance(error, (FileUnusableError, StoreUnavailableError, StoredFormatError, StoredPolicyError))
-    return "failed" if is_failed else "refused"
 
 
 def _log(path: str, *, beside: Path | None = None) -> AuditLog:

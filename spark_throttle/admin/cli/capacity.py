@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,17 @@ from spark_throttle.errors import ConfigurationError
 if TYPE_CHECKING:
     from spark_throttle.policy.capacity import Division
     from spark_throttle.status.time_status import PromisedTime
+
+_DIVISION: Final = {
+    "capacity_percent": "capacity",
+    "tenants": "tenants",
+    "fixed_percent": "fixed shares, together",
+    "variable_tenants": "tenants with an equal share",
+    "variable_percent": "equal share (request_percentage)",
+    "promised_percent": "promised in all",
+    "unpromised_percent": "left over",
+}
+"""The values of a division, with what a table says of each."""
 
 Threads = Annotated[int | None, typer.Option(min=0, help="num.io.threads of a broker.")]
 Network = Annotated[int | None, typer.Option(min=0, help="num.network.threads of a broker.")]
@@ -51,31 +62,12 @@ def capacity(
     else:
         raise ConfigurationError("give either --cores, or both --io-threads and --network-threads")
     division = divide(total, tenants, [_percent(text) for text in fixed or []])
-    Output(output).show(
-        {"capacity_percent": division.capacity_percent, **_values(division)},
-        lambda: table_of([("", False), ("of one thread's time", True)], _rows(division)),
-    )
-
-
-def _values(division: Division) -> dict[str, Any]:
-    return {
-        "tenants": division.tenants, "fixed_percent": division.fixed_percent,
-        "variable_tenants": division.variable_tenants, "variable_percent": division.variable_percent,
-        "promised_percent": division.promised_percent, "unpromised_percent": division.unpromised_percent,
-    }  # fmt: skip
-
-
-def _rows(division: Division) -> list[tuple[str, str]]:
-    share = division.variable_percent
-    return [
-        ("capacity", f"{division.capacity_percent} %"),
-        ("tenants", f"{division.tenants}"),
-        ("fixed shares, together", f"{division.fixed_percent} %"),
-        ("tenants with an equal share", f"{division.variable_tenants}"),
-        ("equal share (request_percentage)", "" if share is None else f"{share} %"),
-        ("promised in all", f"{division.promised_percent} %"),
-        ("left over", f"{division.unpromised_percent} %"),
+    values = {name: getattr(division, name) for name in _DIVISION}
+    rows = [
+        (said, "" if values[name] is None else f"{values[name]}{' %' if name.endswith('_percent') else ''}")
+        for name, said in _DIVISION.items()
     ]
+    Output(output).show(values, lambda: table_of([("", False), ("of one thread's time", True)], rows))
 
 
 def _show_promises(control: str, output: Form) -> None:

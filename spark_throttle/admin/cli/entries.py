@@ -8,24 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from spark_throttle.admin.cli.audited import attempt, service_of
-from spark_throttle.admin.cli.options import (
-    At,
-    Expected,
-    OutputForm,
-    ReportingGroup,
-    Store,
-    Who,
-    Why,
-    Yes,
-    author_of,
-    merged,
-    values_of_settings,
-)
+from spark_throttle.admin.cli.audited import ChangeOptions, changing, service_of
+from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, merged, values_of_settings
 from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
 
 if TYPE_CHECKING:
-    from spark_throttle.store.committer import CommitResult
+    from spark_throttle.admin.shown_policies import Policy
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
@@ -58,33 +46,10 @@ def _with_keys_of(kind: Kind) -> type[TyperCommand]:
     return WithKeys
 
 
-def show_made(made: CommitResult, form: Form, what: str) -> None:
-    """Show the outcome of a change."""
+def _answer(stored: StoredEntry) -> Policy:
+    from spark_throttle.admin.shown_policies import Policy
 
-    def text() -> str:
-        said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
-        return "\n".join([shown(said), *(f"note: {shown(note)}" for note in made.notes)])
-
-    Output(form).show({"revision": made.revision, "changed": made.is_changed, "notes": made.notes}, text)
-
-
-def show_stored(found: list[StoredEntry], form: Form) -> None:
-    """Show entries, one per line."""
-    values = [_answer(stored) for stored in found]
-    Output(form).show(
-        values,
-        lambda: table_of(
-            [("name", False), ("settings", False), ("revision", True)],
-            [(stored.name or stored.kind, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
-        ),
-    )
-
-
-def _answer(stored: StoredEntry) -> dict[str, Any]:
-    return {
-        "kind": stored.kind, "name": stored.name, "revision": stored.revision, "etag": stored.version.etag,
-        "author": "administrator" if stored.given is None else "tenant", "policy": stored.values,
-    }  # fmt: skip
+    return Policy.of(stored)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
@@ -110,13 +75,10 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         Output(output).show(_answer(stored), lambda: _sheet(stored))
 
     @app.command("delete", help=f"Delete {one}.")
-    @attempt
-    def delete(
-        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        made = service_of(store).delete(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
-        show_made(made, output, f"{noun} {name} deleted")
+    @changing
+    def delete(options: ChangeOptions, name: Name, expected: Expected = None) -> None:
+        made = options.service().delete(kind, name, options.author(), expected=expected)
+        options.show(made, f"{noun} {name} deleted")
 
     @app.command("list", help="List them by name: a page as a table, and all as JSON or YAML.")
     def list_all(
@@ -129,7 +91,13 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         service = service_of(store)
         most = limit or (_PAGE if output is Form.TEXT else sys.maxsize)
         found = service.page(kind, after=after, limit=most, at=at, resource_group=group)
-        show_stored(found, output)
+        Output(output).show(
+            [_answer(stored) for stored in found],
+            lambda: table_of(
+                [("name", False), ("settings", False), ("revision", True)],
+                [(stored.name, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
+            ),
+        )
         if output is Form.TEXT and len(found) == most:
             typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
 
@@ -140,64 +108,55 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
 
 def _add_exemption(app: typer.Typer, one: str) -> None:
     @app.command("create", help=f"Create {one} that does not exist yet.")
-    @attempt
-    def create(
-        name: Name, store: Store = "", who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT
-    ) -> None:
-        made = service_of(store).create("exempt", name, {}, author_of(who, why, is_confirmed=yes))
-        show_made(made, output, f"exemption {name}")
+    @changing
+    def create(options: ChangeOptions, name: Name) -> None:
+        options.show(options.service().create("exempt", name, {}, options.author()), f"exemption {name}")
 
 
 def _add_writing(app: typer.Typer, kind: Kind, noun: str, one: str) -> None:
     @app.command("create", cls=_with_keys_of(kind), help=f"Create {one} that does not exist yet.")
-    @attempt
-    def create(
-        name: Name, store: Store = "", settings: Settings = None, who: Who = "", why: Why = "",
-        yes: Yes = False, output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
+    @changing
+    def create(options: ChangeOptions, name: Name, settings: Settings = None) -> None:
         values = merged({}, values_of_settings(settings or []))
-        made = service_of(store).create(kind, name, values, author_of(who, why, is_confirmed=yes))
-        show_made(made, output, f"{noun} {name}")
+        options.show(options.service().create(kind, name, values, options.author()), f"{noun} {name}")
 
     about = f"Change settings of {one}; those that are not given stay as they are."
 
     @app.command("update", cls=_with_keys_of(kind), help=about)
-    @attempt
+    @changing
     def update(
-        name: Name, store: Store = "", settings: Settings = None,
+        options: ChangeOptions,
+        name: Name,
+        settings: Settings = None,
         is_whole: Annotated[bool, typer.Option("--replace", help="Drop all settings that are not given.")] = False,
-        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        service, changes = service_of(store), values_of_settings(settings or [])
+        expected: Expected = None,
+    ) -> None:
+        service, changes = options.service(), values_of_settings(settings or [])
         stored = service.get(kind, name)
         values = merged({} if is_whole else stored.values, changes)
         # The entry that the settings are merged into must not have changed when they are written.
         at = expected if expected is not None else None if is_whole else stored.version
-        made = service.update(kind, name, values, author_of(who, why, is_confirmed=yes), expected=at)
-        show_made(made, output, f"{noun} {name}")
+        options.show(service.update(kind, name, values, options.author(), expected=at), f"{noun} {name}")
 
 
 def _add_attachments(app: typer.Typer, kind: Kind, noun: str) -> None:
     @app.command("attach", help=f"Attach a {noun} to a resource group.")
-    @attempt
+    @changing
     def attach(
-        name: Name, group: Group, store: Store = "",
+        options: ChangeOptions,
+        name: Name,
+        group: Group,
         is_moved: Annotated[bool, typer.Option("--move", help="Take it from another group if it is in one.")] = False,
-        expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False, output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        made = service_of(store).attach(
-            kind, name, group, author_of(who, why, is_confirmed=yes), expected=expected, is_moved=is_moved
-        )  # fmt: skip
-        show_made(made, output, f"{noun} {name} attached to {group}")
+        expected: Expected = None,
+    ) -> None:
+        made = options.service().attach(kind, name, group, options.author(), expected=expected, is_moved=is_moved)
+        options.show(made, f"{noun} {name} attached to {group}")
 
     @app.command("detach", help=f"Detach a {noun} from its resource group.")
-    @attempt
-    def detach(
-        name: Name, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "", yes: Yes = False,
-        output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        made = service_of(store).detach(kind, name, author_of(who, why, is_confirmed=yes), expected=expected)
-        show_made(made, output, f"{noun} {name} detached")
+    @changing
+    def detach(options: ChangeOptions, name: Name, expected: Expected = None) -> None:
+        made = options.service().detach(kind, name, options.author(), expected=expected)
+        options.show(made, f"{noun} {name} detached")
 
 
 def single_app(kind: Kind, noun: str) -> typer.Typer:
@@ -212,16 +171,12 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
     about = f"Change {noun}; settings that are not given stay as they are."
 
     @app.command("update", cls=_with_keys_of(kind), help=about)
-    @attempt
-    def update(
-        settings: Settings = None, store: Store = "", expected: Expected = None, who: Who = "", why: Why = "",
-        yes: Yes = False, output: OutputForm = Form.TEXT,
-    ) -> None:  # fmt: skip
-        service, changes = service_of(store), values_of_settings(settings or [])
+    @changing
+    def update(options: ChangeOptions, settings: Settings = None, expected: Expected = None) -> None:
+        service, changes = options.service(), values_of_settings(settings or [])
         stored = service.get(kind)
         at = stored.version if expected is None else expected
-        made = service.put(kind, "", merged(stored.values, changes), author_of(who, why, is_confirmed=yes), expected=at)
-        show_made(made, output, kind)
+        options.show(service.put(kind, "", merged(stored.values, changes), options.author(), expected=at), kind)
 
     return app
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
-from spark_throttle.admin.cli.output import Exit, Form, in_form, shown, some
+from spark_throttle.admin.cli.output import Form, in_form, shown, some
 from spark_throttle.admin.cli.streams import read_stdin
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:

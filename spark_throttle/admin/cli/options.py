@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -16,9 +16,6 @@ from typer.core import TyperGroup
 from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
 from spark_throttle.errors import ConfigurationError, ThrottleError
-
-if TYPE_CHECKING:
-    from spark_throttle.store.store import Author
 
 
 def system_user() -> tuple[str, int]:
@@ -126,19 +123,6 @@ HangingAfter = Annotated[
         help="A job that Spark asks for no batch for so long hangs, by default 600 s; give more than a batch takes.",
     ),
 ]  # fmt: skip
-
-
-def author_of(who: str, why: str, *, is_confirmed: bool) -> Author:
-    """Return the author of a change: the one named, or the user of this process, who is kept in any case.
-
-    The history keeps what it says, and has more readers than a token, so secrets are hidden.
-    """
-    from spark_throttle.admin.redaction import without_secrets
-    from spark_throttle.store.store import Author
-
-    name, uid = system_user()
-    shown = {"who": without_secrets(who or name), "why": without_secrets(why)}
-    return Author(**shown, door="cli", caller=f"{name} (uid {uid})", is_confirmed=is_confirmed)
 
 
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:

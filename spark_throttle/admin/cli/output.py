@@ -1,4 +1,4 @@
-"""How commands answer: tables for people, JSON or YAML for programs, and exit codes that tell what to do next.
+"""How commands answer: tables for people, JSON or YAML for programs.
 
 All forms show everything. Characters that a terminal would obey or that nobody sees, such as bidirectional controls,
 are escaped in all of them; JSON and YAML read back as the exact name. Answers go to stdout, errors to stderr.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from decimal import Decimal
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any, Final
 
 from rich.cells import cell_len
@@ -22,20 +22,9 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
+from spark_throttle.admin.refusals import Exit, refusal_of
 from spark_throttle.core.names.visible_text import visible, visible_in_json
-from spark_throttle.errors import (
-    AddressInUseError,
-    ConflictError,
-    DuplicateError,
-    FileUnusableError,
-    InUseError,
-    NotFoundError,
-    OutcomeUnknownError,
-    StoredFormatError,
-    StoreUnavailableError,
-    ThrottleError,
-    UnconfirmedError,
-)
+from spark_throttle.errors import ThrottleError, UnconfirmedError
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
 
 _LEAST: Final = 12
@@ -135,52 +124,6 @@ shown: Final = visible
 """Every name and message in a table or a line passes it: a terminal would obey its control characters."""
 
 
-class Exit(IntEnum):
-    """The exit codes of commands."""
-
-    DONE = 0
-    FAULT = 1
-    """A fault of the program, or stored files that it cannot read."""
-
-    USAGE = 2
-    """The command line cannot be understood."""
-
-    INVALID = 3
-    """A policy, a name or a setting cannot be applied: correct it."""
-
-    NOT_FOUND = 4
-    DUPLICATE = 5
-    IN_USE = 6
-    CONFLICT = 7
-    """Another change came first; nothing was changed: read again."""
-
-    UNAVAILABLE = 8
-    """The store, a file or the server's port cannot be used; nothing was changed: try again later, or mend it."""
-
-    UNKNOWN = 9
-    """The change may or may not have happened: look into the history first."""
-
-    DIFFERENT = 10
-    """`policy diff --check` found a difference, or `import` found something that a policy cannot express."""
-
-    SILENT = 11
-    """`status`: no job is listening, because it is silent, hangs or has ended."""
-
-    UNCONFIRMED = 12
-    """The change costs protection; nothing was changed: look at what it costs, then confirm it with --yes."""
-
-    UNWRITTEN = 13
-    """The command was done, and its answer could not be written to stdout: do not repeat a change."""
-
-
-_EXITS: Final[Sequence[tuple[type[ThrottleError], Exit]]] = (
-    (NotFoundError, Exit.NOT_FOUND), (DuplicateError, Exit.DUPLICATE), (InUseError, Exit.IN_USE),
-    (UnconfirmedError, Exit.UNCONFIRMED),
-    (ConflictError, Exit.CONFLICT), (StoreUnavailableError, Exit.UNAVAILABLE), (OutcomeUnknownError, Exit.UNKNOWN),
-    (FileUnusableError, Exit.UNAVAILABLE), (AddressInUseError, Exit.UNAVAILABLE),
-    (StoredFormatError, Exit.FAULT), (ThrottleError, Exit.INVALID),
-)  # fmt: skip
-
 _MOVE: Final = (
     f"to move it in one step, attach it with --move, or set resource_group in its entry (update); {WHY_ONE_STEP}"
 )
@@ -201,17 +144,6 @@ class Form(StrEnum):
     TEXT = "text"
     JSON = "json"
     YAML = "yaml"
-
-
-def exit_of(error: ThrottleError) -> Exit:
-    """Return the exit code that tells what to do about an error.
-
-    Examples
-    --------
-    >>> exit_of(NotFoundError("tenant", "acme")).value
-    4
-    """
-    return next(code for kind, code in _EXITS if isinstance(error, kind))
 
 
 class Output:
@@ -236,7 +168,7 @@ class Output:
     def fail(self, error: ThrottleError) -> Exit:
         """Write an error to stderr, and return the exit code for it."""
         more = {"losses": error.losses} if isinstance(error, UnconfirmedError) else {}
-        return self._say(exit_of(error), type(error).__name__, error.told(REMEDIES), more)
+        return self._say(refusal_of(error).exit, type(error).__name__, error.told(REMEDIES), more)
 
     def fail_to_write(self, error: UnwrittenAnswerError) -> Exit:
         """Write to stderr that an answer is lost, and return the exit code for it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
@@ -11,22 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from spark_throttle.admin.cli.audited import attempt, recorder_of_changes, service_of
-from spark_throttle.admin.cli.entries import show_made
-from spark_throttle.admin.cli.options import (
-    At,
-    Expected,
-    OutputForm,
-    ReportingGroup,
-    Store,
-    Who,
-    Why,
-    Yes,
-    author_of,
-    wall_clock_ms,
-)
-from spark_throttle.admin.cli.output import Exit, Form, Output, in_form, shown, some, table_of
+from spark_throttle.admin.cli.audited import ChangeOptions, changing, recorder_of_changes, service_of
+from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, wall_clock_ms
+from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of
 from spark_throttle.admin.cli.streams import read_stdin
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
 from spark_throttle.remedies import Remedy
 
@@ -64,15 +54,10 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     document = _document_of(file)
     for direction in DIRECTIONS:
         compile_policy(document, direction)
-    counts = {
-        "resource_groups": len(document.resource_groups), "tenants": len(document.tenants),
-        "namespaces": len(document.namespaces), "exempt": len(document.exempt),
-    }  # fmt: skip
+    nouns = {"resource_groups": "resource group", "tenants": "tenant", "namespaces": "namespace", "exempt": "exemption"}
+    counts = {section: len(getattr(document, section)) for section in nouns}
+    said = ", ".join(some(counts[section], noun) for section, noun in nouns.items())
     notes = list(islice(notes_on_document(document), 20))
-    said = ", ".join([
-        some(counts["resource_groups"], "resource group"), some(counts["tenants"], "tenant"),
-        some(counts["namespaces"], "namespace"), some(counts["exempt"], "exemption"),
-    ])  # fmt: skip
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},
         lambda: "\n".join([f"{_named(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),
@@ -80,30 +65,26 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
 
 
 @app.command()
-@attempt
+@changing
 def apply(
+    options: ChangeOptions,
     file: PolicyFile,
-    store: Store = "",
     is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
     is_dry: DryRun = False,
     expected: Expected = None,
-    who: Who = "",
-    why: Why = "",
-    yes: Yes = False,
-    output: OutputForm = Form.TEXT,
 ) -> None:
     """Replace all policies of the store by a document, in one commit."""
     document = _document_of(file)
     if is_dry:
-        service, is_made = _opened_or_imagined(store, is_created=is_created)
+        service, is_made = _opened_or_imagined(options.store, is_created=is_created)
         made_store = service.store.location if is_made else ""
-        _show_planned(service.planned(document), lambda: document.namespaces, expected, output, made_store)
+        _show_planned(service.planned(document), lambda: document.namespaces, expected, options.output, made_store)
         return
-    author = author_of(who, why, is_confirmed=yes)
+    author = options.author()
     if is_created:
-        _rehearse(document, store, author, expected)
-    service = service_of(store, is_created=is_created)
-    show_made(service.apply(document, author, expected=expected), output, f"{_named(file)} applied")
+        _rehearse(document, options.store, author, expected)
+    made = options.service(is_created=is_created).apply(document, author, expected=expected)
+    options.show(made, f"{_named(file)} applied")
 
 
 @app.command()
@@ -131,7 +112,7 @@ def diff(
     newest = service.store.revision()
     end = newest if after is None else after
     found = service.diff(max(0, end - 1) if before is None else before, end)
-    _show_differences(found, output)
+    Output(output).show(found, lambda: _as_diff(found))
     if found and is_checked:
         raise typer.Exit(int(Exit.DIFFERENT))
 
@@ -145,18 +126,11 @@ def history(
 ) -> None:
     """Show who made each change, when and why, the newest first."""
     found = service_of(store).history(before=before, limit=limit)
+    numbers, words = ("revision", "entries"), ("revision", "when", "who", "door", "caller", "entries", "why")
     Output(output).show(
         found,
         lambda: table_of(
-            [
-                ("revision", True),
-                ("when", False),
-                ("who", False),
-                ("door", False),
-                ("caller", False),
-                ("entries", True),
-                ("why", False),
-            ],
+            [(word, word in numbers) for word in words],
             [
                 (each.revision, _when(each.at_ms), each.who, each.door, each.caller, each.changes, each.why)
                 for each in found
@@ -166,30 +140,25 @@ def history(
 
 
 @app.command()
-@attempt
+@changing
 def rollback(
+    options: ChangeOptions,
     revision: RevisionNumber,
-    store: Store = "",
     is_dry: DryRun = False,
     expected: Annotated[
         int | None, typer.Option(metavar="REVISION", help="Roll back only if the store is at this revision.")
     ] = None,
-    who: Who = "",
-    why: Why = "",
-    yes: Yes = False,
-    output: OutputForm = Form.TEXT,
 ) -> None:
     """Restore the policies of a revision; the history keeps the changes since then."""
-    service = service_of(store)
+    service = options.service()
     if is_dry:
-        from spark_throttle.admin.heirs import namespace_names
+        from spark_throttle.admin.shown_policies import namespace_names
 
         planned = service.planned_rollback(revision)
-        _show_planned(planned, lambda: namespace_names(service.store, revision), expected, output)
+        _show_planned(planned, lambda: namespace_names(service.store, revision), expected, options.output)
         return
-    author = author_of(who, why or f"back to revision {revision}", is_confirmed=yes)
-    made = service.rollback(revision, author, expected=expected)
-    show_made(made, output, f"rolled back to revision {revision}")
+    made = service.rollback(revision, options.author(why=f"back to revision {revision}"), expected=expected)
+    options.show(made, f"rolled back to revision {revision}")
 
 
 def _document_of(file: str) -> PolicyDocument:
@@ -238,10 +207,6 @@ def _when(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _show_differences(found: list[Difference], form: Form) -> None:
-    Output(form).show([_values_of(each) for each in found], lambda: _as_diff(found))
-
-
 def _show_planned(
     planned: PlannedChange,
     names_after: Callable[[], Iterable[str]],
@@ -256,31 +221,22 @@ def _show_planned(
     made_store
         The store that would be made; empty if it is there, `None` if the command makes none.
     """
-    from spark_throttle.admin.heirs import heirs_of
+    from spark_throttle.admin.shown_policies import Plan
 
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
-    heirs = heirs_of(planned, names_after)
+    plan = Plan.of(planned, names_after)
     makes = {} if made_store is None else {"makes_store": bool(made_store)}
-    values = {
-        "revision": planned.revision, "changes": planned.changes,
-        "differences": [_values_of(each) for each in planned.differences],
-        "losses": [str(loss) for loss in planned.losses], "all_losses": len(planned.losses), "heirs": heirs, **makes,
-    }  # fmt: skip
 
     def text() -> Any:  # noqa: ANN401 - what rich prints
         from rich.console import Group
         from rich.text import Text
 
-        costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in planned.losses]
+        costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in plan.losses]
         made = [Text(shown(f"the policy store {made_store} would be made, with"))] if made_store else []
-        return Group(*made, _as_diff(planned.differences, heirs), *costs)
+        return Group(*made, _as_diff(plan.differences, plan.heirs), *costs)
 
-    Output(form).show(values, text)
-
-
-def _values_of(each: Difference) -> dict[str, Any]:
-    return {"kind": each.kind, "name": each.name, "path": each.path, "before": each.before, "after": each.after}
+    Output(form).show({**asdict(plan), **makes}, text)
 
 
 def _as_diff(found: Sequence[Difference], heirs: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Any:  # noqa: ANN401 - what rich prints

@@ -19,11 +19,12 @@ import typer
 
 from spark_throttle.admin.cli.audited import service_of
 from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
-from spark_throttle.admin.cli.output import Exit, Form, Output, console, count, in_form, shown, size, table_of, wait
+from spark_throttle.admin.cli.output import Form, Output, console, count, in_form, shown, size, table_of, wait
+from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from spark_throttle.status.explanation import Explanation
+    from spark_throttle.status.explanation import Explanation, LevelExplanation
     from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
@@ -102,20 +103,15 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=is_listening)
     title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
-    suffix = "/s" if found.elapsed_ms else " a batch"
-    columns = [("level", False), ("scope", False), ("quota/s", True), *((word + suffix, True) for word in _COUNTS),
-               ("waiting", True)]  # fmt: skip
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
-        columns += [("core time", True), ("throttled for", True)]
+    cells = [_cells(found, each) for each in scopes]
+    heads = list(dict.fromkeys(head for each in cells for head in each))
+    columns = [("level", False), ("scope", False), *((head, True) for head in heads)]
     rows = [
-        (
-            each.level.replace("_", " "), each.scope, _quota(each),
-            *(_passed(found, each, word) for word in _COUNTS), _waiting(each),
-            *(() if found.time is None else (_core_time(each.time), _throttled(each.time))),
-        )
-        for each in scopes
-    ]  # fmt: skip
+        (each.level.replace("_", " "), each.scope, *(texts.get(head, "") for head in heads))
+        for each, texts in zip(scopes, cells, strict=True)
+    ]
     none = [] if rows else [Text("no scope to show: tenants and groups are shown if the policies name them")]
     return Group(*above, table_of(columns, rows, title), *none)
 
@@ -132,15 +128,20 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
         yield f"{at} {shown(_destination(destination))}"
     if found.time is not None:
         yield f"{at} {_uncharged(found.time)}"
-    suffix = "/s" if found.elapsed_ms else " a batch"
     for each in scopes:
-        passed = ", ".join(f"{word}{suffix} {_passed(found, each, word)}" for word in _COUNTS)
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
-        line = f"quota/s {_quota(each)}, {passed}, waiting {_waiting(each)}"
-        if each.time is not None:
-            throttled = _throttled(each.time)
-            line += f", core time {_core_time(each.time)}" + (f", throttled for {throttled}" if throttled else "")
+        line = ", ".join(f"{head} {text}" for head, text in _cells(found, each).items() if text)
         yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
+
+
+def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
+    """Return the numbers of a scope for people to read, by their heads."""
+    suffix = "/s" if found.elapsed_ms else " a batch"
+    cells = {"quota/s": _quota(scope), **{word + suffix: _passed(found, scope, word) for word in _COUNTS}}
+    cells["waiting"] = _waiting(scope)
+    if scope.time is not None:
+        cells |= {"core time": _core_time(scope.time), "throttled for": wait(scope.time.throttle_ms or None)}
+    return cells
 
 
 def _destination(each: DestinationStatus) -> str:
@@ -156,15 +157,9 @@ def _quota(scope: ScopeStatus) -> str:
     return " / ".join(part for part in parts if part) or "no limit"
 
 
-def _core_time(time: ScopeTime | None) -> str:
+def _core_time(time: ScopeTime) -> str:
     """Return what a scope used, in percent of one core where that is known."""
-    if time is None:
-        return ""
     return wait(time.used_ns // _NS_PER_MS) if time.used_percentage is None else f"{count(time.used_percentage)} %"
-
-
-def _throttled(time: ScopeTime | None) -> str:
-    return "" if time is None or not time.throttle_ms else wait(time.throttle_ms)
 
 
 def _uncharged(time: JobTime) -> str:
@@ -238,23 +233,9 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     head = Text(f"{shown(found.namespace)} ({found.direction}): {shown(won)}", style="bold")
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
     if found.levels:
-        is_live = found.last_batch is not None
-        is_timed = any(level.request_percentage is not None for level in found.levels)
-        timed = [("core time", True)] if is_timed else []
-        columns = [("level", False), ("scope", False), ("messages/s", True), ("bytes/s", True), ("burst", True),
-                   ("largest", True), *timed, ("weight", True), ("excess", False)]  # fmt: skip
-        paid = [("core time left", True)] if is_timed else []
-        live = [*paid, ("balance", True), ("debt", True), ("waiting", True), ("may leave in", True)]
-        rows = [
-            [level.level.replace("_", " "), level.scope, count(level.per_second[0]) or "no limit",
-             size(level.per_second[1]) or "no limit", both(level.burst), size(level.max_message_bytes) or "no limit",
-             *([_percent(level.request_percentage)] if is_timed else []), level.weight, level.on_excess,
-             *([_time_left(level.balance_time_ns)] if is_live and is_timed else []),
-             *([both(level.balance), both(level.debt), both(level.waiting),
-                _release(level.release_ms, level.waiting)] if is_live else [])]
-            for level in found.levels
-        ]  # fmt: skip
-        parts += [Text(), table_of(columns + (live if is_live else []), rows)]
+        cells = [_level_cells(level, found) for level in found.levels]
+        columns = [(head, head not in ("level", "scope", "excess")) for head in cells[0]]
+        parts += [Text(), table_of(columns, [list(each.values()) for each in cells])]
     if found.last_batch is not None:
         last = found.last_batch
         said = f"batch {last.batch_id} at {time_of(last.batch_time_ms)}, epoch {last.epoch}: "
@@ -268,28 +249,36 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     return Group(*parts)
 
 
+def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:
+    """Return the numbers of a level for people to read, by their heads, which all levels have."""
+    is_timed = any(each.request_percentage is not None for each in found.levels)
+    cells: dict[str, object] = {
+        "level": level.level.replace("_", " "), "scope": level.scope,
+        "messages/s": count(level.per_second[0]) or "no limit", "bytes/s": size(level.per_second[1]) or "no limit",
+        "burst": both(level.burst), "largest": size(level.max_message_bytes) or "no limit",
+    }  # fmt: skip
+    if is_timed:
+        percent = level.request_percentage
+        cells["core time"] = "no limit" if percent is None else f"{percent:g} %"
+    cells |= {"weight": level.weight, "excess": level.on_excess}
+    if found.last_batch is not None:
+        if is_timed:
+            left_ns = level.balance_time_ns
+            sign = "-" if left_ns is not None and left_ns < 0 else ""
+            cells["core time left"] = "" if left_ns is None else f"{sign}{wait(abs(left_ns) // _NS_PER_MS)}"
+        is_waiting = level.waiting is not None and level.waiting[0] > 0
+        release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
+        cells |= {"balance": both(level.balance), "debt": both(level.debt), "waiting": both(level.waiting)}
+        cells["may leave in"] = release if is_waiting else ""
+    return cells
+
+
 def _held_by(found: Explanation) -> str:
     """Return which level's quota lets the backlog go last, as the end of a sentence; nothing if none holds it."""
     last = max(found.levels, key=lambda level: level.release_ms or 0, default=None)  # an exempt one has no level
     if last is None or not last.release_ms or last.release_ms != found.predicted_release_ms:
         return ""
     return shown(f", by the quota of {last.level.replace('_', ' ')} {last.scope}")
-
-
-def _percent(request_percentage: float | None) -> str:
-    return "no limit" if request_percentage is None else f"{request_percentage:g} %"
-
-
-def _time_left(balance_ns: int | None) -> str:
-    if balance_ns is None:
-        return ""
-    return f"{'-' if balance_ns < 0 else ''}{wait(abs(balance_ns) // 1_000_000)}"
-
-
-def _release(release_ms: int | None, waiting: tuple[int, int] | None) -> str:
-    if not waiting or not waiting[0]:
-        return ""
-    return "at once" if release_ms == 0 else wait(release_ms) or "never"
 
 
 def status(

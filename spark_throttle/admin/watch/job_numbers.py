@@ -27,7 +27,7 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
-from spark_throttle.status.time_status import TimeStatus
+from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import AT, by_dimension
 
 _ADMITTED: Final = by_dimension("admitted")
@@ -310,29 +310,12 @@ def _pair(values: list[float], is_limited: list[bool]) -> Pair:
 MOST_SCOPES: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeTimeNumbers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeTimeNumbers(ScopeTime):
     """What a scope used of processing time between the two newest epochs; percent are of one core."""
 
     level: str
     scope: str
-    request_percentage: float | None
-    """Its quota; null if it has none."""
-
-    share_percentage: float | None
-    """The job's part of the quota: all of it, if jobs do not share it."""
-
-    used_percentage: float | None
-    """Null after the first epoch: it is not known how long it took."""
-
-    used_ns: int
-    balance_ns: int | None
-    """What is left of the quota; below 0 the scope is in debt."""
-
-    throttle_ms: int | None
-    """How long until it leaves debt, 0 out of debt; null without a quota that holds rows back, or if it never will."""
-
-    ns_per_message: int | None
 
 
 @dataclass(frozen=True, slots=True)

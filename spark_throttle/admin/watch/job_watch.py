@@ -13,7 +13,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -187,7 +187,7 @@ class JobWatch:
             changed = {"problem": problem}
         if changed:
             with self._lock:
-                job.view = _replaced(job.view, changed)
+                job.view = replace(job.view, **{"problem": None, **changed})
 
     def start(self) -> None:
         """Start a thread for each job, which looks every `LOOK_SECONDS`."""
@@ -205,11 +205,6 @@ class JobWatch:
     def _run(self, job: _Job) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
             self._look_at(job)
-
-
-def _replaced(view: JobView, changed: Mapping[str, Any]) -> JobView:
-    fields = {name: getattr(view, name) for name in JobView.__dataclass_fields__}
-    return JobView(**{**fields, "problem": None, **changed})
 
 
 class _Job:

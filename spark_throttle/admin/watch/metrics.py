@@ -12,7 +12,7 @@ summed under ``_other``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -88,69 +88,58 @@ def _time_counters(views: list[JobView]) -> Iterator[Metric]:
     yield from (used, *others.values())
 
 
+_BALANCE: Final = "Tokens that the bucket held when the newest batch was planned; below 0 it is in debt."
+_SHARE: Final = "The rate that the job may use: the quota, its share of it, or what a destination takes now."
+_SCOPE_GAUGES: Final = {
+    "backlog_messages": "Messages that wait.",
+    "backlog_bytes": "Bytes that wait.",
+    "balance_messages": _BALANCE,
+    "balance_bytes": _BALANCE,
+    "share_messages_per_second": _SHARE,
+    "share_bytes_per_second": _SHARE,
+    "throttle_time_seconds": "How long until the scope's buckets leave debt; 0 out of debt.",
+    "balance_time_seconds": "Processing time left of the scope's quota; below 0 it is in debt.",
+    "request_percentage": "The scope's quota on processing time, in percent of one core.",
+    "share_request_percentage": "The job's share of the quota on processing time.",
+    "destination_unavailable": "1 if the destination refuses every call, and its breaker is open.",
+}
+
+
 def gauges(views: list[JobView]) -> Iterator[Metric]:
     """Yield what waits, what buckets hold, when they leave debt, and which scopes are near their limits."""
-    families = {
-        name: GaugeMetricFamily(f"spark_throttle_{name}", text, labels=_SCOPE_LABELS)
-        for unit in ("messages", "bytes")
-        for name, text in (
-            (f"backlog_{unit}", f"{unit.capitalize()} that wait."),
-            (
-                f"balance_{unit}",
-                "Tokens that the bucket held when the newest batch was planned; below 0 it is in debt.",
-            ),
-            (
-                f"share_{unit}_per_second",
-                "The rate that the job may use: the quota, its share of it, or what a destination takes now.",
-            ),
-        )
-    }
-    throttle_time = GaugeMetricFamily(
-        "spark_throttle_throttle_time_seconds", "How long until the scope's buckets leave debt; 0 out of debt.",
-        labels=_SCOPE_LABELS,
-    )  # fmt: skip
-    left = GaugeMetricFamily(
-        "spark_throttle_balance_time_seconds", "Processing time left of the scope's quota; below 0 it is in debt.",
-        labels=_SCOPE_LABELS,
-    )  # fmt: skip
-    percent = GaugeMetricFamily(
-        "spark_throttle_request_percentage", "The scope's quota on processing time, in percent of one core.",
-        labels=_SCOPE_LABELS,
-    )  # fmt: skip
-    part = GaugeMetricFamily(
-        "spark_throttle_share_request_percentage", "The job's share of the quota on processing time.",
-        labels=_SCOPE_LABELS,
-    )  # fmt: skip
+    families = _gauges("", _SCOPE_GAUGES, _SCOPE_LABELS)
     for view in views:
         if view.newest is None:
             continue
-        balances, waiting = balances_of(view, _tenants(view)), by_dimension("waiting")
-        times = times_of(view.time, view.totals.named)
-        for level, scope in view.totals.named:
-            labels = (view.name, level, scope)
-            held, rate = balances.get((level, scope), ((None, None), (None, None)))
-            counts = view.newest.shared.get((level, scope))
-            for at, unit in enumerate(("messages", "bytes")):
-                families[f"backlog_{unit}"].add_metric(labels, 0 if counts is None else int(counts[waiting][at]))
-                _add(families[f"balance_{unit}"], labels, held[at])
-                _add(families[f"share_{unit}_per_second"], labels, rate[at])
-            time = times.get((level, scope))
-            _add(throttle_time, labels, _longest(throttle_time_seconds(held, rate), time))
-            _add(percent, labels, None if time is None else time.request_percentage)
-            _add(part, labels, None if time is None else time.share_percentage)
+        balances, times = balances_of(view, _tenants(view)), times_of(view.time, view.totals.named)
+        for key in view.totals.named:
+            counts = view.newest.shared.get(key)
+            waiting = (0, 0) if counts is None else counts[by_dimension("waiting")].tolist()
+            held, rate = balances.get(key, ((None, None), (None, None)))
+            time = times.get(key)
             balance_ns = None if time is None else time.balance_ns
-            _add(left, labels, None if balance_ns is None else balance_ns / _NS_PER_SECOND)
-    yield from (*families.values(), throttle_time, left, percent, part, *_destinations(views), *_near_limits(views))
-
-
-def _destinations(views: list[JobView]) -> Iterator[Metric]:
-    text = "1 if the destination refuses every call, and its breaker is open."
-    unavailable = GaugeMetricFamily("spark_throttle_destination_unavailable", text, labels=_SCOPE_LABELS)
-    for view in views:
+            values = (
+                *waiting, *held, *rate, _longest(throttle_time_seconds(held, rate), time),
+                None if balance_ns is None else balance_ns / _NS_PER_SECOND,
+                None if time is None else time.request_percentage, None if time is None else time.share_percentage,
+            )  # fmt: skip
+            _add(families, (view.name, *key), dict(zip(_SCOPE_GAUGES, values, strict=False)))
         for each in destinations_of(view.epoch, view.epoch_policy):
             labels = (view.name, "resource_group", each.resource_group)
-            unavailable.add_metric(labels, int(each.is_unavailable))
-    yield unavailable
+            _add(families, labels, {"destination_unavailable": int(each.is_unavailable)})
+    yield from (*families.values(), *_near_limits(views))
+
+
+def _gauges(prefix: str, texts: Mapping[str, str], labels: Sequence[str]) -> dict[str, GaugeMetricFamily]:
+    return {name: GaugeMetricFamily(f"spark_throttle_{prefix}{name}", texts[name], labels=labels) for name in texts}
+
+
+def _add(
+    families: Mapping[str, GaugeMetricFamily], labels: tuple[str, ...], values: Mapping[str, float | None]
+) -> None:
+    for name, value in values.items():
+        if value is not None:
+            families[name].add_metric(labels, value)
 
 
 def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:
@@ -200,32 +189,24 @@ def throttle_time_seconds(held: Pair, rate: Pair) -> float | None:
     return max(times, default=None)
 
 
-def _add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
-    if value is not None:
-        family.add_metric(labels, value)
+_NAMESPACE_GAUGES: Final = {
+    "offered_per_second": "Messages per second that arrived, over the newest batches.",
+    "admitted_per_second": "Messages per second that were admitted, over the newest batches.",
+    "rejected_per_second": "Messages per second that were rejected, over the newest batches.",
+    "waiting_messages": "Messages that wait.",
+}
 
 
 def namespaces(views: list[JobView]) -> Iterator[Metric]:
     """Yield the gauges of the worst namespaces of each job."""
-    labels = ("job", "namespace", "resource_group")
-    families = {
-        field: GaugeMetricFamily(f"spark_throttle_namespace_{field}", text, labels=labels)
-        for field, text in (
-            ("offered_per_second", "Messages per second that arrived, over the newest batches."),
-            ("admitted_per_second", "Messages per second that were admitted, over the newest batches."),
-            ("rejected_per_second", "Messages per second that were rejected, over the newest batches."),
-            ("waiting_messages", "Messages that wait."),
-        )
-    }
+    families = _gauges("namespace_", _NAMESPACE_GAUGES, ("job", "namespace", "resource_group"))
     for view in views:
         if view.window is None:
             continue
         page = namespaces_of(view.window, resource_group=None, tenant=None, is_throttled=False, limit=TOP_NAMESPACES)
         for row in page.namespaces:
-            for field, family in families.items():
-                value = getattr(row, field)
-                if value is not None:
-                    family.add_metric((view.name, row.namespace, row.resource_group or ""), value)
+            values = {name: getattr(row, name) for name in families}
+            _add(families, (view.name, row.namespace, row.resource_group or ""), values)
     yield from families.values()
 
 
@@ -257,7 +238,6 @@ class JobCollector(Collector):
         yield _rejections(views)
         yield from counters(views)
         listening = [view for view in views if view.liveness().is_listening]
-        yield _oldest_waiting(listening)
         yield from gauges(listening)
         yield from namespaces(listening)
 
@@ -283,38 +263,40 @@ def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
     yield from (up, revision)
 
 
+_JOB_GAUGES: Final = {
+    "up": "1 if the job's control directory can be read, and the job is not known to be silent.",
+    "reporting": "1 if the job gives signs of life and Spark asks it for batches.",
+    "sign_of_life_age_seconds": "Time since the job's last sign of life.",
+    "batch_age_seconds": "Time since the newest batch.",
+    "batch": "Newest batch that has reported.",
+    "batch_timestamp_seconds": "Time of that batch.",
+    "store_revision": "Store revision that the next batch is planned with.",
+    "policy_stale": "1 if the store's newest policies are not in force.",
+    "oldest_waiting_seconds": "How long the oldest waiting row has waited; 0 if none waits.",
+}
+
+
 def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
-    up = _of_job("up", "1 if the job's control directory can be read, and the job is not known to be silent.")
-    reporting = _of_job("reporting", "1 if the job gives signs of life and Spark asks it for batches.")
-    sign_age = _of_job("sign_of_life_age_seconds", "Time since the job's last sign of life.")
-    batch_age = _of_job("batch_age_seconds", "Time since the newest batch.")
-    batch = _of_job("batch", "Newest batch that has reported.")
-    at = _of_job("batch_timestamp_seconds", "Time of that batch.")
-    revision = _of_job("store_revision", "Store revision that the next batch is planned with.")
-    stale = _of_job("policy_stale", "1 if the store's newest policies are not in force.")
+    families = _gauges("job_", _JOB_GAUGES, ("job",))
     for view in views:
-        labels, life, batch_age_ms = (view.name,), view.liveness(), view.batch_age_ms()
-        up.add_metric(labels, int(view.problem is None and life.is_listening))
-        if life.state != "unknown":
-            reporting.add_metric(labels, int(life.state == "reporting"))
-        if life.sign_age_ms is not None:
-            sign_age.add_metric(labels, life.sign_age_ms / 1000)
-        if batch_age_ms is not None:
-            batch_age.add_metric(labels, batch_age_ms / 1000)
-        if not life.is_listening:
-            continue
-        if view.batches:
-            batch.add_metric(labels, view.batches[-1].batch)
-            at.add_metric(labels, view.batches[-1].now_ms / 1000)
-        if view.followed is not None:
-            stale.add_metric(labels, int(view.followed.problem is not None))
-            if view.followed.store_revision is not None:
-                revision.add_metric(labels, view.followed.store_revision)
-    yield from (up, reporting, sign_age, batch_age, batch, at, revision, stale)
-
-
-def _of_job(name: str, text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"spark_throttle_job_{name}", text, labels=("job",))
+        life, batch_age_ms = view.liveness(), view.batch_age_ms()
+        values: dict[str, float | None] = {
+            "up": int(view.problem is None and life.is_listening),
+            "reporting": None if life.state == "unknown" else int(life.state == "reporting"),
+            "sign_of_life_age_seconds": None if life.sign_age_ms is None else life.sign_age_ms / 1000,
+            "batch_age_seconds": None if batch_age_ms is None else batch_age_ms / 1000,
+        }
+        if life.is_listening and view.batches:
+            values |= {"batch": view.batches[-1].batch, "batch_timestamp_seconds": view.batches[-1].now_ms / 1000}
+        if life.is_listening and view.followed is not None:
+            values |= {"policy_stale": int(view.followed.problem is not None)}
+            values |= {"store_revision": view.followed.store_revision}
+        # A job of an older release does not say how long its oldest row has waited.
+        if life.is_listening and view.newest and batch_age_ms is not None and len(view.newest.rejected_by_reason):
+            waited_ms = view.newest.oldest_waiting_ms
+            values |= {"oldest_waiting_seconds": 0 if waited_ms is None else (waited_ms + batch_age_ms) / 1000}
+        _add(families, (view.name,), values)
+    yield from families.values()
 
 
 def _rejections(views: list[JobView]) -> Metric:
@@ -325,16 +307,4 @@ def _rejections(views: list[JobView]) -> Metric:
     for view in views:
         for reason, count in list(zip(REASONS, view.rejected_by_reason.tolist(), strict=False))[1:]:
             family.add_metric((view.name, reason), count)
-    return family
-
-
-def _oldest_waiting(views: list[JobView]) -> Metric:
-    """Return the age of each job's oldest waiting row: 0 if none waits, no value if an older release does not say."""
-    family = _of_job("oldest_waiting_seconds", "How long the oldest waiting row has waited; 0 if none waits.")
-    for view in views:
-        newest, batch_age_ms = view.newest, view.batch_age_ms()
-        if newest is None or batch_age_ms is None or not len(newest.rejected_by_reason):
-            continue
-        waited_ms = 0 if newest.oldest_waiting_ms is None else newest.oldest_waiting_ms + batch_age_ms
-        family.add_metric((view.name,), waited_ms / 1000)
     return family

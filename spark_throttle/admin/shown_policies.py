@@ -1,0 +1,87 @@
+"""Entries and planned changes, as both the API and the command line answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spark_throttle.core.names.globs import holders, is_glob, specificity
+from spark_throttle.store.checks.protection import PlannedChange
+from spark_throttle.store.entries import Difference, StoredEntry, entries_of_kind
+from spark_throttle.store.store import Kind, PolicyStore
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One entry of the store."""
+
+    kind: Kind
+    name: str
+    revision: int
+    """Revision of the commit that wrote the entry; its ETag names it too."""
+
+    etag: str
+    """The entry's ETag, which a change of it may give as If-Match."""
+
+    author: Literal["administrator", "tenant"]
+    """Whether an administrator wrote the entry, or the tenant's own."""
+
+    policy: dict[str, Any]
+    """The policy without default values; rates are per second, durations in seconds, sizes in bytes."""
+
+    @classmethod
+    def of(cls, stored: StoredEntry) -> Policy:
+        """Show an entry."""
+        author: Literal["administrator", "tenant"] = "administrator" if stored.given is None else "tenant"
+        return cls(stored.kind, stored.name, stored.revision, stored.version.etag, author, stored.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a change of many entries would do, if it were made now."""
+
+    revision: int
+    """The store's revision that it would change; `expected` makes sure of it."""
+
+    changes: int
+    """How many entries would change."""
+
+    differences: tuple[Difference, ...]
+    """The first of them."""
+
+    losses: tuple[str, ...]
+    """The worst of what it would cost; if there is any, the change must be confirmed (`yes`)."""
+
+    all_losses: int
+    """How many losses there are."""
+
+    heirs: dict[str, list[str]]
+    """Which rules take over the names of each namespace and glob among `differences` whose entry would be removed: the
+    most specific globs, or the defaults."""
+
+    @classmethod
+    def of(
+        cls, planned: PlannedChange, names_after: Callable[[], Iterable[str]], *, most_losses: int | None = None
+    ) -> Plan:
+        """Show a planned change.
+
+        Parameters
+        ----------
+        names_after
+            Returns the names of the namespaces' entries after the change; it is asked only if an entry would be
+            removed.
+        """
+        losses = tuple(str(loss) for loss in planned.losses[:most_losses])
+        removed = [each.name for each in planned.differences if each.kind == "namespace" and each.after is None]
+        globs = sorted(filter(is_glob, names_after()), key=specificity) if removed else []
+        heirs = {
+            name: ["defaults" if glob is None else f"namespaces.{glob}" for glob in holders(name, globs)]
+            for name in removed
+        }
+        return cls(planned.revision, planned.changes, planned.differences, losses, len(planned.losses), heirs)
+
+
+def namespace_names(store: PolicyStore, revision: int) -> Iterator[str]:
+    """Yield the names of the namespaces' entries at a revision."""
+    return (entry.name for entry in entries_of_kind(store, "namespace", at=revision))
