@@ -58,7 +58,6 @@ def serve(
         raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
     from spark_throttle.admin.api.app import make_app
     from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
-    from spark_throttle.admin.api.server.connections import ServerBounds
     from spark_throttle.admin.api.server.forwarded import check_proxies
     from spark_throttle.admin.audit import AuditLog
     from spark_throttle.admin.tokens import TokenFile
@@ -91,9 +90,7 @@ def serve(
         audit=audit_log, proxies=proxy or (), sign_in=sign_in, most_tenant_entries=most_tenant_entries,
         is_confirmed=is_confirmed,
     )  # fmt: skip
-    make_server(
-        app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key, bounds=ServerBounds()
-    ).run()
+    make_server(app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key).run()
 
 
 def _control_directories(jobs: Sequence[str]) -> dict[str, str]:

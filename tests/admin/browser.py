@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_throttle.admin.api.server.admin_server import make_server
-from spark_throttle.admin.api.server.connections import ServerBounds
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -21,9 +20,9 @@ MISSING = None if CHROMIUM and DRIVER else "no chromium or chromedriver: run `ma
 
 
 @contextmanager
-def listening(app: ASGIApp, bounds: ServerBounds | None = None) -> Iterator[str]:
+def listening(app: ASGIApp) -> Iterator[str]:
     """Yield the address of an application that listens on a free port of loopback."""
-    server = make_server(app, host="127.0.0.1", port=0, bounds=bounds, log_level="warning")
+    server = make_server(app, host="127.0.0.1", port=0, log_level="warning")
     port, started = server.port, threading.Event()
     bound = server.startup
 

@@ -2,8 +2,8 @@
 
 pydantic and the web framework find what does not fit a call, but their words know neither a caller nor its remedy: the
 value, the bound and the remedy are said here. An answer never holds a token or a stack trace; text that UTF-8 cannot
-encode is escaped, so every error can be sent. Every answer has the security headers, also those that the server gives
-by itself (`connection_protocol`).
+encode is escaped, so every error can be sent. Every answer has the security headers, but for the refusal of what is not
+HTTP or of a connection too many, which uvicorn gives by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -136,16 +135,6 @@ def problem(
     )  # fmt: skip
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))
-
-
-@cache
-def last_answer(status: int, detail: str, scheme: str) -> bytes:
-    """Return a problem as the last bytes of a connection, for what the server refuses before it is a request."""
-    soon = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-    answer = problem(status, detail, headers={**security_headers(scheme), "Cache-Control": "no-store", **soon})
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "connection: close"]
-    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + bytes(answer.body)
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:

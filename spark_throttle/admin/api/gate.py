@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
 from spark_throttle.admin.api.requests import with_joined_conditions
-from spark_throttle.admin.api.server.connections import peer_of
+from spark_throttle.admin.api.server.forwarded import peer_of
 from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.server.turns import NoTurnError, ServerRates, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
@@ -39,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 MOST_BODY_BYTES: Final = 64 * 1024
 """A policy entry has a few hundred bytes."""
+
+BODY_SECONDS: Final = 20.0
+"""From the end of the headers to the end of the body."""
 
 AT_ONCE: Final = 16
 """Requests with a token that are worked on at once: more would only wait for the interpreter, fewer for the store."""
@@ -66,6 +69,7 @@ _ANYWHERE: Final = ("",)
 _SOON: Final = {"Retry-After": "1"}
 _TWO_LENGTHS: Final = "the request has both Content-Length and Transfer-Encoding; send one of them"
 _ENDING: Final = "the server is ending, and it is unknown whether anything was changed; look before you try again"
+_NOT_WHOLE: Final = "the server is ending; the request had not arrived as a whole, and nothing was changed"
 _NO_CALLERS: Final = "the server cannot read its tokens, so it lets nobody in; the reason is in its log"
 _NO_ROLE: Final = "nothing that the sign-in says of you gives you a role here; ask an administrator"
 _NO_SIGN_IN: Final = "the sign-in provider does not answer, so the server cannot tell who you are; try again later"
@@ -151,8 +155,6 @@ class Gate:
         if refusal is not None:
             await problem(*refusal[:2], headers=refusal[2])(scope, receive, send)
             return
-        if caller is not None and "protocol" in scope["state"]:
-            scope["state"]["protocol"].recognise()
         if self._audit is not None and scope["method"] not in READING:
             try:
                 await self._audit.check()
@@ -170,6 +172,12 @@ class Gate:
         except _BodyTooLargeError:
             await problem(413, _TOO_LARGE)(scope, receive, send)
             return
+        except TimeoutError:
+            await problem(408, _TOO_SLOW, headers={"Connection": "close"})(scope, receive, send)
+            return
+        except asyncio.CancelledError:  # the server ends, and with it this task
+            await problem(503, _NOT_WHOLE, headers=_SOON)(scope, receive, send)
+            return
         if body is None:
             return
         turns, taker = (self._open_turns, peer) if caller is None else (self._turns, caller.token_id)
@@ -179,15 +187,16 @@ class Gate:
             await problem(503, f"{error}; nothing was changed", headers=_SOON)(scope, receive, send)
             return
         turn = _Turn(turns, taker)
-        protocol, end = scope["state"].get("protocol"), time.monotonic() + WORK_SECONDS
+        leaving, end = asyncio.ensure_future(_left(receive)), time.monotonic() + WORK_SECONDS
+        await asyncio.sleep(0)  # a client that is gone is seen now
 
         def is_wanted() -> bool:
-            return time.monotonic() < end and not (protocol is not None and protocol.is_gone)
+            return time.monotonic() < end and not leaving.done()
 
         try:
             if is_wanted():
                 with while_wanted(is_wanted):
-                    await self._app(scope, _again(body, receive), turn.until_answered(send))
+                    await self._app(scope, _again(body, leaving), turn.until_answered(send))
         except asyncio.CancelledError:
             if not turn.is_over:
                 scope["state"]["is_unknown"] = True  # the change may be made after the answer
@@ -195,6 +204,7 @@ class Gate:
             raise
         finally:
             turn.end()
+            leaving.cancel()
 
     async def _caller(self, headers: Headers) -> tuple[Caller | None, str]:
         """Return who calls; if that is unknown, `None` and the reason, which the caller is not told."""
@@ -236,6 +246,7 @@ class Gate:
         return None
 
 
+_TOO_SLOW: Final = f"the body of the request did not arrive within {BODY_SECONDS:g} s"
 _TOO_LARGE: Final = f"the body is larger than {MOST_BODY_BYTES} bytes; split the change, or use the command line"
 
 
@@ -259,27 +270,41 @@ class _BodyTooLargeError(Exception):
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """Return the body of a request, bounded whatever length it announced; `None` if its client has left."""
+    """Return the body of a request, bounded whatever length it announced; `None` if its client has left.
+
+    Raises
+    ------
+    TimeoutError
+        If it does not come in time.
+    """
     body, is_more = b"", True
-    while is_more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        body += message.get("body", b"")
-        is_more = message.get("more_body", False)
-        if len(body) > MOST_BODY_BYTES:
-            raise _BodyTooLargeError
+    async with asyncio.timeout(BODY_SECONDS):
+        while is_more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            is_more = message.get("more_body", False)
+            if len(body) > MOST_BODY_BYTES:
+                raise _BodyTooLargeError
     return body
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+async def _left(receive: Receive) -> Message:
+    """Return when the client leaves, or has its answer."""
+    while (message := await receive())["type"] != "http.disconnect":
+        pass
+    return message
+
+
+def _again(body: bytes, leaving: asyncio.Future[Message]) -> Receive:
     """Return a `receive` that begins with a body that was read already."""
     is_given = False
 
     async def received() -> Message:
         nonlocal is_given
         if is_given:
-            return await receive()
+            return await asyncio.shield(leaving)
         is_given = True
         return {"type": "http.request", "body": body, "more_body": False}
 

@@ -1,5 +1,4 @@
-"""The server under the API: its process, its connections and their time limits, its request rates and its queue.
+"""The server under the API: its process, the addresses of callers, their rates and turns, and the audit of requests.
 
-Start with `admin_server`. It may import `answers` of the API, the audit log, the core's token
-buckets, and the errors.
+Start with `admin_server`. It may import the audit log, the core's token buckets, and the errors.
 """

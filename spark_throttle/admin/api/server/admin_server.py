@@ -1,8 +1,8 @@
-"""The server's process: its sockets, its bounds, its TLS files, and its end.
+"""The server's process: uvicorn, with its sockets, its TLS files, and an end in time.
 
-uvicorn was chosen over hypercorn and granian after all three were attacked (`docs/security.md` has the numbers): none
-bounds the connections of a peer, limits the whole of a body or answers its own refusals as problem documents, and
-uvicorn is the one whose protocol can be extended from outside (`connection_protocol`, `connections`).
+It trusts its peers to be quick: it listens on loopback, or with TLS, or behind a proxy that cuts off slow strangers
+(`docs/admin.md` has a set-up of nginx). What it bounds itself is what callers cost it: connections, the size of
+headers, the time between two requests, and in `gate` bodies, turns and time.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import socket
 import ssl
 import threading
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -22,16 +20,23 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from spark_throttle.admin.api.answers import last_answer
-from spark_throttle.admin.api.server.connection_protocol import MOST_HEADER_BYTES, ConnectionProtocol
-from spark_throttle.admin.api.server.connections import Connections, Listener, ServerBounds
 from spark_throttle.admin.redaction import AccessLogFilter
 from spark_throttle.errors import AddressInUseError, ConfigurationError
 
 logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
 
-_KEPT_FILES: Final = 200
-"""File descriptors that are not connections: the store's, the jobs', the log's."""
+CONNECTIONS: Final = 800
+"""Connections at once: a process may usually open 1,024 files, and the store, the jobs and the log need some."""
+
+HEADER_BYTES: Final = 64 * 1024
+IDLE_SECONDS: Final = 30
+"""From an answer to the next request on the same connection."""
+
+ENDING_SECONDS: Final = 3
+"""From SIGTERM or SIGINT to the moment in which requests that are worked on are cut off."""
+
+EXIT_SECONDS: Final = 4.5
+"""From SIGTERM or SIGINT to the end of the process, even if a store does not answer."""
 
 _BACKLOG: Final = 2048
 _ACCESS_LOG: Final = AccessLogFilter()
@@ -40,10 +45,9 @@ _ACCESS_LOG: Final = AccessLogFilter()
 class AdminServer(uvicorn.Server):
     """A uvicorn server that ends in time."""
 
-    def __init__(self, config: uvicorn.Config, listeners: list[Listener], bounds: ServerBounds) -> None:
+    def __init__(self, config: uvicorn.Config, listeners: list[socket.socket]) -> None:
         super().__init__(config)
         self._listeners = listeners
-        self._bounds = bounds
 
     @property
     def port(self) -> int:
@@ -66,7 +70,7 @@ class AdminServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End soon; a thread that a store keeps waiting cannot be cut off, so the process then ends without it."""
         if not self.should_exit:
-            timer = threading.Timer(self._bounds.exit_seconds, os._exit, (128 + sig,))
+            timer = threading.Timer(EXIT_SECONDS, os._exit, (128 + sig,))
             timer.daemon = True
             timer.start()
         super().handle_exit(sig, frame)
@@ -79,7 +83,6 @@ def make_server(
     port: int,
     tls_certificate: str | None = None,
     tls_key: str | None = None,
-    bounds: ServerBounds | None = None,
     log_level: str = "info",
 ) -> AdminServer:
     """Return a server that listens; clients wait until `run` serves them.
@@ -93,22 +96,16 @@ def make_server(
     """
     if tls_certificate is not None and tls_key is not None:
         check_tls_files(tls_certificate, tls_key)
-    bounds = bounds or ServerBounds()
-    connections = Connections(min(bounds.connections, _most_files() - _KEPT_FILES), bounds.connections_per_peer)
-    refusal = b"" if tls_certificate else last_answer(503, "the server has too many connections; come again", "http")
     # uvicorn's access log has no headers, and queries and secrets are taken out of its paths. Its own reading of
-    # X-Forwarded-For is off, because it believes every proxy on loopback; `forwarded` does it. The loop is asyncio's
-    # own, because another would not ask `Listener`.
+    # X-Forwarded-For is off, because it believes every proxy on loopback; `forwarded` does it.
     config = uvicorn.Config(
         app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level=log_level,
-        server_header=False, proxy_headers=False, timeout_keep_alive=_whole(bounds.idle_seconds),
-        timeout_graceful_shutdown=_whole(bounds.ending_seconds), h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        backlog=_BACKLOG, ws="none", loop="asyncio",
-        http=partial(ConnectionProtocol, bounds=bounds, connections=connections),  # type: ignore[arg-type] # a class
+        server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_SECONDS, limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=ENDING_SECONDS, h11_max_incomplete_event_size=HEADER_BYTES, backlog=_BACKLOG,
+        ws="none", http="h11",
     )  # fmt: skip
     logging.getLogger("uvicorn.access").addFilter(_ACCESS_LOG)
-    listeners = _bound(host, port, connections, first_byte_seconds=bounds.first_byte_seconds, refusal=refusal)
-    return AdminServer(config, listeners, bounds)
+    return AdminServer(config, _bound(host, port))
 
 
 def check_tls_files(certificate: str, key: str) -> None:
@@ -153,19 +150,17 @@ def check_address(host: str, port: int) -> None:
     ConfigurationError
         If the address cannot be used.
     """
-    for listener in _bound(host, port, Connections(1, 1), first_byte_seconds=1, refusal=b""):
+    for listener in _bound(host, port):
         listener.close()
 
 
-def _bound(
-    host: str, port: int, connections: Connections, *, first_byte_seconds: float, refusal: bytes
-) -> list[Listener]:
+def _bound(host: str, port: int) -> list[socket.socket]:
     """Return a socket that listens for each address of a host."""
-    listeners: list[Listener] = []
+    listeners: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in found:
-            listener = Listener(family, connections, first_byte_seconds=first_byte_seconds, refusal=refusal)
+            listener = socket.socket(family, socket.SOCK_STREAM)
             listeners.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -181,18 +176,3 @@ def _bound(
             f"cannot listen on {host}, port {port}: {error.strerror}; choose another address or port"
         ) from error
     return listeners
-
-
-def _most_files() -> int:
-    """Return the number of files that the process may open, after asking for as many as it is allowed to."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 1 << 16 if hard == resource.RLIM_INFINITY else hard
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY or soft >= most:
-        return most
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return most
-
-
-def _whole(seconds: float) -> int:
-    return max(1, round(seconds))

@@ -35,6 +35,23 @@ def check_proxies(proxies: Sequence[str]) -> None:
             ) from error
 
 
+def peer_of(address: Sequence[Any]) -> str:
+    """Return the name under which requests from an address are counted: IPv4's, or the first 64 bits of IPv6's.
+
+    Examples
+    --------
+    >>> peer_of(("192.0.2.7", 50000)), peer_of(("2001:db8::7:1", 50000, 0, 0)), peer_of(("::ffff:192.0.2.7", 1, 0, 0))
+    ('192.0.2.7', '2001:db8::/64', '192.0.2.7')
+    """
+    host = str(address[0])
+    if ":" not in host:
+        return host
+    parsed = ipaddress.IPv6Address(host.partition("%")[0])
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+
+
 class ForwardedFor:
     """ASGI middleware that sets the address of a request to that of the client behind configured proxies.
 

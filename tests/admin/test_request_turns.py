@@ -1,4 +1,4 @@
-"""Time limits on everything that a client can keep the server waiting for, and who leaves when there is no room."""
+"""Bodies, turns and time: what a caller can keep the server busy with, and what that costs others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from spark_throttle.admin.api import gate
-from spark_throttle.admin.api.server.connections import ServerBounds
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.store import Entry
 from spark_throttle.store.wanted import check_wanted
@@ -21,17 +20,12 @@ from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import answer, asked, connected, request, silent
 
 SHORT = 0.3
-LONG = 60.0
-PATIENT = {
-    "first_byte_seconds": LONG, "headers_seconds": LONG, "body_seconds": LONG, "answer_seconds": LONG,
-    "idle_seconds": LONG,
-}  # fmt: skip
 
 
 @contextmanager
-def port_of(served: ServedApp, **bounds: Any) -> Iterator[int]:
-    """Yield the port of a server with patience for everything but what `bounds` names."""
-    with listening(served.app, ServerBounds(**(PATIENT | bounds))) as address:
+def port_of(served: ServedApp) -> Iterator[int]:
+    """Yield the port of a server."""
+    with listening(served.app) as address:
         yield int(address.rpartition(":")[2])
 
 
@@ -45,125 +39,18 @@ def drip(sock: socket.socket) -> None:
 
 
 @pytest.mark.slow
-def test_connection_that_sends_nothing_is_closed(in_memory: ServedApp) -> None:
-    with port_of(in_memory, first_byte_seconds=SHORT) as port, connected(port) as sock:
-        assert answer(sock) is None
-
-
-@pytest.mark.slow
-def test_headers_that_drip_are_cut_off(in_memory: ServedApp) -> None:
-    with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
-        sock.sendall(b"GET / HTTP/1.1\r\nX: ")
-        drip(sock)
-        got = answer(sock)
-        assert got is not None
-        assert (got.problem["status"], got.headers["connection"]) == (408, "close")
-        assert "the headers of the request did not arrive within 0.3 s" in got.problem["detail"]
-        assert answer(sock) is None
-
-
-@pytest.mark.slow
-def test_body_that_drips_is_cut_off_and_changes_nothing(in_memory: ServedApp) -> None:
+def test_body_that_drips_is_cut_off_and_changes_nothing(in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "BODY_SECONDS", SHORT)
     line = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
-    with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
+    with port_of(in_memory) as port, connected(port) as sock:
         sock.sendall(request(in_memory.tokens["admin"], line, "Content-Length: 60000") + b"{")
         drip(sock)
         got = answer(sock)
         assert got is not None
-        assert "the body of the request did not arrive within 0.3 s" in got.problem["detail"]
+        assert "the body of the request did not arrive within" in got.problem["detail"]
         assert got.status == 408
         assert asked(port, request(in_memory.tokens["admin"])).status == 200
     assert in_memory.store.revision() == 0
-
-
-@pytest.mark.slow
-def test_second_request_has_the_time_of_the_first(in_memory: ServedApp) -> None:
-    with port_of(in_memory, headers_seconds=SHORT) as port, connected(port) as sock:
-        for _ in range(3):
-            sock.sendall(request(in_memory.tokens["viewer"]))
-            got = answer(sock)
-            assert got is not None
-            assert got.status == 200
-        sock.sendall(b"GET /")
-        drip(sock)
-        got = answer(sock)
-        assert got is not None
-        assert got.problem["status"] == 408
-
-
-@pytest.mark.slow
-def test_body_that_nobody_waits_for_is_cut_off_too(in_memory: ServedApp) -> None:
-    with port_of(in_memory, body_seconds=SHORT) as port, connected(port) as sock:
-        sock.sendall(request(None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 60000"))
-        got = answer(sock)
-        assert got is not None
-        assert got.problem["status"] == 401
-        drip(sock)
-        assert answer(sock) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("body", [b"", b"{}"])
-def test_connection_without_a_next_request_is_closed(in_memory: ServedApp, body: bytes) -> None:
-    # The second case is refused before its body has come.
-    with port_of(in_memory, idle_seconds=1) as port, connected(port) as sock:
-        sock.sendall(request(None, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", f"Content-Length: {len(body)}"))
-        got = answer(sock)
-        assert got is not None
-        assert got.status == 401
-        sock.sendall(body)
-        assert answer(sock) is None
-
-
-@pytest.mark.slow
-def test_client_that_does_not_take_its_answers_is_cut_off(in_memory: ServedApp) -> None:
-    with port_of(in_memory, answer_seconds=SHORT) as port, connected(port) as sock:
-        sock.sendall(request(None, "GET /openapi.json HTTP/1.1") * 60)
-        cut_off = select.poll()
-        cut_off.register(sock, 0)  # tells errors only
-        assert cut_off.poll(20_000)
-        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
-
-
-@pytest.mark.slow
-def test_who_waited_longest_leaves_for_a_newcomer(in_memory: ServedApp) -> None:
-    with port_of(in_memory, connections_per_peer=5) as port, ExitStack() as stack:
-        socks = silent(stack, port, 5)
-        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
-        assert answer(socks[0]) is None
-        assert not select.select(socks[1:], [], [], 0.1)[0]
-
-
-@pytest.mark.slow
-def test_bound_on_all_connections_holds_as_that_of_a_peer(in_memory: ServedApp) -> None:
-    with port_of(in_memory, connections=5) as port, ExitStack() as stack:
-        (first, *_) = silent(stack, port, 9)
-        assert asked(port, request(in_memory.tokens["viewer"])).status == 200
-        assert answer(first) is None
-
-
-@pytest.mark.slow
-def test_who_has_begun_a_request_is_told_why_it_must_leave(in_memory: ServedApp) -> None:
-    with port_of(in_memory, connections_per_peer=1) as port, connected(port) as first:
-        first.sendall(b"GET / HTTP/1.1\r\n")
-        for _ in range(1000):  # until the server has read it, a newcomer is refused instead
-            if asked(port, request(in_memory.tokens["viewer"])).status == 200:
-                break
-        got = answer(first)
-        assert got is not None
-        assert "too many connections" in got.problem["detail"]
-        assert got.status == 503
-
-
-@pytest.mark.slow
-def test_connection_of_a_caller_outlasts_a_flood_of_strangers(in_memory: ServedApp) -> None:
-    with port_of(in_memory, connections_per_peer=5) as port, connected(port) as sock, ExitStack() as stack:
-        for _ in range(3):
-            sock.sendall(request(in_memory.tokens["viewer"]))
-            got = answer(sock)
-            assert got is not None
-            assert got.status == 200
-            silent(stack, port, 20)
 
 
 class _Gated(MemoryStore):
@@ -189,21 +76,6 @@ def gated() -> Iterator[_Gated]:
 
 PUT = "PUT /admin/v2/resourcegroup/gold HTTP/1.1"
 JSON = ("Content-Type: application/json", "Content-Length: 2")
-
-
-@pytest.mark.slow
-def test_connection_beyond_the_bound_is_refused_if_nobody_can_leave(serve: Any, gated: _Gated) -> None:
-    served = serve(gated)
-    with port_of(served, connections_per_peer=1) as port, connected(port) as working:
-        working.sendall(request(served.tokens["admin"], PUT, *JSON) + b"{}")
-        assert gated.asked.acquire(timeout=20)
-        got = asked(port, request(served.tokens["admin"]))
-        assert "too many connections" in got.problem["detail"]
-        assert got.status == 503
-        gated.go.set()
-        done = answer(working)
-        assert done is not None
-        assert done.status == 200
 
 
 @pytest.mark.slow
