@@ -107,7 +107,7 @@ class DrainedError(ConfigurationError):
         )
         what = "was drained" if is_finished else "was being drained"
         where = f"its waiting rows {'are' if is_finished else 'may be'} in {into}"
-        super().__init__(f"this checkpoint {what} at batch {batch}: {where}; {remedy} (docs/existing-query.md)")
+        super().__init__(f"this checkpoint {what} at batch {batch}: {where}; {remedy} (docs/streams.md)")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (partial(type(self), is_finished=self.is_finished), (self.batch, self.into, self.note))

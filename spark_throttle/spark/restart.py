@@ -51,7 +51,7 @@ def refuse_foreign(checkpoint: str, control_path: str) -> None:
         raise ConfigurationError(
             f"the checkpoint {checkpoint} is of a query without the throttle, which has planned batch {planned}, and "
             f"Spark goes on from a checkpoint only with the sources and operators that it began with: start the "
-            f"throttled query with a new checkpoint, from the position of that query (docs/existing-query.md)"
+            f"throttled query with a new checkpoint, from the position of that query (docs/streams.md)"
         )
 
 

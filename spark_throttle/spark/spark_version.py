@@ -2,7 +2,7 @@
 
 The control source needs two things that Spark 4.2 brought: the offset at which a batch begins, which tells the source
 after a restart which epoch the checkpoint goes on from, and `SupportsTriggerAvailableNow`, without which a query would
-end while rows wait. The operator rests on more that tests pin on 4.2. docs/install.md has the versions that were tried.
+end while rows wait. The operator rests on more that tests pin on 4.2. docs/install.md names the versions.
 """
 
 from __future__ import annotations

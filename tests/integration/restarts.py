@@ -270,7 +270,7 @@ REFUSALS: Final = (
     Refusal(
         "a column dropped",
         "keep it until no row waits with it, and drop it behind the throttle; or [take out what waits]"
-        "(existing-query.md#take-out-what-waits)",
+        "(streams.md#take-out-what-waits)",
         lambda job: job.over(lambda events: events.drop("number")),
         r"^rows that wait in the queue have the columns \['number'\], which the stream no longer has: keep the columns",
     ),
@@ -294,7 +294,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "`direction`",
-        "start with a new checkpoint, or [take out what waits](existing-query.md#take-out-what-waits) first",
+        "start with a new checkpoint, or [take out what waits](streams.md#take-out-what-waits) first",
         lambda job: job.given(direction="dispatch"),
         "^this checkpoint limits publish, but dispatch was asked for: .* set direction='publish'",
     ),
@@ -320,7 +320,7 @@ REFUSALS: Final = (
     ),
     Refusal(
         "a query without the throttle, on the checkpoint of a throttled one",
-        "[take out what waits](existing-query.md#take-out-what-waits), and start with a new checkpoint; in Spark's "
+        "[take out what waits](streams.md#take-out-what-waits), and start with a new checkpoint; in Spark's "
         "words, by the query that has started",
         lambda job: job,
         r"sources in the checkpoint offsets and now there are \[1\] sources",
@@ -331,18 +331,18 @@ REFUSALS: Final = (
 """What is refused on the checkpoint of a throttled query."""
 
 BY_A_TOOL: Final = (
-    ("the throttle taken off, by [`drain`](existing-query.md#take-out-what-waits)", "are in a table or a folder"),
+    ("the throttle taken off, by [`drain`](streams.md#take-out-what-waits)", "are in a table or a folder"),
 )
 """What takes a tool while the query is stopped, and what becomes of the rows that wait."""
 
 REFUSED_AFTERWARDS: Final = (
     (
-        "`spark.readStream` in place of `throttle.read_stream`, after [references](references.md)",
+        "`spark.readStream` in place of `throttle.read_stream`, after [references](streams.md#reading-by-reference)",
         "read it with `throttle.read_stream`, or start with a new checkpoint",
     ),
     (
         "the throttle on the checkpoint of a query without one",
-        "start with a new checkpoint, [from the position of that query](existing-query.md)",
+        "start with a new checkpoint, [from the position of that query](streams.md#throttle-an-existing-query)",
     ),
     ("a start after `drain`", "start with a new checkpoint, from the positions that the drain names"),
 )

@@ -1,4 +1,4 @@
-"""What may stand before and behind the throttle: each line of docs/operators.md works, or is refused in a sentence."""
+"""What may stand before and behind the throttle: each line of docs/streams.md works, or is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_operators_that_cannot_stand_before_the_throttle_are_refused_in_one_sent
         with pytest.raises(ConfigurationError, match=words) as refused:
             started(lake, stream, size="1", order_by=None, namespace="'t/n'")
         assert "\n" not in str(refused.value)
-        assert "docs/operators.md" in str(refused.value)
+        assert "docs/streams.md" in str(refused.value)
     with pytest.raises(ConfigurationError, match="another throttle before the throttle"):
         lake.throttle(policies()).apply(decided.drop("throttle"), control_path=lake.path("second"))
     assert not (lake.root / "admitted").exists()

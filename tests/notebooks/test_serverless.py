@@ -16,7 +16,7 @@ LIBRARY = sorted((ROOT / "spark_throttle").rglob("*.py"))
 OF_THE_JVM = {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_sc", "sparkContext", "rdd"}
 KEEPS_ROWS = {"persist", "cache", "checkpoint", "localCheckpoint"}
 NEEDS_A_CLUSTER = {"02_operating.py", "03_several_jobs.py"}
-"""Notebooks whose queries run on, by a trigger that serverless compute has not: `docs/databricks.md` says so."""
+"""Notebooks whose queries run on, by a trigger that serverless compute has not: `docs/install.md` says so."""
 
 
 def nodes(notebook: Path) -> Iterator[ast.AST]:
@@ -35,7 +35,7 @@ def test_notebook_touches_neither_the_jvm_nor_the_context_and_keeps_no_rows(note
     words = {word.arg for node in found if isinstance(node, ast.Call) and called(node) == "trigger" for word in node.keywords}
     triggers = words - {"after_ms"}  # of a `SimulatedJob`
     assert triggers == ({"processingTime"} if notebook.name in NEEDS_A_CLUSTER else {"availableNow"})
-    page = (ROOT / "docs" / "databricks.md").read_text()
+    page = (ROOT / "docs" / "install.md").read_text()
     assert (f"`{notebook.name}`" in page) == (notebook.name in NEEDS_A_CLUSTER)
 
 

@@ -3,7 +3,7 @@
 Spark refuses most of them itself, when the query starts and with the whole plan, or only inside a batch. The plan of
 the stream, as ``EXPLAIN`` prints it, shows them before anything is written: Spark marks a node of a stream with a tilde
 (tried on 4.2.0), so an aggregation of a static table that is joined is not one. Where Spark prints no plan, nothing is
-refused here. `docs/operators.md` lists what works.
+refused here. `docs/streams.md` lists what works.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-_PAGE: Final = "docs/operators.md"
+_PAGE: Final = "docs/streams.md"
 _TABLE_BETWEEN: Final = "write its result to a table, and throttle the stream of that table in a query of its own"
 _OPERATOR: Final = "DigestDecider("
 """How Spark prints the operator of a stream that `apply` has decided."""
