@@ -27,8 +27,8 @@ DOORS: Final = sorted(
 """The packages from which the page says that names are imported; it has all of the module of errors."""
 
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_INTERNAL: Final = ("numbers.md", "install.md")
-"""Pages whose blocks show by internal functions that a number, or a message, is right."""
+_INTERNAL: Final = ("install.md",)
+"""Pages whose blocks show by internal functions that a message is right."""
 
 
 def imported() -> dict[str, str]:
