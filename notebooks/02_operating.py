@@ -218,5 +218,4 @@ plt.show()
 # MAGIC ## Where to go from here
 # MAGIC
 # MAGIC - `docs/operating.md`: what to alert on, the metrics for Prometheus.
-# MAGIC - `docs/policy-changes.md`: what a changed quota does to those who wait.
-# MAGIC - `docs/testing-policies.md`: tests of your own policies with `SimulatedJob`.
+# MAGIC - `docs/policies.md`: what a changed quota does to those who wait; tests of your own policies with `SimulatedJob`.

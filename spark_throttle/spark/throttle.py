@@ -146,7 +146,7 @@ class Throttle:
     def metered(
         self, function: Callable[..., Any], *, clock: ClockName = "cpu", namespace: str | int | None = None
     ) -> Callable[..., Any]:
-        """Return a function that charges the time it uses to the namespaces of its rows (`docs/processing-time.md`).
+        """Return a function that charges the time it uses to the namespaces of its rows (`docs/policies.md`).
 
         Give it to Spark in place of `function`, for work on rows that the throttle admitted: in `foreachBatch` of
         `write_stream`, on the batch that it is given, or on the rows of `apply`. This throttle then serves one query.

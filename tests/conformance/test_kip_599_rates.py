@@ -15,7 +15,9 @@ QUOTA, SAMPLES, SAMPLE_MS = 5, 100, 1_000
 BURST = 7 * 80
 
 
-@pytest.mark.parametrize(("now_ms", "throttle_ms"), [(0, 13_000), (12_000, 13_000), (99_999, 12_001), (100_000, 0)])
+@pytest.mark.parametrize(
+    ("now_ms", "throttle_ms"), [(0, 13_000), (999, 12_001), (12_001, 12_999), (99_999, 12_001), (100_000, 0)]
+)
 def test_sampled_rate_tells_12_s_and_takes_100_s(now_ms: int, throttle_ms: int) -> None:
     rate = SampledRate(QUOTA, SAMPLES, SAMPLE_MS)
     rate.record(BURST, 0)

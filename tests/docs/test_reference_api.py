@@ -27,16 +27,12 @@ DOORS: Final = sorted(
 """The packages from which the page says that names are imported; it has all of the module of errors."""
 
 _BLOCK: Final = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_INTERNAL: Final = ("numbers.md",)
-"""Pages whose blocks show by internal functions that a number is right."""
 
 
 def imported() -> dict[str, str]:
     """Return what the blocks of all pages import from the library, with the page of each."""
     found: dict[str, str] = {}
     for page in PAGES:
-        if page.name in _INTERNAL:
-            continue
         for block in _BLOCK.findall(page.read_text()):
             for node in ast.walk(ast.parse(block)):
                 if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spark_throttle."):

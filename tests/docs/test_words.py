@@ -97,8 +97,8 @@ def test_operating_has_every_metric_and_no_other() -> None:
     assert set(re.findall(r"spark_throttle_(\w+)", text)) <= set(names)
 
 
-def test_several_jobs_and_sources_have_every_policy_of_division() -> None:
-    text = (DOCS / "sources.md").read_text() + (DOCS / "several-jobs.md").read_text()
+def test_several_jobs_and_documents_have_every_policy_of_division() -> None:
+    text = (DOCS / "documents.md").read_text() + (DOCS / "several-jobs.md").read_text()
     assert all(policy in text for policy in SHARE_POLICIES)
 
 
@@ -132,17 +132,20 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
-def test_numbers_has_every_worked_number_of_the_documents() -> None:
+def test_documents_has_every_worked_number() -> None:
     provenance = (ROOT / "tests" / "conformance" / "PROVENANCE.md").read_text()
     numbers = _CODE.findall(provenance.partition("| document | numbers |")[2])
-    page = (DOCS / "numbers.md").read_text()
+    page = (DOCS / "documents.md").read_text()
     assert len(numbers) > 40
     assert [number for number in numbers if number not in page] == []
 
 
-def test_sources_names_tests_that_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (DOCS / "sources.md").read_text()))
+def test_documents_names_tests_that_exist() -> None:
+    page = (DOCS / "documents.md").read_text()
+    modules, named = (set(re.findall(rf"`(test_\w+{end})`", page)) for end in (r"\.py", ""))
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert modules
+    assert [name for name in modules if not (ROOT / "tests" / "conformance" / name).exists()] == []
     assert named
     assert [name for name in named if f"def {name}(" not in tests] == []
 
