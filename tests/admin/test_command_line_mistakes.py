@@ -173,7 +173,7 @@ def test_default_port_is_one_and_the_docs_have_it() -> None:
         assert signature(serve).parameters["port"].default == DEFAULT_PORT
     named = re.compile(r"(?<!sc://)(?:127\.0\.0\.1|localhost|--port)[: ](\d{4,5})")
     texts = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "conf").rglob("*.*")]
-    found = {port for path in texts for port in named.findall(path.read_text()) if path.name != "kafka.md"}
+    found = {port for path in texts for port in named.findall(path.read_text())}
     assert found == {str(DEFAULT_PORT)}
 
 
