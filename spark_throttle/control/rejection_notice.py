@@ -35,7 +35,7 @@ class RejectionNotice:
         self._is_given, report = True, kept.whole()
         logger.warning(
             "a batch rejected %d of the %d messages that it decided%s%s; they are in the dead letters, and later "
-            "batches are not told here: docs/dead-letters.md",
+            "batches are not told here: docs/sending.md",
             rejected, rejected + admitted, _by_reason(report), _by_namespace(report),
         )  # fmt: skip
 

@@ -44,7 +44,7 @@ def test_first_batch_that_rejects_more_than_a_tenth_is_told_once(caplog: pytest.
     (line,) = told(caplog, report([90], [10]), batch, batch)
     assert line == (
         "a batch rejected 11 of the 100 messages that it decided, 11 of them for quota, most in the namespace acme/0 "
-        "(5); they are in the dead letters, and later batches are not told here: docs/dead-letters.md"
+        "(5); they are in the dead letters, and later batches are not told here: docs/sending.md"
     )
 
 

@@ -40,8 +40,8 @@ def test_policies_has_every_key() -> None:
     assert keys <= words_in_code(DOCS / "policies.md")
 
 
-def test_dead_letters_has_every_reason() -> None:
-    assert set(REASONS) - {""} <= words_in_code(DOCS / "dead-letters.md")
+def test_sending_has_every_reason_of_a_dead_letter() -> None:
+    assert set(REASONS) - {""} <= words_in_code(DOCS / "sending.md")
 
 
 def test_guarantees_has_the_order_of_every_source() -> None:
@@ -108,7 +108,17 @@ def test_operating_names_the_columns_of_the_usage_table() -> None:
     assert said == set(USAGE_SCHEMA.names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_how_it_works_names_at_most_ten_files_in_order_and_they_exist() -> None:
+    text = (DOCS / "how-it-works.md").read_text()
+    order = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \|", text, re.MULTILINE)
+    assert [int(number) for number, _ in order] == list(range(1, len(order) + 1))
+    assert 0 < len(order) <= 10
+    named = re.findall(r"`((?:control|core|checkpoint|spark)/[\w/]+\.py)`", text)
+    assert {path for _, path in order} <= set(named)
+    assert [path for path in named if not (ROOT / "spark_throttle" / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "tests" / "benchmarks" / "README.md"], ids=lambda page: page.stem)
 def test_files_and_targets_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
     named = {path.rstrip("./") for code in _CODE.findall(text) for path in _PATH.findall(code) if " " not in code}
