@@ -79,7 +79,7 @@ class CheckpointMismatchError(ConfigurationError):
         self.what = what
         self.problem = problem
         self.remedy = remedy
-        super().__init__(f"{what} {problem}: {remedy} (docs/checkpoints.md)")
+        super().__init__(f"{what} {problem}: {remedy} (docs/changing-a-job.md)")
 
     def __reduce__(self) -> tuple[type[CheckpointMismatchError], tuple[str, str, str]]:
         return (type(self), (self.what, self.problem, self.remedy))

@@ -20,7 +20,7 @@ Victim = Literal["job", "kernel", "worker", "executor"]
 """A *job* is all of its processes; a *kernel* is the driver's Python, and Spark's JVM lives on, as in notebooks."""
 
 PutBack = Literal["copied", "restored", "refused", "control-ahead"]
-"""How a checkpoint is put back (docs/checkpoints.md):
+"""How a checkpoint is put back (docs/changing-a-job.md):
 
 - *copied*: with all sinks, from a copy of all;
 - *restored*: with Delta tables, which are restored to the versions of then;

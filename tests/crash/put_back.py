@@ -76,7 +76,7 @@ class Copy:
         return how == "control-ahead" and not tables and any(".report." in path.name for path in self._undone_records())
 
     def follow_remedy(self, error: str, *, is_first: bool) -> None:
-        """Do what a refusal says; at the first, for all tables, as docs/checkpoints.md has it."""
+        """Do what a refusal says; at the first, for all tables, as docs/changing-a-job.md has it."""
         said = {Path(found["path"]): int(found["version"]) for found in _RESTORE.finditer(error)}
         if said:
             others = {self.root / name: version for name, version in self.versions.items()} if is_first else {}

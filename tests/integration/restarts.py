@@ -156,45 +156,45 @@ LINES: Final = (
     Line("a new column", "leave with null in it", lambda job: job.over(_with_new_columns), "columns"),
     Line(
         "a new column that has no null, as `F.lit(1)`",
-        "leave with null in it; the stream's columns count as nullable",
+        "leave with null in it: columns count as nullable",
         lambda job: job.over(_with_one),
         "columns",
     ),
     Line(
-        "a column of a wider type, `int` to `bigint`",
-        "leave with their values in the new type",
+        "a wider type, `int` to `bigint`",
+        "leave in the new type",
         lambda job: job.over(lambda events: events.withColumn("number", F.expr("bigint(number)"))),
         "columns",
     ),
     Line(
-        "a column of a narrower type that holds every waiting value",
-        "leave with their values in the new type",
+        "a narrower type that holds every waiting value",
+        "leave in the new type",
         lambda job: job.over(lambda events: events.withColumn("id", F.expr("int(id)"))),
         "columns",
     ),
     Line(
         "another order of the columns",
-        "leave with their columns in the new order",
+        "leave in the new order",
         lambda job: job.over(lambda events: events.select(*reversed(events.columns))),
         "columns",
     ),
     Line("another place of the sink", "leave into the new one", lambda job: replace(job, sink="other"), "columns"),
     Line(
         "`namespace`",
-        "keep the namespace, and so the quotas, under which they came",
+        "keep theirs, and so their quotas",
         lambda job: job.given(namespace="if(id = 6, ns, concat('new/', id))"),
         "expressions",
     ),
-    Line("`size`", "keep the size with which they came", lambda job: job.given(size="size * 100"), "expressions"),
+    Line("`size`", "keep theirs", lambda job: job.given(size="size * 100"), "expressions"),
     Line(
         "`order_by`",
-        "keep their order, ahead of the rows of their namespace that come later",
+        "keep their order, ahead of what comes later",
         lambda job: job.given(order_by=["-id"]),
         "expressions",
     ),
     Line(
         "other policies",
-        "are held to the new ones from the first batch on",
+        "are held to the new ones at once",
         lambda job: replace(job, policies=THREE, trigger={"processingTime": "0 seconds"}),
         "expressions",
     ),
@@ -208,12 +208,12 @@ LINES: Final = (
     ),
     Line(
         "the place of the dead letters",
-        "go to the new one if they are rejected; what was written stays",
+        "go to the new one if they are rejected",
         lambda job: job.told(rejected=("delta", job.lake.path("rejected"))),
         "surroundings",
     ),
     Line(
-        "a property of the Delta table by which it takes no files as they lie, or its end",
+        "whether the Delta table takes files as they lie",
         "leave once, into the same table",
         _without_foreign_files,
         "surroundings",
@@ -281,14 +281,14 @@ REFUSALS: Final = (
         r"^rows that wait in the queue have the columns \['number'\], .* drop or rename them behind the throttle",
     ),
     Refusal(
-        "a column of a narrower type that does not hold a waiting value",
+        "a narrower type that does not hold a waiting value",
         "keep the old type until no such row waits",
         lambda job: job.over(lambda events: events.withColumn("large", F.expr("int(large % 10)"))),
         r"^column 'large' is int64 in rows that wait in the queue, and int32 in the stream: keep the old type",
     ),
     Refusal(
-        "a column of another kind, as `bigint` to `timestamp` or `string`",
-        "keep the old type until no row waits, or give the new column another name beside it",
+        "another kind of type, as `bigint` to `timestamp` or `string`",
+        "keep the old type until no row waits, or add a column beside it",
         lambda job: job.over(lambda events: events.withColumn("large", F.expr("timestamp_micros(large)"))),
         r"^column 'large' is int64 in rows that wait .* keep the old type .*\(a value of the one is none of the other",
     ),
@@ -306,22 +306,21 @@ REFUSALS: Final = (
     ),
     Refusal(
         "another number of sources in the stream",
-        "start with a new checkpoint; in Spark's words, by the query that has started",
+        "start with a new checkpoint",
         lambda job: job.over(lambda events: events.union(columns_of(job.source.events()))),
         r"sources in the checkpoint offsets and now there are \[3\] sources",
         is_sparks=True,
     ),
     Refusal(
         "a stateful operator before the throttle, as `dropDuplicates`, where there was none",
-        "start with a new checkpoint; in Spark's words, by the query that has started",
+        "start with a new checkpoint",
         lambda job: job.over(lambda events: events.dropDuplicates(["id"])),
         "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
         is_sparks=True,
     ),
     Refusal(
         "a query without the throttle, on the checkpoint of a throttled one",
-        "[take out what waits](streams.md#take-out-what-waits), and start with a new checkpoint; in Spark's "
-        "words, by the query that has started",
+        "[take out what waits](streams.md#take-out-what-waits), and start with a new checkpoint",
         lambda job: job,
         r"sources in the checkpoint offsets and now there are \[1\] sources",
         is_sparks=True,
@@ -351,12 +350,13 @@ REFUSED_AFTERWARDS: Final = (
 def table() -> str:
     """Return the lines as a table in Markdown."""
     works = [*((line.change, line.rows) for line in LINES), *BY_A_TOOL]
-    refused = [*((line.change, line.way_out) for line in REFUSALS), *REFUSED_AFTERWARDS]
+    refusals = [(line.change, "refused by Spark" if line.is_sparks else "refused", line.way_out) for line in REFUSALS]
+    refusals += [(change, "refused", way_out) for change, way_out in REFUSED_AFTERWARDS]
     return "\n".join([
         "| change | rows that wait |",
         "|---|---|",
         *(f"| {change} | {rows} |" for change, rows in works),
-        *(f"| {change} | refused: {way_out} |" for change, way_out in refused),
+        *(f"| {change} | {refused}: {way_out} |" for change, refused, way_out in refusals),
         "",
     ])  # fmt: skip
 

@@ -69,7 +69,7 @@ _REFUSED: Final = (
         r"TransformWithState\w*",
         "a transformWithState",
         "Spark runs it on RocksDB only",
-        f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/checkpoints.md), or {_TABLE_BETWEEN}",
+        f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/changing-a-job.md), or {_TABLE_BETWEEN}",
         store="RocksDB",
     ),
 )

@@ -12,7 +12,7 @@ a test holds what it does. A Spark that does not know it ignores it.
 Spark pins the store (``stateStore.providerClass``) of a checkpoint in its offsets, so a session that asks for another
 one changes nothing. It does not pin the format of the state's checkpoints, and a run in the wrong one ends inside a
 batch, in an error that names neither the setting nor the remedy. Tried on Spark 4.2.0, with rows that wait and a batch
-that runs again (`docs/checkpoints.md` has the table).
+that runs again (`docs/changing-a-job.md` says what works).
 """
 
 from __future__ import annotations
