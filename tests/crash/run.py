@@ -109,6 +109,9 @@ class Lives:
         self._jvm: Jvm | None = None
         self._copy: Copy | None = None
         self._policies = 0
+        self._is_wounded = False
+        """Whether Spark's JVM has lost a process, so that the next run in it may end with an error."""
+
         self.kills = 0
         self.put_back = 0
         self.refused = 0
@@ -239,7 +242,8 @@ class Lives:
             self._end_all()
         elif kill.victim == "kernel":
             if (self.root / "reached").exists():
-                kill_process(int((self.root / "reached").read_text()))  # it may be a worker
+                kill_process(int((self.root / "reached").read_text()))
+                job.is_wounded = True  # it may be a worker
             self._end_python()
         else:
             victims = self._jvm.members(_WORDS[kill.victim])
@@ -270,12 +274,14 @@ class Lives:
         arguments = [str(self.root), self.sink, "--source", self.source, "--quotas", self.quotas]
         arguments += [] if self._peer is None else ["--shared"]
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
+        self._job.is_wounded = self._is_wounded
         return self._job
 
     def _end_python(self) -> None:
         """Kill the driver's Python; Spark's JVM lives on, unless it has lost what it cannot do without."""
         if self._job is not None:
-            is_broken = self._job.is_wounded and self._job.ends_within(0)
+            self._is_wounded = self._job.is_wounded
+            is_broken = self._is_wounded and self._job.ends_within(0)
             self._job.kill()
             self._job = None
             if is_broken:
@@ -286,6 +292,7 @@ class Lives:
             self._jvm.kill()
             self._jvm = None
         self._end_python()
+        self._is_wounded = False
 
 
 def points_of(sink: str, source: str) -> tuple[str, ...]:
