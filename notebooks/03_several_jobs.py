@@ -162,6 +162,6 @@ print(f"the fullest window had {worst:.0f} messages beyond its rate; a burst is 
 # MAGIC %md
 # MAGIC ## Where to go from here
 # MAGIC
-# MAGIC - `docs/several-jobs.md`: the settings of an exchange, what it costs, and what happens when something fails.
-# MAGIC - `docs/sharing.md`: the protocol, and why the jobs can never pass the quota together.
+# MAGIC - `docs/several-jobs.md`: the settings of an exchange, what happens when something fails, and why the jobs can never
+# MAGIC   pass the quota together.
 # MAGIC - `make shares`: three jobs, one of which is killed, with a picture.

@@ -98,7 +98,7 @@ def calls(document: dict[str, Any]) -> str:
         "",
         f"{info}. This page is made from `conf/openapi.json`, which has every field.",
     ]
-    lines += ["[Security](../security.md) says who may make which call.", ""]
+    lines += ["[The control plane](../admin.md) says who may make which call.", ""]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             said = _text((operation.get("description") or operation.get("summary") or "").split("\n\n")[0])

@@ -10,9 +10,9 @@ job has seen up to the newest that it published: another job may be relying on a
   as a newcomer, which uses nothing more until all have answered it.
 - Of two runs of one member, the one with the greater mark goes on, and the other publishes no more.
 
-So growing waits for shrinking, and late, lost or repeated reports cost time and no tokens: `docs/sharing.md` has the
-argument. What surprises: claims may disagree while reports travel; nobody grows until they agree. PIP-82's policies at
-times give out more than the quota, so under them a job uses what its policy says, lease or not.
+So growing waits for shrinking, and late, lost or repeated reports cost time and no tokens (`docs/several-jobs.md` has
+the argument). What surprises: claims may disagree while reports travel; nobody grows until they agree. PIP-82's
+policies at times give out more than the quota, so under them a job uses what its policy says, lease or not.
 """
 
 from __future__ import annotations

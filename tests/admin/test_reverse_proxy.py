@@ -1,4 +1,4 @@
-"""The set-up of docs/security.md behind nginx, with a real nginx where there is one."""
+"""The set-up of docs/admin.md behind nginx, with a real nginx where there is one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import answer, connected, request
 from tests.admin.test_server import certificate, needs_openssl
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "admin.md"
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 

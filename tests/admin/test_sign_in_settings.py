@@ -78,7 +78,7 @@ def test_server_process_lets_a_signed_in_caller_in_and_needs_no_token_then(tmp_p
 
 
 def test_settings_of_the_documentation_can_be_read(tmp_path: Path) -> None:
-    _, _, page = (ROOT / "docs" / "security.md").read_text().partition("## Sign-in by OpenID Connect")
+    _, _, page = (ROOT / "docs" / "admin.md").read_text().partition("## Sign-in by OpenID Connect")
     file = tmp_path / "openid.yaml"
     file.write_text(page.partition("```yaml\n")[2].partition("```")[0])
     settings = read_settings(str(file))

@@ -60,9 +60,9 @@ def test_changing_a_job_has_the_table_of_restarts_that_tests_make() -> None:
     assert f"\n\n{restarts.table()}\n" in (DOCS / "changing-a-job.md").read_text()
 
 
-def test_admin_api_has_every_field_of_a_group() -> None:
+def test_admin_has_every_field_of_a_group() -> None:
     publish = {field for field in ResourceGroupFields.model_fields if field.startswith("publish")}
-    assert publish <= words_in_code(DOCS / "admin-api.md")
+    assert publish <= words_in_code(DOCS / "admin.md")
 
 
 def test_contributing_names_files_and_tests_that_exist() -> None:

@@ -94,6 +94,10 @@ class World:
         """Return whether a Pegasus rule may hold rows of a namespace."""
         return self.held_until_ms.get(name, -1) >= self.job.steady_ms
 
+    def hold_longer(self, by_ms: int) -> None:
+        """Say that a Pegasus rule holds rows for longer: time that the job did not see pass counts for nobody."""
+        self.held_until_ms = {name: until_ms + by_ms for name, until_ms in self.held_until_ms.items()}
+
     def hold(self, batch: SimulatedBatch) -> None:
         """Note whose arrivals a Pegasus rule may have delayed, and whose rows processing time may hold."""
         contracts = self.contracts(batch.revision)

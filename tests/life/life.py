@@ -247,6 +247,8 @@ class Life:
         beyond_ms = machine.ahead_ms - self._ahead_ms
         self.world.overpaid_ms += max(0, beyond_ms)
         self.world.unpaid_ms += max(0, self._most_ahead_ms - machine.ahead_ms)
+        if machine.ahead_ms < self._most_ahead_ms:
+            self.world.hold_longer(since_ms)
         self._ahead_ms += max(beyond_ms, -since_ms)
         self._most_ahead_ms = max(self._most_ahead_ms, machine.ahead_ms)
         self.restart(down_ms)
