@@ -30,9 +30,6 @@ def serve(
     ] = None,
     tls_certificate: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
-    is_plain_allowed: Annotated[
-        bool, typer.Option("--allow-plain-http", help="TLS ends at a proxy in front of the server.")
-    ] = False,
     is_confirmed: Annotated[
         bool, typer.Option("--yes", help="Ask no caller for confirmation: for clients that cannot say yes=true.")
     ] = False,
@@ -48,7 +45,8 @@ def serve(
     proxy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ADDRESS", help="A proxy, or a network of them, whose X-Forwarded-For counts; repeatable."
+            metavar="ADDRESS",
+            help="A proxy, or a network of them, that ends TLS and whose X-Forwarded-For counts; repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -69,10 +67,10 @@ def serve(
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
     if tls_certificate is not None and tls_key is not None:
         check_tls_files(tls_certificate, tls_key)
-    if tls_certificate is None and host not in _LOOPBACK and not is_plain_allowed:
+    if tls_certificate is None and host not in _LOOPBACK and not proxy:
         raise ConfigurationError(
             f"tokens would be sent in the clear to {host}: give a TLS certificate and key, or listen on 127.0.0.1, or "
-            f"allow plain HTTP behind a proxy that ends TLS"
+            f"name the proxy that ends TLS"
         )
     token_file = TokenFile(tokens, clock_ms=wall_clock_ms)
     sign_in = None if openid is None else _sign_in(openid)

@@ -34,6 +34,7 @@ def tokens(tmp_path: Path) -> TokenFile:
         ({"tls_certificate": "cert.pem"}, "TLS needs both"),
         ({"tls_certificate": "/none.pem", "tls_key": "/none.pem"}, "there is no file /none.pem"),
         ({"host": "0.0.0.0"}, "tokens would be sent in the clear to 0.0.0.0"),  # noqa: S104 - is refused
+        ({"host": "0.0.0.0", "proxy": ["10.0.0.7"]}, "holds no token"),  # noqa: S104 - the proxy ends TLS
         ({}, "holds no token"),
     ],
 )
