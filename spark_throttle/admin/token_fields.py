@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Final
 
@@ -19,6 +19,7 @@ from spark_throttle.errors import ConfigurationError, did_you_mean
 _ID = re.compile(r"[0-9a-f]{12}")
 _SALT = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_ANY = re.compile(r".*", re.DOTALL)
 _ROLE = re.compile(r"[a-z_]{1,30}")
 _LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: a calendar goes no further."""
@@ -43,11 +44,6 @@ class Token:
     digest: str
     replaced_by: str | None = None
     """Id of the token that a rotation put in its place, while this one is still accepted."""
-
-    @property
-    def fields(self) -> dict[str, object]:
-        """What the file holds of it: releases before `replaced_by` know no such field."""
-        return {name: value for name, value in asdict(self).items() if name != "replaced_by" or value is not None}
 
     @property
     def caller(self) -> Caller:
@@ -76,12 +72,11 @@ def tokens_of(listed: object) -> dict[str, Token]:
         raise TypeError("tokens is not a list")
     tokens: dict[str, Token] = {}
     known = {field.name for field in dataclass_fields(Token)}
-    needed = known - {"replaced_by"}
     for at, fields in enumerate(listed):
         if not isinstance(fields, dict):
             raise TypeError(f"tokens[{at}] is not a mapping")
-        if odd := sorted((fields.keys() - known) | (needed - fields.keys())):
-            problem = "is missing" if odd[0] in needed else "is no field of a token"
+        if odd := sorted(fields.keys() ^ known):
+            problem = "is missing" if odd[0] in known else "is no field of a token"
             raise ValueError(f"tokens[{at}].{visible(odd[0])} {problem}")
         token = Token(**fields)
         wrong = next((name for name, is_right in _verdicts(token) if not is_right), None)
@@ -96,8 +91,7 @@ def tokens_of(listed: object) -> dict[str, Token]:
 def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     """Yield each field of a token, and whether it may be as it is."""
     yield "id", _is_text(token.id, _ID)
-    # A name that an earlier release took for visible stays readable: else nobody would be let in.
-    yield "name", _is_kept_name(token.name)
+    yield "name", _is_text(token.name, _ANY) and is_name(token.name)
     yield "role", _is_text(token.role, _ROLE)
     has_tenant = is_tenant(token.tenant)
     # What a tenant means to an unknown role is unknown too, and acts on nothing.
@@ -112,10 +106,6 @@ def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
 
 def _is_text(value: object, form: re.Pattern[str]) -> bool:
     return isinstance(value, str) and form.fullmatch(value) is not None
-
-
-def _is_kept_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def _is_time(value: object) -> bool:

@@ -21,7 +21,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -34,9 +34,7 @@ from spark_throttle.files.versioned_json import parse_versioned, versioned
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 2
-"""The newest format. A file without a token that was replaced has format 1, so that older releases read it; so a token
-that was replaced leaves the file with the first change after it has expired."""
+FORMAT: Final = 1
 
 FORM: Final = re.compile(r"throttle_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 DAY_MS: Final = 86_400_000
@@ -131,7 +129,7 @@ class TokenFile:
             old = tokens.get(token_id)
             if old is None:
                 raise NotFoundError("token", token_id, did_you_mean(token_id, tokens))
-            check_new(old.role, old.tenant, days)  # its name was accepted, maybe by an earlier release
+            check_new(old.role, old.tenant, days)
             now_ms = self._clock_ms()
             _check_rotatable(old, now_ms)
             lasts_ms = days * DAY_MS if days is not None else old.lasts_ms
@@ -248,8 +246,7 @@ class TokenFile:
             yield tokens
             now_ms = self._clock_ms()
             kept = [each for each in tokens.values() if each.replaced_by is None or not each.has_expired(now_ms)]
-            newest = FORMAT if any(each.replaced_by is not None for each in kept) else 1
-            replace_private(self.path, versioned(newest, {"tokens": [each.fields for each in kept]}) + b"\n")
+            replace_private(self.path, versioned(FORMAT, {"tokens": [asdict(each) for each in kept]}) + b"\n")
 
 
 def _check_rotatable(token: Token, now_ms: int) -> None:

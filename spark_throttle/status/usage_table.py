@@ -31,7 +31,7 @@ class Measure:
     """The name of the column of the usage table, and of the field of `status.ScopeStatus`."""
 
     of: Callable[[UsageReport], Int64s]
-    """Returns the number of each namespace of a report; zeros if an older release wrote the report without it."""
+    """Returns the number of each namespace of a report."""
 
     counter: str = ""
     """What its sum counts, as the help text of a Prometheus counter; empty if it is not a counter."""

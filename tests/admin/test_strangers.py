@@ -60,9 +60,6 @@ def test_half_a_body_does_not_keep_the_server_from_ending(tmp_path: Path, tokens
         half.sendall(request(token, "PUT /admin/v2/resourcegroup/gold HTTP/1.1", "Content-Length: 1000") + b"{")
         assert asked(server.port, request(token)).status == 200
         server.process.send_signal(signal.SIGTERM)
-        got = answer(half)
-        assert got is not None
-        assert "nothing was changed" in got.problem["detail"]
         assert server.process.wait(timeout=5) in {0, -signal.SIGTERM}
         assert "Traceback" not in server.log.read_text()
 

@@ -339,7 +339,6 @@ def test_shared_scope_owes_a_burst_at_most_once_it_enforces(level: str, change: 
 
 
 def test_debt_of_an_older_dry_run_is_cut_to_a_burst_of_the_new_quota(engine: Engine) -> None:
-    """A state that an older release left may owe hours."""
     decider = Decider(engine, observed(OnExcess.OBSERVE, "namespace"))
     decider.batch(0, [("a/x", 1)] * 50)
     flows = replace(decider.state.flows, balance_micro=np.array([[-(10**15), 0, 0]]))

@@ -250,7 +250,6 @@ def expected_version(if_match: str | None, if_none_match: str | None) -> Expecte
         return versions[0] if len(matches) == 1 else versions
     if all(tag["weak"] for tag in matches):
         return NoVersion(": a change needs an ETag as this API gives it, and one that begins with W/ fits nothing")
-    # Releases before entries had versions gave ETags without contents.
     revision = next(tag["revision"] for tag in matches if not tag["weak"])
     return NoVersion(
         f': "{revision}" is a revision, and an ETag also names the contents, for a store that is restored gives '

@@ -39,10 +39,10 @@ class BatchNumbers:
     """Quotas in messages and bytes per second, with the keys of `shared`; `None` where there is no limit."""
 
     rejected_by_reason: Int64s
-    """The number of rejected messages by `Reason`; empty if an older release reported the batch."""
+    """The number of rejected messages by `Reason`."""
 
     oldest_waiting_ms: int | None
-    """How long the oldest waiting row had waited; `None` if none waited, or if an older release reported the batch."""
+    """How long the oldest waiting row had waited; `None` if none waited."""
 
     names: pa.StringArray
     """Names of the namespaces; they may not be valid UTF-8."""

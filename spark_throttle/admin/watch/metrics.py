@@ -291,8 +291,7 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
         if life.is_listening and view.followed is not None:
             values |= {"policy_stale": int(view.followed.problem is not None)}
             values |= {"store_revision": view.followed.store_revision}
-        # A job of an older release does not say how long its oldest row has waited.
-        if life.is_listening and view.newest and batch_age_ms is not None and len(view.newest.rejected_by_reason):
+        if life.is_listening and view.newest and batch_age_ms is not None:
             waited_ms = view.newest.oldest_waiting_ms
             values |= {"oldest_waiting_seconds": 0 if waited_ms is None else (waited_ms + batch_age_ms) / 1000}
         _add(families, (view.name,), values)

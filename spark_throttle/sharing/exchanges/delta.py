@@ -164,17 +164,12 @@ class DeltaExchange:
         )
 
     def _clean(self) -> None:
-        """Remove old log entries and old files; a table of an earlier release first gets its properties.
+        """Remove old log entries and old files.
 
         Clocks of machines may differ by any amount. By one that is far ahead of the storage's, a file would be old
         before it is committed: then the work is left to the other jobs.
         """
         table = DeltaTable(self._location)
-        missing = {key: each for key, each in _PROPERTIES.items() if key not in table.metadata().configuration}
-        if missing:
-            table = self._committed(
-                lambda table: table.alter.set_table_properties(missing, post_commithook_properties=_NO_HOOKS)
-            )
         table.create_checkpoint()
         ahead_ns = self._clock_ns() - _committed_ns(table)
         if ahead_ns > _AHEAD_NS:

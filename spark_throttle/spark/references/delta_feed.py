@@ -161,7 +161,7 @@ class DeltaFeed:
             self._check_reading(self._compared)
         if not position:
             position = self._first()
-        if position.get("table", self._table) != self._table:  # positions of earlier releases name no table
+        if position["table"] != self._table:
             self._refuse(self._compared, "it is of another table, which took the place of the query's", _OTHER_TABLE)
         found: list[FoundFile] = []
         while len(found) < self._most_files:

@@ -32,9 +32,7 @@ def write_snapshot(table: DeltaTable, view: View, options: Mapping[str, str] | N
     """
     name = f"form=snapshot/{view.revision:012d}-{uuid.uuid4().hex}.parquet"
     files = fs.PyFileSystem(DeltaStorageHandler(table.table_uri, dict(options or {})))
-    names = {field.name for field in table.schema().fields}
-    # The folder's name has the partition column; a table of an older release may lack a later one.
-    schema = pa.schema([field for field in SCHEMA if field.name != "form" and field.name in names])
+    schema = pa.schema([field for field in SCHEMA if field.name != "form"])  # the folder's name has that
     statistics = _Statistics()
     with (
         files.open_output_stream(name) as stream,

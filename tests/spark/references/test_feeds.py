@@ -174,13 +174,6 @@ def test_query_does_not_go_on_with_another_table_in_the_place_of_its_own(tmp_pat
         new_files(tmp_path, DeltaFeed(str(table), 1000)).after(first)
 
 
-def test_position_of_an_earlier_release_names_no_table(tmp_path: Path, table: Path) -> None:
-    extents = Extents(Directory(str(tmp_path / "control")))
-    before = extents.write(NO_EXTENT, [], {"version": 1, "taken": 0, "is_snapshot": 0})
-    first = new_files(tmp_path, DeltaFeed(str(table), 1000)).after(before)
-    assert len(paths(tmp_path, before, first)) == 1
-
-
 def test_file_that_a_table_brings_again_comes_in_another_batch(tmp_path: Path, table: Path) -> None:
     DeltaTable(str(table)).delete()
     DeltaTable(str(table)).restore(1)
