@@ -148,18 +148,21 @@ def test_tenant_with_a_slash_is_refused(in_memory: ServedApp) -> None:
     ],
 )  # fmt: skip
 def test_path_leads_to_no_file(in_memory: ServedApp, path: str) -> None:
+    import asyncio
+
     from starlette.types import Message
 
     # As raw as a socket brings it: clients take ".." out themselves.
     sent: list[Message] = []
+    received: list[Message] = [{"type": "http.request", "body": b""}]
 
     async def receive() -> Message:
-        return {"type": "http.request", "body": b""}
+        if not received:
+            await asyncio.Event().wait()  # the client stays
+        return received.pop()
 
     async def send(message: Message) -> None:
         sent.append(message)
-
-    import asyncio
 
     token = in_memory.tokens["admin"]
     scope = {
