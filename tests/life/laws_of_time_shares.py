@@ -41,6 +41,9 @@ class _Prices:
 
     scopes: dict[str, Scope] = field(default_factory=dict)
     known_ns: dict[str, int] = field(default_factory=dict)
+    settled: frozenset[str] = frozenset()
+    """Those that were served at a known price: until then the job may owe them what a wrong estimate took."""
+
     asking: frozenset[str] = frozenset()
     elapsed_ms: int = 0
     most_ns: dict[str, int] = field(default_factory=dict)
@@ -66,11 +69,14 @@ class _Prices:
         if world.job.is_sharing or any(world.is_held_by_rule(name) for name in self.asking):
             self.scopes = {}
         self.known_ns = {name: ns for name, ns in self.known_ns.items() if ns == self._price_ns(world, name)}
+        self.settled &= self.known_ns.keys()
         return holds
 
     def end(self, world: World, batch: SimulatedBatch) -> None:
         """Take in whose messages the job has seen."""
-        for name in {text_of(row.namespace) for row in batch.admitted}:
+        served = frozenset(text_of(row.namespace) for row in batch.admitted)
+        self.settled |= served & self.known_ns.keys()
+        for name in served:
             price_ns = self._price_ns(world, name)
             before_ns = self._above_ns.get(name, self.most_ns.get(name, 0))
             fallen_ns = self._fallen_ns(name, before_ns, batch.steady_ms - self._seen_ms.get(name, batch.steady_ms))
@@ -119,7 +125,7 @@ class TimeShares(Law):
         contracts = world.contracts(batch.revision)
         self._sizes.note(batch.arrived)
         served = Counter(text_of(row.namespace) for row in batch.admitted)
-        backlogged = world.waited.keys() & world.waiting.keys() & prices.known_ns.keys() & prices.scopes.keys()
+        backlogged = world.waited.keys() & world.waiting.keys() & prices.settled & prices.scopes.keys()
         kept = dict[tuple[str, str], _Pair]()
         for one, other in combinations(sorted(backlogged), 2):
             key = prices.scopes[one].key
