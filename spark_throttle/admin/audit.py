@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from spark_throttle.admin.redaction import LONGEST_NAMES, without_secrets, without_tokens
-from spark_throttle.admin.refusals import Outcome as Outcome  # noqa: PLC0414 - part of an event
+from spark_throttle.admin.refusals import Outcome
 from spark_throttle.errors import FileUnusableError
 from spark_throttle.files.ownership import opened_or_made
 from spark_throttle.files.private_file import OWNER_ONLY, check_no_link, check_private, sync_folder, unusable

@@ -19,7 +19,6 @@ from spark_throttle.errors import ConfigurationError, did_you_mean
 _ID = re.compile(r"[0-9a-f]{12}")
 _SALT = re.compile(r"[0-9a-f]{32}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_ANY = re.compile(r".*", re.DOTALL)
 _ROLE = re.compile(r"[a-z_]{1,30}")
 _LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: a calendar goes no further."""
@@ -91,7 +90,7 @@ def tokens_of(listed: object) -> dict[str, Token]:
 def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     """Yield each field of a token, and whether it may be as it is."""
     yield "id", _is_text(token.id, _ID)
-    yield "name", _is_text(token.name, _ANY) and is_name(token.name)
+    yield "name", is_name(token.name)
     yield "role", _is_text(token.role, _ROLE)
     has_tenant = is_tenant(token.tenant)
     # What a tenant means to an unknown role is unknown too, and acts on nothing.

@@ -120,8 +120,8 @@ def opened_or_made(path: Path, flags: int, mode: int, *, beside: Path | None) ->
     raise FileExistsError(errno.EEXIST, f"{path} appears and disappears all the time; find out what does that")
 
 
-def check_no_link(path: Path) -> os.stat_result:
-    """Return what there is to say of a file that a library will open by its name, if it is no link.
+def status_of(path: Path) -> os.stat_result:
+    """Return the status of a file that a library will open by its name; refuse a link.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def check_writable(path: Path) -> None:
     OSError
         If it is, or is not there.
     """
-    _check_no_second_name(check_no_link(path), path)
+    _check_no_second_name(status_of(path), path)
 
 
 def _is_link(path: Path) -> OSError:

@@ -181,7 +181,7 @@ class FileStore:
             self.check_whole()  # a document that cannot be read becomes no store
             self._document.check_no_link()
             with self._document.told(), self._history.written() as pages:
-                self._take_in(pages, is_author=True)
+                self._take_in(pages, self._document.content(), is_author=True)
                 if self._problem is not None:
                     raise self._problem
                 newest = self._memory.revision()
@@ -215,12 +215,13 @@ class FileStore:
             self._take_in_mere_document(content)
         else:
             with self._history.read() as pages:
-                is_behind = self._may_write() and self._is_behind(pages)
+                content = self._document.content()
+                is_behind = self._may_write() and self._is_behind(pages, content)
                 if not is_behind:
-                    self._take_in(pages, is_writing=False)
+                    self._take_in(pages, content, is_writing=False)
             if is_behind:
                 with self._history.written() as pages:
-                    self._take_in(pages)
+                    self._take_in(pages, self._document.content())
                 signature = self._document.signature()
         self._note(signature)
 
@@ -230,7 +231,7 @@ class FileStore:
             if self._problem is None and not self._document.history_path.exists():
                 self._document.check_no_link()
                 with self._document.told(), self._history.written() as pages:
-                    self._take_in(pages)
+                    self._take_in(pages, self._document.content())
 
     def _lack(self, content: bytes) -> DamagedError | None:
         """Return what is wrong if there is no history where it must be."""
@@ -253,13 +254,13 @@ class FileStore:
         places = (self._document.path.parent, self._document.history_path)
         return all(os.access(place, os.W_OK, effective_ids=is_effective) for place in places)
 
-    def _is_behind(self, pages: Pages) -> bool:
+    def _is_behind(self, pages: Pages, content: bytes) -> bool:
         """Return whether the history lacks what the document says, or a crash left a commit in it."""
         try:
             newest = pages.newest()
         except DamagedError:
             return False
-        return newest is None or not newest.is_published or newest.document != digest_of(self._document.content())
+        return newest is None or not newest.is_published or newest.document != digest_of(content)
 
     def _take_in_mere_document(self, content: bytes) -> None:
         if digest_of(content) != self._digest:
@@ -284,14 +285,13 @@ class FileStore:
             self._is_settled = is_settled
         return True
 
-    def _take_in(self, pages: Pages, *, is_writing: bool = True, is_author: bool = False) -> None:
+    def _take_in(self, pages: Pages, content: bytes, *, is_writing: bool = True, is_author: bool = False) -> None:
         """Read the new commits, finish one that a crash left, and commit what was edited by hand.
 
         Without a whole history, only what the document says is read. Who may not write reads what an author would find.
         So does a reader of a history that was replaced: somebody may be putting a backup back, and the document belongs
         to that history.
         """
-        content = self._document.content()
         digest = digest_of(content)
         try:
             self._read_history(pages, digest, is_writing=is_writing)
@@ -311,7 +311,8 @@ class FileStore:
             is_made = newest.document == digest
             if is_writing:
                 (pages.publish if is_made else pages.drop)(until)
-            until -= not is_made
+            if not is_made:
+                until -= 1
         known = self._newest
         is_same = known is None or (
             (found := pages.recorded(known.revision.revision)) is not None

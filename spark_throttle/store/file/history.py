@@ -20,7 +20,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from spark_throttle.errors import DamagedError, StoreUnavailableError, UnknownVersionError
-from spark_throttle.files.ownership import check_no_link, check_writable, opened_or_made
+from spark_throttle.files.ownership import check_writable, opened_or_made, status_of
 from spark_throttle.store.file.document import Document
 from spark_throttle.store.memory_store import Commit
 from spark_throttle.store.store import KINDS, Change, Revision
@@ -99,7 +99,7 @@ class History:
             If an author keeps it for long.
         """
         with _LOOKING:
-            check_no_link(self._document.history_path)
+            status_of(self._document.history_path)  # refuses a link
         with self._connected("ro") as pages:
             pages.execute("BEGIN")
             yield pages

@@ -22,8 +22,9 @@ from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
 from spark_throttle.admin.api.server.turns import MOST_CALLERS, RequestRates
-from spark_throttle.admin.audit import NOTHING_CHANGED, AuditLog, Event, Outcome, append_or_log, changes_of
+from spark_throttle.admin.audit import NOTHING_CHANGED, AuditLog, Event, append_or_log, changes_of
 from spark_throttle.admin.caller import Caller
+from spark_throttle.admin.refusals import Outcome
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.store import Door
 
