@@ -6,9 +6,8 @@ A policy acts from the batch that brings it. What was remembered under the old p
 - *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
   in one that no longer has any. A debt stays, whatever the new burst. An observing scope's overdraft is not a debt: it
   owes one burst at most.
-- *A lead* in the fair tree is work, and stays as it is where the namespace passes the same scopes as before and these
-  count work as before. Elsewhere it is forgotten: it is at most two of the largest rows, but as another policy counted
-  them. The next batch honours of it what can be paid under the new weights (`fair.promises`).
+- *A lead* in the fair tree is work, and stays, as the new rates count it, where the namespace passes the same scopes as
+  before and these limit the same resources (`fair.change`). Elsewhere it is forgotten.
 - *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
 
 A scope that is removed has no limit in the batches without it. If it is put back, it is treated as any scope that gets
@@ -22,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.change import carried_nodes, counts_the_same, is_same_work
+from spark_throttle.core.fair.change import carried_nodes, carried_work, kept_on_the_way, kept_parts
 from spark_throttle.core.limits.token_bucket import full, refill
 from spark_throttle.core.measured_time import corrected
 from spark_throttle.core.names.matching import match, positions_in, scopes_of
@@ -86,13 +85,13 @@ def carried(
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
     balance_micro = carried_balances(earned_micro, old, new)
     former = former_scopes(before, after)
-    is_same = is_same_work(before, after, former)
-    keeps_lead = counts_the_same(was.shared_scope, becomes.shared_scope, former, is_same)[:, None]
+    kept = kept_parts(before, after, former)
+    kept_by_flow = kept_on_the_way(was.shared_scope, becomes.shared_scope, former, kept)
     flows = replace(
-        flows, balance_micro=balance_micro, lead_work=np.where(keeps_lead, flows.lead_work, 0),
-        held_work=np.where(keeps_lead, flows.held_work, 0),
+        flows, balance_micro=balance_micro, lead_work=carried_work(flows.lead_work, kept_by_flow),
+        held_work=carried_work(flows.held_work, kept_by_flow),
     )  # fmt: skip
-    nodes = carried_nodes(state.nodes, former, before, after, is_same, flows.names, (was, becomes))
+    nodes = carried_nodes(state.nodes, former, before, after, kept, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)

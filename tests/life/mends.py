@@ -71,7 +71,18 @@ MENDS: Final = (
     Mend(
         "leads of another measure",
         "a lead of bytes is kept as one of messages",
-        (("core/policy_change.py", "np.where(keeps_lead, flows.lead_work, 0)", "flows.lead_work"),),
+        (("core/policy_change.py", "carried_work(flows.lead_work, kept_by_flow)", "flows.lead_work"),),
+    ),
+    Mend(
+        "leads where bytes count otherwise",
+        "a namespace that was behind begins with the tie whenever a rate changes",
+        (
+            (
+                "core/fair/change.py",
+                "np.where(is_less, np.minimum(kept, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS)), kept)",
+                "np.where(becomes != was, 0, kept)",
+            ),
+        ),
     ),
     Mend(
         "starts full",

@@ -1,4 +1,4 @@
-"""Which leads a change of the policy leaves: those whose scopes are the same, and count work the same."""
+"""Which leads a change of the policy leaves: those whose scopes are the same, and limit the same resources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.fair.change import carried_nodes, counts_the_same, is_same_work
+from spark_throttle.core.arithmetic.fixed_point import WHOLE
+from spark_throttle.core.fair.change import carried_nodes, kept_on_the_way, kept_parts
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import CompiledPolicy
@@ -26,29 +27,41 @@ USUAL = limit(messages_per_second=100, bytes_per_second=2_000, request_percentag
 
 
 @pytest.mark.parametrize(
-    ("of_g", "is_same"),
+    ("messages", "size_bytes", "percentage", "part"),
     [
-        (
-            limit(messages_per_second=100, bytes_per_second=2_000, request_percentage=50, weight=7, burst_seconds=9),
-            True,
-        ),
-        (limit(messages_per_second=300, bytes_per_second=6_000, request_percentage=150), True),
-        (limit(messages_per_second=100, bytes_per_second=4_000, request_percentage=50), False),
-        (limit(messages_per_second=100, bytes_per_second=2_000, request_percentage=60), False),
-        (limit(messages_per_second=100, bytes_per_second=2_000), False),
-        (limit(bytes_per_second=2_000, request_percentage=50), False),
-        (limit(), False),
+        (100, 2_000, 50, 1),
+        (300, 6_000, 150, 1),  # the same proportion
+        (100, 4_000, 50, 1 / 2),  # a byte counts half
+        (100, 500, 50, 1),  # a byte counts four times as much
+        (100, 2_000, 200, 1 / 4),
+        (100, 2_000, 10, 1),
+        (100, 4_000, 10, 1 / 2),
+        (20, 4_000, 10, 1 / 10),
+        (100, 2_000, None, 0),
+        (None, 2_000, 50, 0),
+        (None, None, None, 0),
     ],
 )
-def test_a_scope_counts_the_same_if_its_rates_are_in_the_same_proportion(of_g: Limit, *, is_same: bool) -> None:
+def test_a_scope_keeps_of_leads_what_they_are_at_most_in_any_resource_as_it_counts_work_now(
+    messages: float | None, size_bytes: float | None, percentage: float | None, part: float
+) -> None:
+    of_g = limit(messages_per_second=messages, bytes_per_second=size_bytes, request_percentage=percentage)
     before, after = policy(USUAL), policy(of_g)
-    found = is_same_work(before, after, former_scopes(before, after))
-    assert found.tolist() == [True, True, True, True, is_same]  # the job, two tenants and two groups
+    found = kept_parts(before, after, former_scopes(before, after)) / WHOLE
+    assert found.tolist() == [1, 1, 1, 1, pytest.approx(part, rel=1e-6)]  # the job, two tenants and two groups
+
+
+def test_weights_and_bursts_change_no_lead() -> None:
+    before = policy(USUAL)
+    after = policy(
+        limit(messages_per_second=100, bytes_per_second=2_000, request_percentage=50, weight=7, burst_seconds=9)
+    )
+    assert kept_parts(before, after, former_scopes(before, after)).tolist() == [WHOLE] * 5
 
 
 def test_messages_that_are_limited_beside_nothing_count_otherwise_than_nothing() -> None:
     before, after = policy(limit(messages_per_second=5)), policy(limit())
-    assert is_same_work(before, after, former_scopes(before, after)).tolist()[-1] is False
+    assert kept_parts(before, after, former_scopes(before, after)).tolist()[-1] == 0
 
 
 def test_a_group_that_namespaces_divide_and_no_other_counts_otherwise_than_one_that_tenants_do() -> None:
@@ -56,7 +69,7 @@ def test_a_group_that_namespaces_divide_and_no_other_counts_otherwise_than_one_t
         make_policy(groups={"f": limit(), "g": limit()}, tenants={"a": Tenant()}, between_namespaces=each)
         for each in ((), ("g",))
     )
-    assert is_same_work(before, after, former_scopes(before, after)).tolist() == [True, True, True, False]
+    assert kept_parts(before, after, former_scopes(before, after)).tolist() == [WHOLE, WHOLE, WHOLE, 0]
 
 
 @pytest.mark.parametrize(("group", "is_kept"), [("g", True), ("f", False), (None, False)])
@@ -64,15 +77,15 @@ def test_a_flow_that_leaves_its_group_has_no_lead(group: str | None, *, is_kept:
     before, after = policy(limit()), policy(limit(), a=group)
     former = former_scopes(before, after)
     was, becomes = (match(NAMES, each).shared_scope for each in (before, after))
-    same = counts_the_same(was, becomes, former, is_same_work(before, after, former))
-    assert same.tolist() == [is_kept, True]
+    kept = kept_on_the_way(was, becomes, former, kept_parts(before, after, former))
+    assert kept.tolist() == [WHOLE if is_kept else 0, WHOLE]
 
 
 def test_a_flow_without_a_group_that_comes_into_a_new_one_has_no_lead() -> None:
     before, after = make_policy(), make_policy(groups={"g": limit()}, default=Namespace(group="g"))
     former = former_scopes(before, after)
     was, becomes = (match(NAMES, each).shared_scope for each in (before, after))
-    assert not counts_the_same(was, becomes, former, is_same_work(before, after, former)).any()
+    assert not kept_on_the_way(was, becomes, former, kept_parts(before, after, former)).any()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +102,7 @@ def test_a_node_that_all_of_its_flows_have_left_has_no_lead(moved: list[str], ke
     nodes = NodeLeads(pa.array(["g"] * 3), pa.array([None, "a", "b"]), np.array([[1, 0], [2, 0], [3, 0]]))
     former = former_scopes(before, after)
     found = carried_nodes(
-        nodes, former, before, after, is_same_work(before, after, former), NAMES,
+        nodes, former, before, after, kept_parts(before, after, former), NAMES,
         (match(NAMES, before), match(NAMES, after)),
     )  # fmt: skip
     assert list(zip(found.group.to_pylist(), found.tenant.to_pylist(), strict=True)) == kept

@@ -7,6 +7,7 @@ or behind under another one costs it, and the others, at most a message each.
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -197,6 +198,27 @@ def test_a_lead_is_remembered_where_only_weights_change(names: tuple[str, str]) 
         decider.batch(1_000 * batch, [(large, 1)] * 10 + [(small, 1)], {"g": (9, 0)})
         went += decider.admitted()[small]
     assert abs(went - 5) <= 1
+
+
+@pytest.mark.parametrize("names", [("a/x", "b/x", "c/x"), ("a/x", "a/y", "a/z")], ids=["tenants", "namespaces"])
+@pytest.mark.parametrize(("messages", "size_bytes"), [(10, 1_001), (10, 400), (3, 1_000)])
+def test_nobody_starves_where_each_change_makes_bytes_dearer_or_cheaper(
+    names: tuple[str, ...], messages: int, size_bytes: int
+) -> None:
+    """A message takes five seconds of the bytes, and the policy changes as often."""
+    policies = [
+        make_policy(
+            groups={"g": limit(messages_per_second=messages, bytes_per_second=size_bytes)},
+            default=Namespace(group="g"),
+        )
+        for messages, size_bytes in ((10, 1_000), (messages, size_bytes))
+    ]
+    decider, went = Decider("kernel", policies[0]), Counter[str]()
+    for second in range(120):
+        decider.policy = policies[second // 5 % 2]
+        decider.batch(1_000 * second, [] if second else [(name, 5_000) for name in names] * 60)
+        went.update(decider.admitted())
+    assert max(went.values()) - min(went[name] for name in names) <= 1
 
 
 def test_leads_of_siblings_sum_to_nothing_whatever_rows_are_held() -> None:
