@@ -225,10 +225,10 @@ def _operator(spark: SparkSession, checkpoint: str) -> Row:
             f"{checkpoint!r} has: while its query is stopped, move it to a path without"
         )
     found = spark.read.format("state-metadata").load(checkpoint).where(F.col("operatorName") == _OPERATOR).collect()
-    if not found:
+    if not found or found[0]["maxBatchId"] < 0:
         raise ConfigurationError(
-            f"{checkpoint!r} is not the checkpoint of a throttled query that has run a batch: give the "
-            f"checkpointLocation that the query was started with, or restore its folder state"
+            f"{checkpoint!r} is not the checkpoint of a throttled query that has committed a batch: give the "
+            f"checkpointLocation that the query was started with, wait for its first batch, or restore its folder state"
         )
     return found[0]
 
