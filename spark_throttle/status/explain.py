@@ -278,7 +278,7 @@ def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_w
     if followed is None:
         return notes
     problem = problem_in_words(followed.problem, is_wide=is_wide)
-    notes += [] if problem is None else [problem]
+    notes += [] if problem is None else [f"the newest policies are not in force: {problem}"]
     if followed.revision != revision and life.is_listening:
         notes.append(f"revision {followed.revision} takes effect with the next batch")
     return notes

@@ -370,7 +370,7 @@ def test_status_shows_the_scopes_with_most_waiting(tmp_path: Path) -> None:
     assert [(each["scope"], each["waiting_messages"]) for each in found["scopes"]] == [("acme/x", 4)]
     assert (found["store_revision"], found["problem"]) == (12, "revision 13 cannot be applied")
     text = run("status", "--control", str(control)).stdout
-    assert "problem: revision 13 cannot be applied" in text
+    assert "the newest policies are not in force: revision 13 cannot be applied" in text
     assert "store revision 12" in text
     run("status", "--control", str(control), "--level", "group", code=Exit.INVALID)
 

@@ -49,9 +49,10 @@ def test_problem_of_the_policies_names_nothing_of_others_to_a_tenant(world: Worl
     acting = _changed(tenant, 5)
     assert (acting["state"], acting["detail"]) == ("refused", GENERAL)
     assert _changed(admin, 6)["detail"] == OTHERS
-    assert OTHERS in admin.get("/admin/v2/explain/acme%2Fa?job=ingest").json()["notes"]
-    explained = tenant.get("/admin/v2/explain/acme%2Fa?job=ingest")
-    assert GENERAL in explained.json()["notes"]
+    path, prefix = "/admin/v2/explain/acme%2Fa?job=ingest", "the newest policies are not in force"
+    assert f"{prefix}: {OTHERS}" in admin.get(path).json()["notes"]
+    explained = tenant.get(path)
+    assert f"{prefix}: {GENERAL}" in explained.json()["notes"]
     assert "rival" not in explained.text
 
 

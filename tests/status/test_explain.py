@@ -160,7 +160,7 @@ def test_what_a_quota_of_0_holds_never_leaves(tmp_path: Path) -> None:
 
 def test_problem_of_the_policies_is_a_note(tmp_path: Path) -> None:
     assert run_batch(tmp_path, ["acme/x"], problem="revision 13 cannot be applied").notes == (
-        "revision 13 cannot be applied",
+        "the newest policies are not in force: revision 13 cannot be applied",
     )
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
 _COUNTS: Final = ("offered", "admitted", "rejected")
 _NS_PER_MS: Final = 1_000_000
+_NOT_IN_FORCE: Final = "the newest policies are not in force"
 
 
 def worst(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
@@ -91,7 +92,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     from rich.console import Group
     from rich.text import Text
 
-    problems = [] if found.problem is None else [f"problem: {found.problem}"]
+    problems = [] if found.problem is None else [f"{_NOT_IN_FORCE}: {found.problem}"]
     is_listening = found.life is None or found.life.is_listening
     if found.life is not None and not is_listening:
         problems.insert(0, f"no job is listening: {found.life.detail}")
@@ -123,7 +124,7 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     listens = "" if found.life is None or found.life.is_listening else "no job is listening: "
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
-        yield f"{at} problem: {shown(found.problem)}"
+        yield f"{at} {_NOT_IN_FORCE}: {shown(found.problem)}"
     for destination in found.destinations:
         yield f"{at} {shown(_destination(destination))}"
     if found.time is not None:
