@@ -1,6 +1,8 @@
 """Quotas that several jobs share, as the control plane of one of them sees them: rates by scope, for its epochs.
 
-Times are paying time (`clock`), which advances with the steady clock that measures leases.
+An epoch pins the rates, and ends when their lease lapses. Between an epoch and its batch nothing looks at the lease: a
+process that is stopped there for so long spends late what its share had saved, at most one burst. Times are paying time
+(`clock`), which advances with the steady clock that measures leases.
 """
 
 from __future__ import annotations
