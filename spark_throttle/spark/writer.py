@@ -276,9 +276,11 @@ class ThrottledStreamWriter:
                 f"the option {_PATIENCE_OPTION!r} is for a function of foreachBatch; paced(…) and throttle_paced take "
                 "patience_seconds, and other sinks refuse no rows"
             )
-        refused = format_of(self._format).refused
-        if refused:
-            raise ConfigurationError(refused)
+        sink = format_of(self._format)
+        if sink.refused:
+            raise ConfigurationError(sink.refused)
+        if sink.has_path and self._function is None and path is None and table is None:
+            raise ConfigurationError(f"the sink {sink.name!r} has no place: give start a path, or use toTable")
         check_installation(self._events.sparkSession)
         with told_in_one_line():
             return self._start_installed(path, table)

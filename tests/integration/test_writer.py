@@ -43,6 +43,7 @@ def rates(spark: SparkSession) -> DataFrame:
         (lambda w: w.start("/x", outputMode="update"), "outputMode 'update'"),
         (lambda w: w.format("memory").queryName("q").start(), "the memory sink takes no batches: use .*apply"),
         (lambda w: w.format("delta").start("/x"), r"needs a checkpoint: set option\('checkpointLocation'"),
+        (lambda w: w.format("parquet").start(), "the sink 'parquet' has no place: give start a path, or use toTable"),
         (lambda w: w.foreachBatch(lambda *_: None).start(), "needs a checkpoint"),
         (lambda w: w.toTable("x"), "needs a checkpoint"),
         (lambda w: w.rejected("csv", "/x"), "dead letters cannot be 'csv' files"),
