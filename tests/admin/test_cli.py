@@ -322,7 +322,7 @@ def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, 
     lines = run("explain", "blue/x").stdout.splitlines()
     head = next(line for line in lines if line.startswith("level"))
     assert re.split(r"\s{2,}", head.strip()) == [
-        "level", "scope", "messages/s", "bytes/s", "burst", "largest", "weight", "excess",
+        "level", "scope", "messages/s", "bytes/s", "burst", "max message", "weight", "excess",
     ]  # fmt: skip
     row = next(line for line in lines if line.startswith("tenant"))
     assert re.split(r"\s{2,}", row.strip()) == ["tenant", "blue", "40", "no limit", "100", "3 KiB", "7", "delay"]

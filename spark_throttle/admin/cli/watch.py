@@ -256,7 +256,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
     cells: dict[str, object] = {
         "level": level.level.replace("_", " "), "scope": level.scope,
         "messages/s": count(level.per_second[0]) or "no limit", "bytes/s": size(level.per_second[1]) or "no limit",
-        "burst": both(level.burst), "largest": size(level.max_message_bytes) or "no limit",
+        "burst": both(level.burst), "max message": size(level.max_message_bytes) or "no limit",
     }  # fmt: skip
     if is_timed:
         percent = level.request_percentage
