@@ -61,7 +61,7 @@ def serve(
     from spark_throttle.admin.tokens import TokenFile
     from spark_throttle.admin.watch.job_watch import JobWatch
     from spark_throttle.status.liveness import LifeBounds
-    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.policy_location import open_store
 
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")

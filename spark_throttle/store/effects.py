@@ -1,4 +1,4 @@
-"""What a policy does that its author may not expect: settings without effect, and quotas of 0 that let rows wait.
+"""A policy's author is told of settings without effect, and of quotas of 0 that let rows wait.
 
 A quota that is accepted is applied. A setting that is accepted but cannot act as it stands is reported to its author.
 """

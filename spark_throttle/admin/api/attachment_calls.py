@@ -16,7 +16,7 @@ from spark_throttle.admin.api.calls import ApiContext, Calls, Change, ChangeResp
 from spark_throttle.admin.api.requests import ETAG, Segment
 from spark_throttle.errors import NotFoundError
 from spark_throttle.store.committer import CommitResult
-from spark_throttle.store.entry_version import Expected
+from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Kind
 

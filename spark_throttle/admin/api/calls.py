@@ -35,8 +35,8 @@ from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.liveness import life_in_words, problem_in_words
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.committer import CommitResult
-from spark_throttle.store.entries import StoredEntry
-from spark_throttle.store.entry_version import ABSENT_VERSION, EntryVersion, Expected
+from spark_throttle.store.entries import ABSENT_VERSION, EntryVersion, StoredEntry
+from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 

@@ -6,7 +6,7 @@ their own, and are counted by the address that they come from.
 
 A body is read before its request gets a turn (`turns`), and the turn ends when the answer begins: no client holds one
 by being slow. What is worked on for a client that has left, or for longer than `WORK_SECONDS`, is given up
-(`store.wanted`); a commit that has begun is not.
+(`store.while_wanted`); a commit that has begun is not.
 
 A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
 holds a slash would be taken for two segments (`requests` decodes each segment by itself).
@@ -30,7 +30,7 @@ from spark_throttle.admin.api.server.turns import NoTurnError, ServerRates, Turn
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
 from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
-from spark_throttle.store.wanted import while_wanted
+from spark_throttle.store.store import while_wanted
 
 if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn

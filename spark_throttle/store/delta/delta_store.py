@@ -44,8 +44,7 @@ from spark_throttle.errors import (
 from spark_throttle.files import ownership
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
-from spark_throttle.store.delta.damage import absence, remains_of
-from spark_throttle.store.delta.open_table import OpenTable, local_log
+from spark_throttle.store.delta.open_table import OpenTable, absence, local_log, remains_of
 from spark_throttle.store.delta.rows import (
     APP,
     ENTRY_COLUMNS,
@@ -56,9 +55,11 @@ from spark_throttle.store.delta.rows import (
     changes_in,
     check_no_gap,
     entries_in,
+    found,
+    merged,
+    scanned,
+    write_snapshot,
 )
-from spark_throttle.store.delta.snapshot import write_snapshot
-from spark_throttle.store.delta.view import found, merged, scanned
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import Author, Change, Entry, Key, Kind, Revision, check_newest
 
