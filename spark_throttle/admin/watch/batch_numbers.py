@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.ranking import Key, ratio_of_quota
-from spark_throttle.status.shared_status import per_second
-from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
+from spark_throttle.status.usage_table import MEASURES, by_dimension, per_second, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
 Quotas: TypeAlias = tuple[float | None, float | None]
