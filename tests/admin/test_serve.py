@@ -107,8 +107,7 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
     (listed,) = json.loads(runner.invoke(app, ["token", "list", "--tokens", file, "-o", "json"]).output)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", listed.pop("created_at"))
     assert listed == {
-        "id": caller.token_id, "name": "bob", "role": "tenant_admin", "tenant": "acme", "last_used_at": None,
-        "expires_at": None,
+        "id": caller.token_id, "name": "bob", "role": "tenant_admin", "tenant": "acme", "expires_at": None,
     }  # fmt: skip
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 0
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 4

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.token_uses import SAVE_EVERY_MS
 from spark_throttle.admin.tokens import DAY_MS, TokenFile
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, NotFoundError
@@ -182,68 +181,6 @@ def test_rotation_that_makes_no_sense_changes_nothing(tokens: TokenFile, options
     with pytest.raises(NotFoundError):
         tokens.rotate("abc")
     assert tokens.caller(text) is not None
-
-
-def test_last_use_is_listed_and_written_at_most_once_a_minute(in_memory: ServedApp) -> None:
-    file, client = in_memory.token_file, in_memory.client("viewer")
-    (token,) = [each for each in file.list() if each.role == "viewer"]
-    other = TokenFile(file.path, clock_ms=lambda: 0)
-    assert other.uses.last_used_ms() == {}
-    assert client.get(STATUS).status_code == 200
-    assert other.uses.last_used_ms() == {token.id: START_MS}
-    in_memory.clock[0] += SAVE_EVERY_MS - 1
-    client.get(STATUS)
-    assert other.uses.last_used_ms() == {token.id: START_MS}
-    in_memory.clock[0] += 1
-    client.get(STATUS)
-    assert other.uses.last_used_ms() == {token.id: START_MS + SAVE_EVERY_MS}
-    assert file.uses.path.stat().st_mode & 0o777 == 0o600
-
-
-def test_last_use_is_written_when_the_server_ends(in_memory: ServedApp) -> None:
-    other = TokenFile(in_memory.token_file.path, clock_ms=lambda: 0)
-    with in_memory.client("viewer") as client:
-        client.get(STATUS)
-        in_memory.clock[0] += 5
-        client.get(STATUS)
-        assert list(other.uses.last_used_ms().values()) == [START_MS]
-    assert list(other.uses.last_used_ms().values()) == [START_MS + 5]
-
-
-def test_two_servers_keep_the_newest_use_and_forget_tokens_that_are_gone(tokens: TokenFile, clock: list[int]) -> None:
-    one, gone = tokens.create("ann", "admin"), tokens.create("bob", "viewer")
-    twin = TokenFile(tokens.path, clock_ms=lambda: clock[0])
-    for text in (one, gone):
-        tokens.caller(text)
-    tokens.save_uses()
-    clock[0] += 7
-    twin.caller(one)
-    twin.save_uses()
-    kept = {token.name: token.id for token in tokens.list()}
-    assert tokens.uses.last_used_ms() == {kept["ann"]: START_MS + 7, kept["bob"]: START_MS}
-    tokens.revoke(kept["bob"])
-    clock[0] += 1
-    tokens.caller(one)
-    tokens.save_uses()
-    assert json.loads(tokens.uses.path.read_text())["used"] == {kept["ann"]: START_MS + 8}
-
-
-@pytest.mark.parametrize("harm", ["damaged", "full", "busy"])
-def test_uses_that_cannot_be_written_fail_no_request(
-    in_memory: ServedApp, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    uses = in_memory.token_file.uses
-    if harm == "damaged":
-        uses.path.touch(0o600)
-        uses.path.write_text("{")
-    elif harm == "full":
-        monkeypatch.setattr(os, "fsync", full_disk)
-    else:
-        uses.path.with_name(uses.path.name + ".lock").mkdir()
-    client = in_memory.client()
-    with caplog.at_level(logging.WARNING):
-        assert [client.get(STATUS).status_code for _ in range(5)] == [200] * 5
-    assert len([record for record in caplog.records if record.name.endswith("token_uses")]) == 1
 
 
 def test_time_that_no_calendar_has_is_damage(tokens: TokenFile) -> None:

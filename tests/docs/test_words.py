@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.api.group_calls import ResourceGroupFields
+from spark_throttle.admin.api.pip82_calls import ResourceGroupFields
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed

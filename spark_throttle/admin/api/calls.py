@@ -1,4 +1,4 @@
-"""A call of the API: where it is, who may make it, what it is given, and the answer to a change.
+"""A call of the API states where it is, who may make it and what it is given; changes have one form of answer.
 
 A call is a function under `Calls.at`, which states its method, its path and the roles that may make it. It takes what
 it needs as parameters of the types below; its docstring is its description in ``/openapi.json``.

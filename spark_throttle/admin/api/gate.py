@@ -1,4 +1,4 @@
-"""Checks before every call: who calls, how often, and with how large a body; and the headers of every answer.
+"""A call is checked before it is made: its caller, its rate and its body; and every answer gets its headers.
 
 A request without a valid token is answered before its body is read. Only the page's own files, the health check and
 the API's description need no token: they hold nothing of anybody's policies. Those who bring none wait in a queue of
@@ -23,10 +23,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
+from spark_throttle.admin.api.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.requests import with_joined_conditions
-from spark_throttle.admin.api.server.forwarded import peer_of
-from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
-from spark_throttle.admin.api.server.turns import NoTurnError, ServerRates, Turns
+from spark_throttle.admin.api.server import peer_of
+from spark_throttle.admin.api.turns import NoTurnError, ServerRates, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
 from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
@@ -213,10 +213,7 @@ class Gate:
             return None, ""
         if self._sign_in is not None and not FORM.fullmatch(text):
             return await self._sign_in.judged(text)
-        judged = self._tokens.judged(text)
-        if self._tokens.uses.is_due:
-            await asyncio.to_thread(self._tokens.save_uses)
-        return judged
+        return self._tokens.judged(text)
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
         wait_ms = self._rates.addresses.throttle_time_ms(peer)

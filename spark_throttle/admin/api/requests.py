@@ -1,4 +1,4 @@
-"""What a request says: names as segments of its path, revisions as ETags in its headers, and a body in JSON.
+"""A request has names as segments of its path, revisions as ETags in its headers, and a body in JSON.
 
 A name is one percent-encoded segment of the path, so it may hold slashes (``%2F``), spaces and any other text. A
 segment that cannot be a name is refused, with the name of its parameter as the path of the error. An entry's ETag is

@@ -1,4 +1,4 @@
-"""How commands answer: tables for people, JSON or YAML for programs.
+"""Commands answer with tables for people, and with JSON or YAML for programs.
 
 All forms show everything. Characters that a terminal would obey or that nobody sees, such as bidirectional controls,
 are escaped in all of them; JSON and YAML read back as the exact name. Answers go to stdout, errors to stderr.
