@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from spark_throttle.admin.cli.audited import Audit, audited
-from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
+from spark_throttle.admin.cli.options import OutputForm, ReportingGroup, wall_clock_ms
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 from spark_throttle.errors import ConfigurationError
 
@@ -104,7 +104,7 @@ def revoke(
 def _file(path: str) -> TokenFile:
     from spark_throttle.admin.tokens import TokenFile
 
-    return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - for creation and expiry
+    return TokenFile(path, clock_ms=wall_clock_ms)
 
 
 def id_of(text: str) -> str:
