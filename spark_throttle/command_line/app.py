@@ -87,7 +87,3 @@ def _end_before_arrow(code: int) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()
