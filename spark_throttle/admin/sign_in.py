@@ -108,10 +108,6 @@ class ProviderKeys:
             raise SignInUnavailableError(self._issuer, self._problem or "it has not answered yet")
         return None if found is misfit else found
 
-    def ask_ahead(self) -> None:
-        """Ask the provider, and do not wait for its answer."""
-        self._asked()
-
     def _found(self, key_id: str | None, algorithm: str) -> Key | None:
         fitting = [
             key
@@ -127,7 +123,7 @@ class ProviderKeys:
 
     async def _ask(self) -> None:
         """Ask the provider, unless that was done a moment ago; all who need the answer wait for the same one."""
-        pending = self._asked()
+        pending = self.asked()
         if pending is None:
             return
         try:
@@ -137,8 +133,8 @@ class ProviderKeys:
             with self._lock:
                 self._problem = f"it took more than {_WAIT_SECONDS:g} s to answer"
 
-    def _asked(self) -> Future[None] | None:
-        """Return the answer to wait for; `None` if there is none that is worth it."""
+    def asked(self) -> Future[None] | None:
+        """Ask the provider, and return the answer to wait for; `None` if there is none that is worth it."""
         with self._lock:
             if self._pending is None:
                 if self._age_ms(self._tried_ms) < PAUSE_SECONDS * 1000:
@@ -270,10 +266,6 @@ class SignIn:
         self._registry = JWSRegistry(algorithms=list(settings.algorithms), strict_check_header=False)
         self._registry.max_header_length = 4096
 
-    async def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if it is not valid here and now."""
-        return (await self.judged(text))[0]
-
     async def judged(self, text: str) -> tuple[Caller | None, str]:
         """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.
 
@@ -294,7 +286,7 @@ class SignIn:
 
     def ask_provider(self) -> None:
         """Ask for the provider's keys before anybody needs them; the log says if they cannot be had."""
-        self._keys.ask_ahead()
+        self._keys.asked()
 
     async def _claims(self, text: str) -> dict[str, Any]:
         """Return the claims of a valid token."""

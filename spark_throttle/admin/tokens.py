@@ -199,13 +199,13 @@ class TokenFile:
     >>> import tempfile
     >>> tokens = TokenFile(Path(tempfile.mkdtemp()) / "tokens.json", clock_ms=lambda: 0)
     >>> text = tokens.create("ann", "admin")
-    >>> tokens.caller(text).name
+    >>> tokens.judged(text)[0].name
     'ann'
     >>> newer = tokens.rotate(tokens.list()[0].id)
-    >>> tokens.caller(text) is None, tokens.caller(newer).name
+    >>> tokens.judged(text)[0] is None, tokens.judged(newer)[0].name
     (True, 'ann')
     >>> tokens.revoke(tokens.list()[0].id)
-    >>> tokens.caller(newer) is None
+    >>> tokens.judged(newer)[0] is None
     True
     """
 
@@ -305,10 +305,6 @@ class TokenFile:
             If it is so.
         """
         return sorted(self._read().values(), key=lambda token: (token.created_ms, token.id))
-
-    def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""
-        return self.judged(text)[0]
 
     def judged(self, text: str) -> tuple[Caller | None, str]:
         """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.

@@ -101,7 +101,7 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
          "-o", "json"],
     )  # fmt: skip
     text = json.loads(made.output)["token"]
-    caller = TokenFile(file, clock_ms=lambda: 0).caller(text)
+    caller = TokenFile(file, clock_ms=lambda: 0).judged(text)[0]
     assert caller is not None
     assert (caller.name, caller.role, caller.tenant) == ("bob", "tenant_admin", "acme")
     (listed,) = json.loads(runner.invoke(app, ["token", "list", "--tokens", file, "-o", "json"]).output)
@@ -111,7 +111,7 @@ def test_tokens_are_made_listed_and_revoked_by_commands(tmp_path: Path) -> None:
     }  # fmt: skip
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 0
     assert runner.invoke(app, ["token", "revoke", caller.token_id, "--tokens", file]).exit_code == 4
-    assert TokenFile(file, clock_ms=lambda: 0).caller(text) is None
+    assert TokenFile(file, clock_ms=lambda: 0).judged(text)[0] is None
 
 
 @pytest.mark.slow

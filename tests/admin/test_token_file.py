@@ -120,7 +120,7 @@ def test_full_disk_is_a_clear_error_and_no_token_is_lost(tokens: TokenFile, monk
         with pytest.raises(FileUnusableError, match=r"nothing was changed.*No space left on device"):
             change()
     assert tokens.list() == [token]
-    assert tokens.caller(text) is not None
+    assert tokens.judged(text)[0] is not None
 
 
 def test_token_of_a_command_expires_in_a_year_unless_it_is_told_otherwise(tmp_path: Path) -> None:
@@ -137,15 +137,15 @@ def test_rotated_token_is_replaced_at_once_by_one_of_the_same_owner_and_lifetime
     tokens: TokenFile, clock: list[int]
 ) -> None:
     old = tokens.create("bob", "tenant_admin", tenant="acme", days=30)
-    before = tokens.caller(old)
+    before = tokens.judged(old)[0]
     assert before is not None
     clock[0] += 29 * DAY_MS
     new = tokens.rotate(before.token_id)
-    after = tokens.caller(new)
+    after = tokens.judged(new)[0]
     assert after is not None
     assert (after.name, after.role, after.tenant) == ("bob", "tenant_admin", "acme")
     assert after.token_id != before.token_id
-    assert tokens.caller(old) is None
+    assert tokens.judged(old)[0] is None
     (token,) = tokens.list()
     assert (token.created_ms, token.expires_ms) == (clock[0], clock[0] + 30 * DAY_MS)
 
@@ -157,12 +157,12 @@ def test_rotated_token_is_accepted_beside_the_new_one_for_the_minutes_of_the_ove
     (token,) = tokens.list()
     new = tokens.rotate(token.id, overlap_minutes=10, days=7)
     clock[0] += 10 * 60_000 - 1
-    assert tokens.caller(old) is not None
+    assert tokens.judged(old)[0] is not None
     clock[0] += 1
-    assert tokens.caller(old) is None
-    assert tokens.caller(new) is not None
+    assert tokens.judged(old)[0] is None
+    assert tokens.judged(new)[0] is not None
     clock[0] = START_MS + 7 * DAY_MS
-    assert tokens.caller(new) is None
+    assert tokens.judged(new)[0] is None
 
 
 def test_overlap_does_not_lengthen_the_life_of_a_token(tokens: TokenFile, clock: list[int]) -> None:
@@ -170,7 +170,7 @@ def test_overlap_does_not_lengthen_the_life_of_a_token(tokens: TokenFile, clock:
     clock[0] += DAY_MS - 1
     tokens.rotate(tokens.list()[0].id, overlap_minutes=60)
     clock[0] += 1
-    assert tokens.caller(old) is None
+    assert tokens.judged(old)[0] is None
 
 
 @pytest.mark.parametrize("options", [{"days": 0}, {"overlap_minutes": -1}, {"overlap_minutes": 100_000}])
@@ -180,7 +180,7 @@ def test_rotation_that_makes_no_sense_changes_nothing(tokens: TokenFile, options
         tokens.rotate(tokens.list()[0].id, **options)
     with pytest.raises(NotFoundError):
         tokens.rotate("abc")
-    assert tokens.caller(text) is not None
+    assert tokens.judged(text)[0] is not None
 
 
 def test_time_that_no_calendar_has_is_damage(tokens: TokenFile) -> None:
@@ -204,13 +204,13 @@ def test_token_that_was_replaced_is_not_rotated_again_with_its_shortened_life(
         ConfigurationError, match=rf"the token {first} was replaced by {second} already; rotate {second}"
     ):
         tokens.rotate(first)
-    assert tokens.caller(old) is not None
+    assert tokens.judged(old)[0] is not None
     clock[0] += 1000
     newest = tokens.rotate(second)
     (ending, kept) = tokens.list()
     assert (ending.id, ending.replaced_by) == (first, second)
     assert kept.expires_ms == clock[0] + 365 * DAY_MS
-    assert tokens.caller(newest) is not None
+    assert tokens.judged(newest)[0] is not None
 
 
 def test_expired_token_is_not_rotated(tokens: TokenFile, clock: list[int]) -> None:

@@ -265,7 +265,7 @@ class DeltaStore:
         )
         for _ in range(_MOST_RACES):
             try:
-                self._append_once(rows, properties)
+                write_deltalake(self._open.table, rows, mode="append", commit_properties=properties)
             except (DeltaError, OSError) as error:
                 if self._is_committed(revision, commit_id, error):
                     return
@@ -275,9 +275,6 @@ class DeltaStore:
         raise StoreUnavailableError(
             self.location, f"{_MOST_RACES} attempts to commit lost to maintenance of the table; try again later"
         )
-
-    def _append_once(self, rows: pa.Table, properties: CommitProperties) -> None:
-        write_deltalake(self._open.table, rows, mode="append", commit_properties=properties)
 
     def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
         """Return whether a commit happened although it ended with an error; false means that it lost a race.
