@@ -97,7 +97,7 @@ list-a-million: setup ## list a million namespaces of a Delta store through the 
 
 .PHONY: openapi
 openapi: setup ## regenerate conf/openapi.json from the code
-	@$(PYTHON) -m spark_throttle.admin.api.openapi conf/openapi.json
+	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/openapi.py conf/openapi.json
 
 .PHONY: wide-test
 wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of 50 MB, every way to a sink (some minutes)

@@ -38,7 +38,7 @@ from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.control.feedback import newest_batch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.load.options import LoadOptions
+from spark_throttle.load.traffic import LoadOptions
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.record import unpack
 from spark_throttle.spark.state_reader import read_queued

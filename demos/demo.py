@@ -28,7 +28,7 @@ from demos.plots import Story, draw
 from demos.tables import ask_for_place, bring
 from jobs.settings import JobSettings, parse_settings
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
-from spark_throttle.load.options import LoadOptions
+from spark_throttle.load.traffic import LoadOptions
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.state_reader import read_queued

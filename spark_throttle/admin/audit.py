@@ -1,4 +1,4 @@
-"""The audit log: who did what, through which door, from where, and with what outcome; refusals too.
+"""The audit log has who did what, through which door, from where, and with what outcome; refusals too.
 
 A file of JSON, a line for each event, which is only appended to: it may be given the attribute of such a file
 (``chattr +a``). A line is on the disk before the one who asked has the answer. A line that a full disk cut short stays,

@@ -1,4 +1,4 @@
-"""Who calls the admin API, and the roles that a caller can have."""
+"""A caller of the admin API has one of a few roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an error: the status of the API's answer, a command's exit code, and its outcome in the audit log."""
+"""Every error has a status of the API's answer, an exit code of a command, and an outcome in the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may call the admin API: bearer tokens, of which the server knows only the hashes.
+"""The admin API lets callers in by bearer tokens, of which the server knows only the hashes.
 
 A token is ``throttle_<id>_<secret>``. The id names the token in lists and in the audit, and is not secret; the secret
 is 256 random bits, shown once. The file keeps a BLAKE2b hash of the secret, keyed with a salt of its own. A slow hash
@@ -6,8 +6,9 @@ guards passwords, which can be guessed; nobody guesses 256 random bits, and a sl
 anybody who wants to keep the server busy.
 
 The file is read again when it changes, so a revoked token is refused from its next request. The file is replaced as a
-whole, and only its owner can read it: with a wider mode it is not believed. While it cannot be read nobody is let in,
-and the log says it once.
+whole, and only its owner can read it: with a wider mode it is not believed. Every field is checked, and a file with a
+wrong one is damaged. While it cannot be read nobody is let in, and the log says it once. A role that this release does
+not know, such as one of a newer release, may do nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +22,155 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from spark_throttle.admin.caller import Caller
-from spark_throttle.admin.token_fields import Token, check_name, check_new, check_overlap, tokens_of
-from spark_throttle.admin.token_uses import TokenUses
+from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
 from spark_throttle.files.versioned_json import parse_versioned, versioned
+
+_ID = re.compile(r"[0-9a-f]{12}")
+_SALT = re.compile(r"[0-9a-f]{32}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ROLE = re.compile(r"[a-z_]{1,30}")
+_LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: a calendar goes no further."""
+
+MOST_DAYS: Final = 36_500
+MOST_OVERLAP_MINUTES: Final = 7 * 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The file's entry for one token."""
+
+    id: str
+    name: str
+    role: str
+    tenant: str | None
+    created_ms: int
+    expires_ms: int | None
+    """When the token expires; `None` if never."""
+
+    salt: str
+    digest: str
+    replaced_by: str | None = None
+    """Id of the token that a rotation put in its place, while this one is still accepted."""
+
+    @property
+    def caller(self) -> Caller:
+        """The caller that this token identifies."""
+        return Caller(self.id, self.name, self.role, self.tenant)
+
+    def has_expired(self, now_ms: int) -> bool:
+        """Return whether nobody is let in with it any more."""
+        return self.expires_ms is not None and self.expires_ms <= now_ms
+
+    @property
+    def lasts_ms(self) -> int | None:
+        """How long the token was made for; `None` if for ever."""
+        return None if self.expires_ms is None else self.expires_ms - self.created_ms
+
+
+def tokens_of(listed: object) -> dict[str, Token]:
+    """Return the tokens that a file lists, each field checked.
+
+    Raises
+    ------
+    ValueError
+        If a field is wrong; the message names it, and holds neither its value nor a salt or digest.
+    """
+    if not isinstance(listed, list):
+        raise TypeError("tokens is not a list")
+    tokens: dict[str, Token] = {}
+    known = {field.name for field in dataclass_fields(Token)}
+    for at, fields in enumerate(listed):
+        if not isinstance(fields, dict):
+            raise TypeError(f"tokens[{at}] is not a mapping")
+        if odd := sorted(fields.keys() ^ known):
+            problem = "is missing" if odd[0] in known else "is no field of a token"
+            raise ValueError(f"tokens[{at}].{visible(odd[0])} {problem}")
+        token = Token(**fields)
+        wrong = next((name for name, is_right in _verdicts(token) if not is_right), None)
+        if wrong is None and token.id in tokens:
+            wrong = "id"
+        if wrong is not None:
+            raise ValueError(f"tokens[{at}].{wrong} is not what a token file holds there")
+        tokens[token.id] = token
+    return tokens
+
+
+def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
+    """Yield each field of a token, and whether it may be as it is."""
+    yield "id", _is_text(token.id, _ID)
+    yield "name", is_name(token.name)
+    yield "role", _is_text(token.role, _ROLE)
+    has_tenant = is_tenant(token.tenant)
+    # What a tenant means to an unknown role is unknown too, and acts on nothing.
+    fits_role = has_tenant == (token.role == "tenant_admin") if token.role in ROLES else True
+    yield "tenant", (has_tenant or token.tenant is None) and fits_role
+    yield "created_ms", _is_time(token.created_ms)
+    yield "expires_ms", token.expires_ms is None or _is_time(token.expires_ms)
+    yield "salt", _is_text(token.salt, _SALT)
+    yield "digest", _is_text(token.digest, _DIGEST)
+    yield "replaced_by", token.replaced_by is None or _is_text(token.replaced_by, _ID)
+
+
+def _is_text(value: object, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _LATEST_MS
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that nobody can tell from another by looking at it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is so.
+    """
+    if not is_name(name):
+        raise ConfigurationError(f"a token needs the name of its owner, of 1 to {LONGEST_NAME} visible characters")
+
+
+def check_new(role: str, tenant: str | None, days: int | None) -> None:
+    """Refuse a token that makes no sense.
+
+    Raises
+    ------
+    ConfigurationError
+        If the arguments contradict each other.
+    """
+    if role not in ROLES:
+        raise ConfigurationError(f"the role {role!r} is none of {', '.join(ROLES)}{did_you_mean(role, ROLES)}")
+    if (tenant is None) == (role == "tenant_admin"):
+        raise ConfigurationError("a tenant_admin needs a tenant, and the other roles must have none")
+    if tenant is not None and not is_tenant(tenant):
+        raise ConfigurationError(f"{tenant!r} does not name a single tenant: write the part before the first '/'")
+    if days is not None and not 1 <= days <= MOST_DAYS:
+        raise ConfigurationError(f"a token cannot last {days} days; give 1 to {MOST_DAYS}")
+
+
+def check_overlap(minutes: int) -> None:
+    """Refuse an overlap that makes no sense.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is negative, or so long that two tokens would live on side by side.
+    """
+    if not 0 <= minutes <= MOST_OVERLAP_MINUTES:
+        raise ConfigurationError(
+            f"a token cannot be accepted for {minutes} more minutes; give 0 to {MOST_OVERLAP_MINUTES}, which is a week"
+        )
+
 
 logger = logging.getLogger(__name__)
 
@@ -52,26 +192,25 @@ class TokenFile:
     path
         A JSON file; a file that does not exist holds no token.
     clock_ms
-        The wall clock, for the times of creation, expiry and use.
+        The wall clock, for the times of creation and expiry.
 
     Examples
     --------
     >>> import tempfile
     >>> tokens = TokenFile(Path(tempfile.mkdtemp()) / "tokens.json", clock_ms=lambda: 0)
     >>> text = tokens.create("ann", "admin")
-    >>> tokens.caller(text).name
+    >>> tokens.judged(text)[0].name
     'ann'
     >>> newer = tokens.rotate(tokens.list()[0].id)
-    >>> tokens.caller(text) is None, tokens.caller(newer).name
+    >>> tokens.judged(text)[0] is None, tokens.judged(newer)[0].name
     (True, 'ann')
     >>> tokens.revoke(tokens.list()[0].id)
-    >>> tokens.caller(newer) is None
+    >>> tokens.judged(newer)[0] is None
     True
     """
 
     def __init__(self, path: str | os.PathLike[str], *, clock_ms: Callable[[], int]) -> None:
         self.path = Path(path)
-        self.uses = TokenUses(self.path.with_name(self.path.name + ".used"), clock_ms=clock_ms)
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._seen: _Signature | None = None
@@ -167,10 +306,6 @@ class TokenFile:
         """
         return sorted(self._read().values(), key=lambda token: (token.created_ms, token.id))
 
-    def caller(self, text: str) -> Caller | None:
-        """Return the caller that a token identifies, or `None` if the token is unknown or has expired."""
-        return self.judged(text)[0]
-
     def judged(self, text: str) -> tuple[Caller | None, str]:
         """Return the caller that a token identifies, or `None` and the reason, which is for the audit log alone.
 
@@ -191,16 +326,7 @@ class TokenFile:
             return None, f"the secret of the token {token.id} is wrong"
         if token.has_expired(self._clock_ms()):
             return None, f"the token {token.id} ({token.name}) has expired"
-        self.uses.note(token.id)
         return token.caller, ""
-
-    def save_uses(self) -> None:
-        """Write when tokens were last used (`uses.is_due`)."""
-        try:
-            known = self._current()
-        except ThrottleError:
-            return  # it is logged, and which tokens there are is not known
-        self.uses.save(known=known)
 
     def _current(self) -> dict[str, Token]:
         with self._lock:

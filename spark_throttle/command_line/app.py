@@ -21,7 +21,7 @@ from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, guard_streams
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line import checkpoints, serve
-from spark_throttle.command_line.pandas_import import hide_pandas
+from spark_throttle.command_line.checkpoints import hide_pandas
 
 _EXITS = f"Exit codes: {'; '.join(f'{code:d} {code.said}' for code in Exit)}."
 
@@ -87,7 +87,3 @@ def _end_before_arrow(code: int) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,8 @@
-"""`spark-throttle drain`: what is done to the checkpoint of a query that has stopped.
+"""`spark-throttle drain` writes out what waits in the checkpoint of a query that has stopped.
 
-They start Spark in this process, by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is
-given `--properties-file` and `--conf`. Where a session runs already, they use it.
+It starts Spark in this process, by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is
+given `--properties-file` and `--conf`. Where a session runs already, it uses it. No other command needs Spark, nor
+pandas, whose import takes half of a command's time; so the others hide it from Arrow.
 """
 
 from __future__ import annotations
@@ -19,12 +20,33 @@ import typer
 
 from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, in_form
-from spark_throttle.command_line.pandas_import import show_pandas
 from spark_throttle.errors import ConfigurationError, FileUnusableError
 from spark_throttle.files.error_lines import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+class _WithoutPandas:
+    """A hack: Arrow imports pandas where it is installed, which no command without Spark needs."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        """Answer Arrow's import of pandas as if it were not installed."""
+        if name == "pandas":
+            raise ModuleNotFoundError("the command line does without pandas", name=name)
+
+
+def hide_pandas() -> None:
+    """Let imports of pandas fail in this process, as if it were not installed."""
+    sys.meta_path.insert(0, _WithoutPandas)
+
+
+def show_pandas() -> None:
+    """Let pandas be imported again; called before Arrow is."""
+    if _WithoutPandas in sys.meta_path:
+        sys.meta_path.remove(_WithoutPandas)
+
 
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _QUIET: Final = ("--conf", "spark.ui.showConsoleProgress=false")

@@ -55,13 +55,18 @@ def serve(
     if not store:
         raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
     from spark_throttle.admin.api.app import make_app
-    from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
-    from spark_throttle.admin.api.server.forwarded import check_proxies
+    from spark_throttle.admin.api.server import (
+        check_address,
+        check_proxies,
+        check_tls_files,
+        connections_at_once,
+        make_server,
+    )
     from spark_throttle.admin.audit import AuditLog
     from spark_throttle.admin.tokens import TokenFile
     from spark_throttle.admin.watch.job_watch import JobWatch
     from spark_throttle.status.liveness import LifeBounds
-    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.policy_location import open_store
 
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigurationError("TLS needs both the certificate and its key; give the other one too")
@@ -79,6 +84,7 @@ def serve(
             f"{tokens} holds no token, so nobody could call; create one with spark-throttle token create"
         )
     check_proxies(proxy or ())
+    connections_at_once()  # too few files are refused before anything is made
     check_address(host, port)
     audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
     audit_log.check()

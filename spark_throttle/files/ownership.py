@@ -242,7 +242,7 @@ def keep_folder_as_root(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path | None = None) -> Iterator[None]:
+def held(path: Path, *, mode: int = 0o666, beside: Path | None = None) -> Iterator[None]:
     """Hold the lock of a file, which is created where there is none; wait while another holds the lock.
 
     Nothing is written to the file, and a link in its place is not followed.
@@ -251,8 +251,6 @@ def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path
     ----------
     mode
         Permissions of the file if it is created, as far as the process' umask leaves them.
-    is_waiting
-        Whether to wait; otherwise a lock that another holds is a `BlockingIOError`.
     beside
         The file or folder that is locked: if root makes the lock's file, that belongs to the same owner.
 
@@ -263,5 +261,5 @@ def held(path: Path, *, mode: int = 0o666, is_waiting: bool = True, beside: Path
     """
     descriptor, _ = opened_or_made(path, os.O_RDWR, mode, beside=beside)
     with os.fdopen(descriptor, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if is_waiting else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -107,13 +107,8 @@ def check_no_link(path: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, is_waiting: bool = True) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock beside a private file, ``<path>.lock``; wait while another process holds it.
-
-    Parameters
-    ----------
-    is_waiting
-        Whether to wait; otherwise a lock that another holds is a `BlockingIOError`.
 
     Raises
     ------
@@ -124,9 +119,7 @@ def locked(path: Path, *, is_waiting: bool = True) -> Iterator[None]:
     check_no_link(lock)
     with ExitStack() as stack:
         try:
-            stack.enter_context(ownership.held(lock, mode=OWNER_ONLY, is_waiting=is_waiting, beside=path))
-        except BlockingIOError:
-            raise
+            stack.enter_context(ownership.held(lock, mode=OWNER_ONLY, beside=path))
         except OSError as error:
             raise unusable(lock, "it cannot be locked", error) from error
         yield

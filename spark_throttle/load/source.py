@@ -48,8 +48,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.load.options import LoadOptions
-from spark_throttle.load.traffic import MAX_ROWS, SCHEMA
+from spark_throttle.load.traffic import MAX_ROWS, SCHEMA, LoadOptions
 
 _MIN_ROWS_A_TASK = 4096
 

@@ -1,4 +1,4 @@
-"""Why a namespace is held as it is: the rule that won, the rules that lost, and what each level has left.
+"""A namespace is held by the rule that won; the rules that lost are told too, and what each level has left.
 
 There are two sources, which the answer keeps apart: what the policies say (`explain_policy`), and what a running job
 did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch and the last

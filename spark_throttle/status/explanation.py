@@ -1,4 +1,4 @@
-"""The answer to why a namespace is held as it is, with what a running job's reports say; `explain` finds the rest.
+"""The answer to why a namespace is held as it is has what a running job's reports say; `explain` finds the rest.
 
 The reports have the balances and backlogs of the namespace's levels, and its last batch. What the batches since the
 newest epoch used of processing time is not known yet: their messages count at what they were estimated to take.

@@ -1,4 +1,4 @@
-"""Whether a job lives: from its signs of life (`control.sign_of_life`), for people and servers.
+"""A job lives as long as it gives signs of life (`control.sign_of_life`), for people and servers.
 
 Wall clocks are set, and those of two machines differ. So the age of a sign is measured by one steady clock where that
 is possible: on the machine that gave it, by the machine's own; elsewhere from when the watcher saw it change. Only a

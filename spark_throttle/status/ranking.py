@@ -1,4 +1,4 @@
-"""Which scopes come first where not all can be shown: the worst.
+"""The worst scopes come first where not all can be shown.
 
 A scope is worse the longer it has had a backlog without a break; then, the more it rejected in the newest batch; then,
 the nearer it is to its quota. Each of the three counts by class (a power of two of seconds or of messages, a tenth of a

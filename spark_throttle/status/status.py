@@ -27,9 +27,8 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.ranking import Key, backlogs_after
-from spark_throttle.status.shared_status import ScopeShare, per_second, scope_shares
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
-from spark_throttle.status.usage_table import reported_names, usage_rows
+from spark_throttle.status.usage_table import ScopeShare, per_second, reported_names, scope_shares, usage_rows
 
 
 def batch_counts(control_path: str, batch: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Where policies live between the people who change them and the jobs that follow them: in Delta, in a file, in memory.
+"""Policies live in a store: in Delta, in a file or in memory, between people who change them and jobs that follow them.
 
 It may import `policy` and the layers below; it knows no job and no Spark. Start with `store`, the protocol, then
 `service`, which checks every change. `policy_location` decides what a value of `policies=` means. Names are loaded when
@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from spark_throttle.doors import door
 
 if TYPE_CHECKING:
-    from spark_throttle.store.opening import open_store
-    from spark_throttle.store.policy_location import load_policies
+    from spark_throttle.store.policy_location import load_policies, open_store
     from spark_throttle.store.service import PolicyService
 
 __all__ = ["PolicyService", "load_policies", "open_store"]
@@ -23,6 +22,6 @@ __getattr__ = door(
     {
         "PolicyService": "spark_throttle.store.service",
         "load_policies": "spark_throttle.store.policy_location",
-        "open_store": "spark_throttle.store.opening",
+        "open_store": "spark_throttle.store.policy_location",
     },
 )

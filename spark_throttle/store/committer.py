@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
-from spark_throttle.store.differences import change_to
 from spark_throttle.store.entries import path_of
-from spark_throttle.store.store import Author, Change, PolicyStore
-from spark_throttle.store.wanted import check_wanted, while_wanted
+from spark_throttle.store.store import Author, Change, PolicyStore, change_to, check_wanted, while_wanted
 
 MOST_ATTEMPTS: Final = 200
 """Number of lost races after which a change is given up; each time another author's change was made."""

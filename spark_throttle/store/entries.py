@@ -6,6 +6,7 @@ distinct bodies: each body is parsed once, and namespaces with the same body sha
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,9 +26,7 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
-from spark_throttle.store.entry_version import EntryVersion
-from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore
-from spark_throttle.store.wanted import check_wanted
+from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore, check_wanted
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -37,7 +36,44 @@ SECTIONS: Final[dict[Kind, str]] = {
 
 _EXEMPT_BODY: Final = "{}"
 _ABSENT: Final = "{}"
+_DIGEST_BYTES: Final = 8
 _PAGE_ENTRIES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EntryVersion:
+    """The revision that wrote an entry, and what it wrote.
+
+    The revision alone does not say what was read: a store that is restored from a backup gives the numbers that follow
+    the backup a second time, to other contents. A version of both still fits, after a restore, exactly the entries that
+    are as the caller has read them, whichever process is asked, and nothing has to be stored for it.
+
+    Examples
+    --------
+    >>> EntryVersion.of(3, '{"locked":true}', given=None)
+    EntryVersion(revision=3, contents='a8756ee0267e15a8')
+    """
+
+    revision: int
+    """0 for an entry that nobody has written."""
+
+    contents: str
+    """A digest of the entry's body, and of whether a tenant's administrator wrote it; 16 hexadecimal digits."""
+
+    @classmethod
+    def of(cls, revision: int, body: str | None, *, given: str | None) -> EntryVersion:
+        """Return the version of an entry by the fields of `store.Entry`."""
+        text = f"{'administrator' if given is None else 'tenant'} {body or _ABSENT}"
+        return cls(revision, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
+
+    @property
+    def etag(self) -> str:
+        """The version as an ETag of the API."""
+        return f'"{self.revision}-{self.contents}"'
+
+
+ABSENT_VERSION: Final = EntryVersion.of(0, None, given=None)
+"""The version of an entry that is not there, such as defaults that nobody has written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.store.entries import document_of
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.store import PolicyStore
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What a value of `policies` means, decided once for all callers: a document, a file, an object, or a store.
+"""Policies are a document, a file, an object or a store, and the value of `policies` alone says which.
 
 A mapping or a `PolicyDocument` is a document, and a path object names a file. For a string the first rule that fits
 decides:
@@ -10,7 +10,8 @@ decides:
 5. Otherwise the path of a *file*: ``policies.yaml``, ``/lake/{env}/p.yaml``, ``dbfs:/lake/p.yaml``.
 
 No rule looks at what exists, so a string means the same on every machine. A file whose path looks like something else
-can be given as a `pathlib.Path`. A document does not change while a query runs; the others are followed.
+can be given as a `pathlib.Path`. A document does not change while a query runs; the others are followed. A store alone
+can be changed; `open_store` opens it, at its own location.
 """
 
 from __future__ import annotations
@@ -27,7 +28,52 @@ from spark_throttle.files.storage import file_system, read_object
 from spark_throttle.policy.codec import dump_policies, parse_document, parse_policies
 from spark_throttle.policy.model import PolicyDocument, QueuePolicy
 from spark_throttle.store.entries import EMPTY, document_of, policy_of
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.store import PolicyStore
+
+_FORMS: Final = "delta:/path/of/table, delta:s3://bucket/table or file:/path/policies.yaml"
+
+
+def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
+    """Return the policy store at a location.
+
+    Parameters
+    ----------
+    location
+        ``delta:`` and the path or URI of a Delta table, ``file:`` and the path of a YAML file, or ``memory:``.
+    is_created
+        Whether to create the store if it does not exist.
+
+    Raises
+    ------
+    ConfigurationError
+        If the location names no store.
+    StoreUnavailableError
+        If the store does not exist and must not be created.
+
+    Examples
+    --------
+    >>> open_store("memory:").revision()
+    0
+    """
+    scheme, colon, rest = location.partition(":")
+    if scheme == "memory" and colon:
+        from spark_throttle.store.memory_store import MemoryStore
+
+        return MemoryStore(location)
+    if scheme == "file" and rest:
+        from spark_throttle.store.file.file_store import FileStore
+
+        path = rest.removeprefix("//")
+        return FileStore.create(path) if is_created else FileStore(path)
+    if scheme == "delta" and rest:
+        try:
+            from spark_throttle.store.delta.delta_store import DeltaStore
+        except ImportError as error:
+            msg = f"{location!r} needs the package deltalake: install spark-throttle[admin] or spark-throttle[delta]"
+            raise ConfigurationError(msg) from error
+        return DeltaStore.create(rest) if is_created else DeltaStore(rest)
+    raise ConfigurationError(f"{location!r} names no policy store; write {_FORMS}")
+
 
 PolicyKind = Literal["document", "file", "object", "store"]
 Policies: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"

@@ -1,14 +1,12 @@
-"""Everything that can be done with policies, for every caller: the command line, the admin API, a notebook.
+"""Policies are read and changed by one service, for every caller: the command line, the admin API, a notebook.
 
-Every change is checked against the content of the store, then committed on exactly that revision; if another change
-came in between, it is checked and tried again, so no change is lost and no check is stale. A change that would say what
-the store already says commits nothing.
-
-Whichever use case makes a change, it passes the checks of `checked_changes`.
+Every change is checked against the content of the store (`checked_changes`), then committed on exactly that revision;
+if another change came in between, it is checked and tried again, so no change is lost and no check is stale. A change
+that would say what the store already says commits nothing.
 
 `expected` makes a change conditional (If-Match of an ETag): it is the version of the entry that the caller has read
-(`entry_version`) or only its revision, or 0 for an entry that must not exist. Changes of other entries do not matter to
-it.
+(`EntryVersion`) or only its revision, or 0 for an entry that must not exist. Changes of other entries do not matter
+to it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ from spark_throttle.store.checks.checked_changes import MOST_NOTES, CheckedChang
 from spark_throttle.store.checks.protection import PlannedChange
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.committer import ChangeRecorder, CommitResult, Committer
-from spark_throttle.store.differences import differing
 from spark_throttle.store.effects import notes_on, notes_on_document
 from spark_throttle.store.entries import (
     EMPTY,
@@ -39,9 +36,25 @@ from spark_throttle.store.entries import (
     parse_policy,
     resource_group_of,
 )
-from spark_throttle.store.entry_needs import change_of, check_unused, expected_values, found_entry, hint_of
-from spark_throttle.store.entry_version import Expected, check_expected
-from spark_throttle.store.store import SINGLE_KINDS, Author, Change, Kind, PolicyStore, Revision, check_newest
+from spark_throttle.store.entry_conditions import (
+    Expected,
+    change_of,
+    check_expected,
+    check_unused,
+    expected_values,
+    found_entry,
+    hint_of,
+)
+from spark_throttle.store.store import (
+    SINGLE_KINDS,
+    Author,
+    Change,
+    Kind,
+    PolicyStore,
+    Revision,
+    check_newest,
+    differing,
+)
 
 
 class PolicyService:

@@ -1,4 +1,4 @@
-"""Policy stores: where policies live between the jobs that follow them and the people who change them.
+"""A policy store keeps policies between the jobs that follow them and the people who change them.
 
 A store holds *entries*: one for each resource group, tenant, namespace (or glob of namespaces) and exemption, and one
 for each of the defaults, the job and the queue. A change of some entries is one *commit*, and commits are numbered
@@ -13,16 +13,22 @@ last wrote it. Every store makes these promises, and `spark_throttle.testing.sto
 
 A store does not check the content of a policy: `service.PolicyService` does, and every change of a policy goes
 through it.
+
+Work on a store goes on only while somebody waits for its result. Who works for a caller says how to find out whether
+that is so (`while_wanted`), for everything that the same thread or task does. What reads or judges many entries asks on
+the way (`check_wanted`), and gives up where nobody waits. Nothing has been changed then: a commit is asked about before
+it begins, and never while it is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, TypeAlias, get_args
 
-from spark_throttle.errors import ConflictError, NotFoundError
+from spark_throttle.errors import ConflictError, NotFoundError, UnwantedError
 
 Kind: TypeAlias = Literal["resource_group", "tenant", "namespace", "exempt", "defaults", "job", "queue"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -245,3 +251,70 @@ def check_newest(store: PolicyStore, expected_revision: int | None, newest: int)
     """
     if expected_revision not in (None, newest):
         raise ConflictError(f"the policy store {store.location}", expected_revision, newest)
+
+
+_ORDER: Final = {kind: place for place, kind in enumerate(KINDS)}
+
+
+def differing(store: PolicyStore, before: int, after: int) -> list[tuple[Change, Change]]:
+    """Return the entries that differ between two revisions, by kind and name: what makes them each of the two.
+
+    The log between the revisions says which entries may differ, and what they are at the later one; one read says what
+    they were at the earlier.
+
+    Raises
+    ------
+    NotFoundError
+        If a revision does not exist.
+    """
+    newest = store.revision()
+    earlier, later = sorted(check_revision(at, newest) for at in (before, after))
+    new = {entry.key: entry for entry in store.changed(after=earlier, until=later)}
+    old = store.find(new, at=earlier)
+    keys = sorted(new, key=lambda key: (_ORDER[key[0]], key[1]))
+    pairs = ((change_to(key, old.get(key)), change_to(key, new[key])) for key in keys)
+    return [pair if before == earlier else pair[::-1] for pair in pairs if pair[0] != pair[1]]
+
+
+def change_to(key: Key, entry: Entry | None) -> Change:
+    """Return the change that makes an entry what it is; `None` is for one that does not exist."""
+    return Change(*key, None) if entry is None else Change(*key, entry.body, entry.given)
+
+
+def _always() -> bool:
+    return True
+
+
+_is_wanted: ContextVar[Callable[[], bool]] = ContextVar("_is_wanted", default=_always)
+
+
+@contextmanager
+def while_wanted(is_wanted: Callable[[], bool] = _always) -> Iterator[None]:
+    """Return a context in which work goes on only while `is_wanted` returns true; by default it always goes on.
+
+    Examples
+    --------
+    >>> with while_wanted(lambda: False):
+    ...     check_wanted()
+    Traceback (most recent call last):
+    ...
+    spark_throttle.errors.UnwantedError: nobody waits any more for what takes so long, and nothing was changed; \
+ask for less: a page, or fewer entries
+    """
+    token = _is_wanted.set(is_wanted)
+    try:
+        yield
+    finally:
+        _is_wanted.reset(token)
+
+
+def check_wanted() -> None:
+    """Give up what nobody waits for.
+
+    Raises
+    ------
+    UnwantedError
+        If the caller has left, or its time is up.
+    """
+    if not _is_wanted.get()():
+        raise UnwantedError

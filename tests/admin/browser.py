@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_throttle.admin.api.server.admin_server import make_server
+from spark_throttle.admin.api.server import make_server
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 from typer.testing import CliRunner
 
-from spark_throttle.admin.api.server.request_audit import REFUSALS_AT_ONCE
+from spark_throttle.admin.api.request_audit import REFUSALS_AT_ONCE
 from spark_throttle.admin.audit import AuditLog, Event
 from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.tokens import TokenFile

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import ConflictError
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp, served_over

@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pytest
 
-from spark_throttle.admin.api.group_calls import FIELDS
+from spark_throttle.admin.api.pip82_calls import FIELDS
 from spark_throttle.policy.model import Direction, Quota
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp

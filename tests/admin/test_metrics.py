@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.admin.cli.watch import worst
+from spark_throttle.admin.watch.batch_numbers import MOST_NAMED, OTHER, TimeTotals
 from spark_throttle.admin.watch.job_numbers import Pair, balances_of, rates_of, used_ratios
 from spark_throttle.admin.watch.metrics import TOP_NAMESPACES, throttle_time_seconds
-from spark_throttle.admin.watch.totals import MOST_NAMED, OTHER, TimeTotals
 from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.status.status import read_status
 from spark_throttle.status.time_status import JobTime, TimeStatus

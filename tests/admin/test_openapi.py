@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.api.openapi import description
+from scripts.openapi import description
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp
 from tests.admin.fuzzing import fuzz

@@ -13,8 +13,7 @@ import pytest
 
 from spark_throttle.admin.api import gate
 from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.store import Entry
-from spark_throttle.store.wanted import check_wanted
+from spark_throttle.store.store import Entry, check_wanted
 from tests.admin.browser import listening
 from tests.admin.conftest import ServedApp
 from tests.admin.raw_http import answer, asked, connected, request, silent

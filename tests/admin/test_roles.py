@@ -248,13 +248,13 @@ def test_token_file_with_a_wrong_field_lets_nobody_in_and_names_the_field(
     furnished: ServedApp, field: str, value: object
 ) -> None:
     text = furnished.tokens["tenant_admin"]
-    assert furnished.token_file.caller(text) is not None
+    assert furnished.token_file.judged(text)[0] is not None
     kept = furnished.token_file.path.read_text()
     written_over(furnished, **{field: value})
     secrets = [token[name] for token in json.loads(kept)["tokens"] for name in ("salt", "digest")]
     for each in furnished.tokens.values():
         with pytest.raises(DamagedError, match=field) as caught:
-            furnished.token_file.caller(each)
+            furnished.token_file.judged(each)
         assert not any(secret in str(caught.value) for secret in secrets)
 
 
@@ -262,7 +262,7 @@ def test_token_file_with_a_wrong_field_lets_nobody_in_and_names_the_field(
 def test_role_that_has_no_tenant_is_not_believed_with_one(furnished: ServedApp, role: str) -> None:
     written_over(furnished, role=role)
     with pytest.raises(DamagedError, match="tenant"):
-        furnished.token_file.caller(furnished.tokens["tenant_admin"])
+        furnished.token_file.judged(furnished.tokens["tenant_admin"])
 
 
 def test_token_file_with_one_id_twice_lets_nobody_in(furnished: ServedApp) -> None:
@@ -270,7 +270,7 @@ def test_token_file_with_one_id_twice_lets_nobody_in(furnished: ServedApp) -> No
     kept["tokens"].append({**kept["tokens"][0], "role": "admin", "tenant": None})
     furnished.token_file.path.write_text(json.dumps(kept))
     with pytest.raises(DamagedError, match="id"):
-        furnished.token_file.caller(furnished.tokens["viewer"])
+        furnished.token_file.judged(furnished.tokens["viewer"])
 
 
 @pytest.mark.parametrize(("method", "path", "body"), [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import signal
 import socket
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.api.server import admin_server
-from spark_throttle.admin.api.server.admin_server import check_address, check_tls_files, make_server
+from spark_throttle.admin.api import server as server_module
+from spark_throttle.admin.api.server import check_address, check_tls_files, make_server
 from spark_throttle.admin.refusals import Exit, refusal_of
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.command_line.app import app
@@ -110,8 +111,7 @@ def test_tls_is_said_to_stay_and_a_handshake_that_never_ends_does_not_hold_up_th
 
 _HANGING = """
 import asyncio, threading, sys
-from spark_throttle.admin.api.server import admin_server
-from spark_throttle.admin.api.server.admin_server import make_server
+from spark_throttle.admin.api.server import make_server
 
 async def app(scope, receive, send):
     if scope["type"] == "http":
@@ -141,9 +141,31 @@ def test_store_that_never_answers_does_not_keep_the_server_from_ending() -> None
             process.kill()
 
 
+@pytest.mark.parametrize(("may_open", "expected"), [(resource.RLIM_INFINITY, 800), (4096, 800), (1024, 800), (300, 76)])
+def test_connections_fit_the_files_that_the_process_may_open(
+    in_memory: ServedApp, may_open: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (may_open, resource.RLIM_INFINITY))
+    monkeypatch.setattr(server_module, "_bound", lambda _host, _port: [])
+    assert make_server(in_memory.app, host="127.0.0.1", port=0).config.limit_concurrency == expected
+
+
+def test_process_that_may_open_too_few_files_serves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, store = tmp_path / "tokens.json", tmp_path / "policies.yaml"
+    TokenFile(tokens, clock_ms=lambda: 0).create("ann", "admin")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (255, 255))
+    arguments = ["serve", "--tokens", str(tokens), "--store", f"file:{store}", "--init"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == Exit.INVALID
+    assert "may open 255 files" in done.output
+    assert "need 256" in done.output
+    assert "ulimit -n 1024" in done.output
+    assert not store.exists()
+
+
 @pytest.mark.slow
 def test_connections_beyond_the_bound_are_refused(in_memory: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_server, "CONNECTIONS", 5)
+    monkeypatch.setattr(server_module, "CONNECTIONS", 5)
     with listening(in_memory.app) as address, ExitStack() as stack:
         port = int(address.rpartition(":")[2])
         silent(stack, port, 5)

@@ -15,8 +15,7 @@ from joserfc.jwk import OctKey, RSAKey
 from joserfc.jws import JWSRegistry
 from starlette.testclient import TestClient
 
-from spark_throttle.admin.provider_keys import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS
-from spark_throttle.admin.sign_in import LONGEST_TOKEN, SignIn
+from spark_throttle.admin.sign_in import FRESH_SECONDS, LONGEST_TOKEN, PAUSE_SECONDS, STALE_SECONDS, SignIn
 from spark_throttle.admin.sign_in_settings import SignInSettings
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import START_MS, ServedApp

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.admin.provider_keys import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS
+from spark_throttle.admin.sign_in import FRESH_SECONDS, PAUSE_SECONDS, STALE_SECONDS
 from spark_throttle.admin.sign_in_settings import read_settings
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.command_line.serve import serve as serve_for_ever

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from spark_throttle.admin.cli import streams
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.effort import crossed, thorough_after

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from spark_throttle.admin.token_uses import SAVE_EVERY_MS
 from spark_throttle.admin.tokens import DAY_MS, TokenFile
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, NotFoundError
@@ -121,7 +120,7 @@ def test_full_disk_is_a_clear_error_and_no_token_is_lost(tokens: TokenFile, monk
         with pytest.raises(FileUnusableError, match=r"nothing was changed.*No space left on device"):
             change()
     assert tokens.list() == [token]
-    assert tokens.caller(text) is not None
+    assert tokens.judged(text)[0] is not None
 
 
 def test_token_of_a_command_expires_in_a_year_unless_it_is_told_otherwise(tmp_path: Path) -> None:
@@ -138,15 +137,15 @@ def test_rotated_token_is_replaced_at_once_by_one_of_the_same_owner_and_lifetime
     tokens: TokenFile, clock: list[int]
 ) -> None:
     old = tokens.create("bob", "tenant_admin", tenant="acme", days=30)
-    before = tokens.caller(old)
+    before = tokens.judged(old)[0]
     assert before is not None
     clock[0] += 29 * DAY_MS
     new = tokens.rotate(before.token_id)
-    after = tokens.caller(new)
+    after = tokens.judged(new)[0]
     assert after is not None
     assert (after.name, after.role, after.tenant) == ("bob", "tenant_admin", "acme")
     assert after.token_id != before.token_id
-    assert tokens.caller(old) is None
+    assert tokens.judged(old)[0] is None
     (token,) = tokens.list()
     assert (token.created_ms, token.expires_ms) == (clock[0], clock[0] + 30 * DAY_MS)
 
@@ -158,12 +157,12 @@ def test_rotated_token_is_accepted_beside_the_new_one_for_the_minutes_of_the_ove
     (token,) = tokens.list()
     new = tokens.rotate(token.id, overlap_minutes=10, days=7)
     clock[0] += 10 * 60_000 - 1
-    assert tokens.caller(old) is not None
+    assert tokens.judged(old)[0] is not None
     clock[0] += 1
-    assert tokens.caller(old) is None
-    assert tokens.caller(new) is not None
+    assert tokens.judged(old)[0] is None
+    assert tokens.judged(new)[0] is not None
     clock[0] = START_MS + 7 * DAY_MS
-    assert tokens.caller(new) is None
+    assert tokens.judged(new)[0] is None
 
 
 def test_overlap_does_not_lengthen_the_life_of_a_token(tokens: TokenFile, clock: list[int]) -> None:
@@ -171,7 +170,7 @@ def test_overlap_does_not_lengthen_the_life_of_a_token(tokens: TokenFile, clock:
     clock[0] += DAY_MS - 1
     tokens.rotate(tokens.list()[0].id, overlap_minutes=60)
     clock[0] += 1
-    assert tokens.caller(old) is None
+    assert tokens.judged(old)[0] is None
 
 
 @pytest.mark.parametrize("options", [{"days": 0}, {"overlap_minutes": -1}, {"overlap_minutes": 100_000}])
@@ -181,69 +180,7 @@ def test_rotation_that_makes_no_sense_changes_nothing(tokens: TokenFile, options
         tokens.rotate(tokens.list()[0].id, **options)
     with pytest.raises(NotFoundError):
         tokens.rotate("abc")
-    assert tokens.caller(text) is not None
-
-
-def test_last_use_is_listed_and_written_at_most_once_a_minute(in_memory: ServedApp) -> None:
-    file, client = in_memory.token_file, in_memory.client("viewer")
-    (token,) = [each for each in file.list() if each.role == "viewer"]
-    other = TokenFile(file.path, clock_ms=lambda: 0)
-    assert other.uses.last_used_ms() == {}
-    assert client.get(STATUS).status_code == 200
-    assert other.uses.last_used_ms() == {token.id: START_MS}
-    in_memory.clock[0] += SAVE_EVERY_MS - 1
-    client.get(STATUS)
-    assert other.uses.last_used_ms() == {token.id: START_MS}
-    in_memory.clock[0] += 1
-    client.get(STATUS)
-    assert other.uses.last_used_ms() == {token.id: START_MS + SAVE_EVERY_MS}
-    assert file.uses.path.stat().st_mode & 0o777 == 0o600
-
-
-def test_last_use_is_written_when_the_server_ends(in_memory: ServedApp) -> None:
-    other = TokenFile(in_memory.token_file.path, clock_ms=lambda: 0)
-    with in_memory.client("viewer") as client:
-        client.get(STATUS)
-        in_memory.clock[0] += 5
-        client.get(STATUS)
-        assert list(other.uses.last_used_ms().values()) == [START_MS]
-    assert list(other.uses.last_used_ms().values()) == [START_MS + 5]
-
-
-def test_two_servers_keep_the_newest_use_and_forget_tokens_that_are_gone(tokens: TokenFile, clock: list[int]) -> None:
-    one, gone = tokens.create("ann", "admin"), tokens.create("bob", "viewer")
-    twin = TokenFile(tokens.path, clock_ms=lambda: clock[0])
-    for text in (one, gone):
-        tokens.caller(text)
-    tokens.save_uses()
-    clock[0] += 7
-    twin.caller(one)
-    twin.save_uses()
-    kept = {token.name: token.id for token in tokens.list()}
-    assert tokens.uses.last_used_ms() == {kept["ann"]: START_MS + 7, kept["bob"]: START_MS}
-    tokens.revoke(kept["bob"])
-    clock[0] += 1
-    tokens.caller(one)
-    tokens.save_uses()
-    assert json.loads(tokens.uses.path.read_text())["used"] == {kept["ann"]: START_MS + 8}
-
-
-@pytest.mark.parametrize("harm", ["damaged", "full", "busy"])
-def test_uses_that_cannot_be_written_fail_no_request(
-    in_memory: ServedApp, harm: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    uses = in_memory.token_file.uses
-    if harm == "damaged":
-        uses.path.touch(0o600)
-        uses.path.write_text("{")
-    elif harm == "full":
-        monkeypatch.setattr(os, "fsync", full_disk)
-    else:
-        uses.path.with_name(uses.path.name + ".lock").mkdir()
-    client = in_memory.client()
-    with caplog.at_level(logging.WARNING):
-        assert [client.get(STATUS).status_code for _ in range(5)] == [200] * 5
-    assert len([record for record in caplog.records if record.name.endswith("token_uses")]) == 1
+    assert tokens.judged(text)[0] is not None
 
 
 def test_time_that_no_calendar_has_is_damage(tokens: TokenFile) -> None:
@@ -267,13 +204,13 @@ def test_token_that_was_replaced_is_not_rotated_again_with_its_shortened_life(
         ConfigurationError, match=rf"the token {first} was replaced by {second} already; rotate {second}"
     ):
         tokens.rotate(first)
-    assert tokens.caller(old) is not None
+    assert tokens.judged(old)[0] is not None
     clock[0] += 1000
     newest = tokens.rotate(second)
     (ending, kept) = tokens.list()
     assert (ending.id, ending.replaced_by) == (first, second)
     assert kept.expires_ms == clock[0] + 365 * DAY_MS
-    assert tokens.caller(newest) is not None
+    assert tokens.judged(newest)[0] is not None
 
 
 def test_expired_token_is_not_rotated(tokens: TokenFile, clock: list[int]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from spark_throttle.admin.api.server.turns import NoTurnError, Turns
+from spark_throttle.admin.api.turns import NoTurnError, Turns
 
 
 async def settled() -> None:

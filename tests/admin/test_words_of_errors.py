@@ -13,7 +13,7 @@ from spark_throttle.admin.api.answers import REMEDIES as OVER_HTTP
 from spark_throttle.admin.cli.output import REMEDIES as ON_THE_COMMAND_LINE
 from spark_throttle.errors import ThrottleError
 from spark_throttle.remedies import IN_PYTHON, Remedy
-from spark_throttle.store.entry_version import EntryVersion
+from spark_throttle.store.entries import EntryVersion
 from spark_throttle.store.store import Author
 from tests.admin.conftest import ServedApp
 

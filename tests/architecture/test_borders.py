@@ -20,7 +20,7 @@ SEEDS: Final = {
     "Rooms of the core": ("core.names.globs", "spark_throttle.core.batch.admission"),
     "Rooms of spark": ("spark.rows.frames", "spark_throttle.spark.throttle"),
     "Rooms of admin": ("admin.caller", "spark_throttle.admin.api"),
-    "Rooms of testing": ("testing.simulation.batch", "spark_throttle.testing.store_suite"),
+    "Rooms of testing": ("testing.simulation.query", "spark_throttle.testing.store_suite"),
     "Rooms of pace": ("pace.clock", "spark_throttle.pace.pacer"),
     "The pacer is useful alone": ("pace.limit", "numpy"),
     "The core computes": ("core.quota", "random"),

@@ -13,9 +13,8 @@ import pytest
 
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.record import unpack
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.query import Costs
+from spark_throttle.testing.simulation.query import Costs, SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
 from tests.effort import first_of
 

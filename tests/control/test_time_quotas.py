@@ -13,11 +13,10 @@ from spark_throttle.errors import DamagedError
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.record import unpack
 from spark_throttle.status.time_status import time_status_of
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.disk import CrashPoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.query import Costs
+from spark_throttle.testing.simulation.query import Costs, SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
 from tests.effort import crossed, thorough_after
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_throttle.admin.api.group_calls import ResourceGroupFields
+from spark_throttle.admin.api.pip82_calls import ResourceGroupFields
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
@@ -18,7 +18,7 @@ from spark_throttle.sharing.settings import SHARE_POLICIES
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
 from spark_throttle.spark.sinks.sink_formats import FORMATS
 from spark_throttle.status.usage_table import USAGE_SCHEMA
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from tests.docs.names import make_targets
 from tests.docs.snippets import PAGES
 from tests.integration import restarts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,6 @@ def test_damaged_token_file_asks_for_no_backup_of_a_checkpoint(tmp_path: Path) -
     ) as e:
         TokenFile(path, clock_ms=lambda: 0).list()
     assert "checkpoint" not in str(e.value)
-
-
-def test_damaged_times_of_use_are_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
-    tokens.create("ann", "admin")
-    tokens.save_uses()
-    tokens.uses.path.write_text("{")
-    tokens.uses.path.chmod(0o600)
-    with caplog.at_level(logging.WARNING):
-        TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0).uses.last_used_ms()
-    assert "the next time of use writes it anew" in caplog.text
 
 
 def test_damaged_entry_of_a_store_is_written_anew() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
@@ -90,11 +91,11 @@ def test_lock_file_loses_nothing_that_it_holds(tmp_path: Path) -> None:
     assert lock.read_bytes() == b"kept"
 
 
-def test_lock_that_another_holds_is_not_waited_for_if_so_asked(path: Path) -> None:
-    with locked(path), pytest.raises(BlockingIOError), locked(path, is_waiting=False):
-        pass
-    with locked(path, is_waiting=False):
-        pass
+def test_lock_is_held_until_the_context_ends(path: Path) -> None:
+    with locked(path), Path(f"{path}.lock").open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with Path(f"{path}.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize("call", ["fsync", "write"])

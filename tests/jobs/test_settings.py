@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from demos.demo import GROUPS, OVERLOADED, demo_settings
 from jobs.settings import JobSettings, SourceSettings, load_settings, parse_settings
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.load.options import LoadOptions
+from spark_throttle.load.traffic import LoadOptions
 from spark_throttle.policy.yaml_text import read_yaml
 from spark_throttle.store.policy_location import load_policies
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.query import costs_nothing
+from spark_throttle.testing.simulation.query import SimulatedBatch, costs_nothing
 from spark_throttle.testing.simulation.rows import Row
 from tests.life.account import Account
 from tests.life.contract import Contracts, text_of

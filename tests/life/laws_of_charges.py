@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.contract import Contracts, Key, Limit, Scope, text_of
 from tests.life.laws import Law, World
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.account import cost_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World

@@ -9,7 +9,7 @@ from fractions import Fraction
 from itertools import permutations
 from typing import Final, TypeAlias
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
 from tests.core.fair.fluid import Fluid, Path
 from tests.life.account import DIMENSIONS, cost_of

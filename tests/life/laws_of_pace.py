@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import combinations
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Limit, text_of
 from tests.life.gap import Gap

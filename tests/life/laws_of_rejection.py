@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import RejectedRow, Row
 from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.usage import unpack_usage
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.contract import refusal_of, text_of
 from tests.life.laws import Law, World
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_throttle.core.quota import UNLIMITED
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.exchange import Rates, ScopeName, SimulatedExchange
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.contract import Contracts, Key, Scope, text_of
 from tests.life.laws import Law, Violation, World
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from tests.life.account import DIMENSIONS
 from tests.life.contract import MICRO, Contracts
 from tests.life.laws import Law, World

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Final
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
 from tests.life.contract import Contract, Contracts, Key, Scope, text_of
 from tests.life.gap import Gap

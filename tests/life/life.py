@@ -18,13 +18,11 @@ from typing import Any, Final
 from spark_throttle.control.clock import MOST_DRIFT_MS
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
 from spark_throttle.sharing.settings import ShareSettings
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.disk import Checkpoint
-from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedPeer
+from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedMachine, SimulatedPeer
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row
-from spark_throttle.testing.simulation.sinks import TransactionalTable
-from spark_throttle.testing.simulation.true_time import SimulatedMachine
+from spark_throttle.testing.simulation.query import SimulatedBatch
+from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, TransactionalTable
 from tests.life import policies
 from tests.life.account import Account
 from tests.life.contract import Key, text_of

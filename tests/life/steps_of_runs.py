@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.errors import ThrottleError
 from spark_throttle.testing.simulation.disk import CRASH_POINTS
+from spark_throttle.testing.simulation.exchange import SimulatedMachine
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.true_time import SimulatedMachine
 from tests.life import policies
 from tests.life.drawing import JUMPS_MS, Drawing, Rule, Traffic
 from tests.life.laws import TAKEOVER, Violation

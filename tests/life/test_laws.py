@@ -32,9 +32,9 @@ from spark_throttle.sharing.report import ShareReport
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.spark.decider import decider_batch
 from spark_throttle.testing.simulation import query as simulated_query
-from spark_throttle.testing.simulation.batch import FollowedPolicies
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
-from spark_throttle.testing.simulation.sinks import TransactionalTable
+from spark_throttle.testing.simulation.query import FollowedPolicies
+from spark_throttle.testing.simulation.rows import TransactionalTable
 from tests.life.drawing import Step
 from tests.life.laws import Violation
 from tests.life.life import ISOLATION, Birth, Life

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from spark_throttle.testing.simulation.batch import SimulatedBatch
+from spark_throttle.testing.simulation.exchange import SimulatedMachine
 from spark_throttle.testing.simulation.job import SimulatedJob
+from spark_throttle.testing.simulation.query import SimulatedBatch
 from spark_throttle.testing.simulation.rows import Row
-from spark_throttle.testing.simulation.true_time import SimulatedMachine
 from tests.life.account import Account
 from tests.life.contract import Contracts
 from tests.life.laws import Law, World

@@ -12,11 +12,10 @@ from typing import Any, Final
 import pytest
 
 from spark_throttle.sharing.settings import ShareSettings
-from spark_throttle.testing.simulation.batch import SimulatedBatch
 from spark_throttle.testing.simulation.disk import Checkpoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.query import Surroundings
+from spark_throttle.testing.simulation.query import SimulatedBatch, Surroundings
 from tests.effort import thorough_after
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from spark_throttle.errors import (
     TakenOverError,
 )
 from spark_throttle.testing.simulation.disk import CRASH_POINTS, ConcurrentRunError, CrashPoint
+from spark_throttle.testing.simulation.exchange import START_MS
 from spark_throttle.testing.simulation.job import SimulatedJob
-from spark_throttle.testing.simulation.true_time import START_MS
 
 ROWS = [("acme/a", 10), ("blue/a", 20), ("acme/b", 30)] * 4
 

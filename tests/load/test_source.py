@@ -19,11 +19,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.load import options as load_options
 from spark_throttle.load import source as load_source
-from spark_throttle.load.options import LoadOptions
+from spark_throttle.load import traffic as load_traffic
 from spark_throttle.load.source import LoadReader, LoadStreamReader, RowRange, ThrottleLoadSource, plan_ranges
-from spark_throttle.load.traffic import SCHEMA, Traffic, TrafficGroup
+from spark_throttle.load.traffic import SCHEMA, LoadOptions, Traffic, TrafficGroup
 
 GROUPS = [
     {"prefix": "gold", "namespaces": 5, "messages_per_second": 300, "tenants": 2},
@@ -345,5 +344,5 @@ def test_bad_option_is_an_error_that_says_which(options: dict[str, str], message
 def test_every_option_stands_in_the_table_of_the_module() -> None:
     table = (load_source.__doc__ or "").split("=\n")[2]
     listed = {line.split()[0] for line in table.splitlines() if line[:1].isalpha()}
-    asked = re.findall(r'given\.\w+\("(\w+)"', inspect.getsource(load_options))
+    asked = re.findall(r'given\.\w+\("(\w+)"', inspect.getsource(load_traffic))
     assert listed == set(asked)

@@ -16,9 +16,8 @@ from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation, write_observation
-from spark_throttle.status.shared_status import SHARE_SCHEMA, PeerUse, scope_shares, with_shares
 from spark_throttle.status.status import read_status
-from spark_throttle.status.usage_table import USAGE_SCHEMA, usage_rows
+from spark_throttle.status.usage_table import SHARE_SCHEMA, USAGE_SCHEMA, PeerUse, scope_shares, usage_rows, with_shares
 from tests.oracle.worlds import limit, make_policy
 
 POLICY = make_policy(

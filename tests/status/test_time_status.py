@@ -11,10 +11,9 @@ import pytest
 from spark_throttle.control.feedback import report_of
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.explain import explain_job
-from spark_throttle.status.shared_status import batch_usage
 from spark_throttle.status.status import Status, read_status
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_status_of
-from spark_throttle.status.usage_table import JOB_TIME_COLUMNS, TIME_COLUMNS, USAGE_SCHEMA
+from spark_throttle.status.usage_table import JOB_TIME_COLUMNS, TIME_COLUMNS, USAGE_SCHEMA, batch_usage
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

@@ -19,10 +19,10 @@ from spark_throttle.admin.watch.metrics import exposed
 from spark_throttle.command_line.app import app
 from spark_throttle.errors import DamagedError, StoreUnavailableError, ThrottleError
 from spark_throttle.store.delta import delta_store
-from spark_throttle.store.delta.damage import error_of
 from spark_throttle.store.delta.delta_store import DeltaStore
-from spark_throttle.store.delta.snapshot import write_snapshot
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.delta.open_table import error_of
+from spark_throttle.store.delta.rows import write_snapshot
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 

@@ -22,7 +22,7 @@ from spark_throttle.errors import (
 )
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.delta.rows import APP, SCHEMA, change_rows
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.store import Author, Change
 
 ANN = Author("ann", "why not")

@@ -17,7 +17,7 @@ from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_GLOBS
 from spark_throttle.store.entries import body_of, parse_policy
 from spark_throttle.store.memory_store import MemoryStore
-from spark_throttle.store.opening import open_store
+from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import NOTHING, Author, Change, Kind
 

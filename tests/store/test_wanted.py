@@ -11,8 +11,7 @@ import pytest
 from spark_throttle.errors import UnwantedError
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author, Change
-from spark_throttle.store.wanted import check_wanted, while_wanted
+from spark_throttle.store.store import Author, Change, check_wanted, while_wanted
 
 ANN, TENANT = Author("ann"), Author("tom", tenant="acme")
 FIVE = {"publish": {"messages_per_second": 5}}

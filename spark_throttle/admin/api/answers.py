@@ -1,4 +1,4 @@
-"""How the API answers a request that fails: one form, problem details (RFC 9457), for every error.
+"""A request that fails is answered in one form, problem details (RFC 9457), for every error.
 
 pydantic and the web framework find what does not fit a call, but their words know neither a caller nor its remedy: the
 value, the bound and the remedy are said here. An answer never holds a token or a stack trace; text that UTF-8 cannot

@@ -22,14 +22,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api import attachment_calls, group_calls, job_calls, policy_calls, revision_calls
+from spark_throttle.admin.api import job_calls, pip82_calls, policy_calls
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
+from spark_throttle.admin.api.request_audit import RequestAudit
 from spark_throttle.admin.api.requests import VisibleJSONResponse
-from spark_throttle.admin.api.server.forwarded import ForwardedFor
-from spark_throttle.admin.api.server.request_audit import RequestAudit
-from spark_throttle.admin.api.server.turns import ServerRates
+from spark_throttle.admin.api.server import ForwardedFor
+from spark_throttle.admin.api.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
@@ -137,7 +137,6 @@ def make_app(  # noqa: PLR0913 - what a server is made of
             sign_in.ask_provider()
         yield
         watch.stop()
-        tokens.save_uses()
 
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
     app = FastAPI(
@@ -148,8 +147,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
     app.state.context = Context(service, watch, NamespaceIndex(store), is_confirmed)
     routers = (
-        group_calls.calls, attachment_calls.calls, policy_calls.calls, revision_calls.calls, job_calls.calls,
-        job_calls.metrics_calls, _page,
+        pip82_calls.group_calls, pip82_calls.attachment_calls, policy_calls.calls, policy_calls.revision_calls,
+        job_calls.calls, job_calls.metrics_calls, _page,
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])

@@ -1,4 +1,4 @@
-"""A call of the API: where it is, who may make it, what it is given, and the answer to a change.
+"""A call of the API states where it is, who may make it and what it is given; changes have one form of answer.
 
 A call is a function under `Calls.at`, which states its method, its path and the roles that may make it. It takes what
 it needs as parameters of the types below; its docstring is its description in ``/openapi.json``.
@@ -35,8 +35,8 @@ from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.liveness import life_in_words, problem_in_words
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.committer import CommitResult
-from spark_throttle.store.entries import StoredEntry
-from spark_throttle.store.entry_version import ABSENT_VERSION, EntryVersion, Expected
+from spark_throttle.store.entries import ABSENT_VERSION, EntryVersion, StoredEntry
+from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 

@@ -1,4 +1,4 @@
-"""Checks before every call: who calls, how often, and with how large a body; and the headers of every answer.
+"""A call is checked before it is made: its caller, its rate and its body; and every answer gets its headers.
 
 A request without a valid token is answered before its body is read. Only the page's own files, the health check and
 the API's description need no token: they hold nothing of anybody's policies. Those who bring none wait in a queue of
@@ -6,7 +6,7 @@ their own, and are counted by the address that they come from.
 
 A body is read before its request gets a turn (`turns`), and the turn ends when the answer begins: no client holds one
 by being slow. What is worked on for a client that has left, or for longer than `WORK_SECONDS`, is given up
-(`store.wanted`); a commit that has begun is not.
+(`store.while_wanted`); a commit that has begun is not.
 
 A path is handed on as it was sent, with its segments still percent-encoded: if it were decoded as a whole, a name that
 holds a slash would be taken for two segments (`requests` decodes each segment by itself).
@@ -23,14 +23,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spark_throttle.admin.api.answers import problem, security_headers
+from spark_throttle.admin.api.request_audit import READING, RequestAudit, door_of
 from spark_throttle.admin.api.requests import with_joined_conditions
-from spark_throttle.admin.api.server.forwarded import peer_of
-from spark_throttle.admin.api.server.request_audit import READING, RequestAudit, door_of
-from spark_throttle.admin.api.server.turns import NoTurnError, ServerRates, Turns
+from spark_throttle.admin.api.server import peer_of
+from spark_throttle.admin.api.turns import NoTurnError, ServerRates, Turns
 from spark_throttle.admin.caller import NO_ROLE, ROLES, Caller
 from spark_throttle.admin.tokens import FORM, TokenFile
 from spark_throttle.errors import FileUnusableError, SignInUnavailableError, ThrottleError
-from spark_throttle.store.wanted import while_wanted
+from spark_throttle.store.store import while_wanted
 
 if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn
@@ -213,10 +213,7 @@ class Gate:
             return None, ""
         if self._sign_in is not None and not FORM.fullmatch(text):
             return await self._sign_in.judged(text)
-        judged = self._tokens.judged(text)
-        if self._tokens.uses.is_due:
-            await asyncio.to_thread(self._tokens.save_uses)
-        return judged
+        return self._tokens.judged(text)
 
     def _open_refusal(self, peer: str) -> _Refusal | None:
         wait_ms = self._rates.addresses.throttle_time_ms(peer)

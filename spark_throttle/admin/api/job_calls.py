@@ -1,4 +1,4 @@
-"""Calls for what the watched jobs do: the newest numbers, numbers over time, who is throttled by what, and why."""
+"""Calls for the watched jobs: the newest numbers, numbers over time, and why a namespace is throttled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Calls for every kind of policy, in the form of a policy document, which says more than PIP-82's fields.
+"""Every kind of policy has calls in the form of a policy document, which says more than PIP-82's fields.
 
 The kinds are a document's sections. A name is one segment, with its slashes encoded:
-``/policies/namespaces/acme%2Forders``.
+``/policies/namespaces/acme%2Forders``. Other calls are about the store's revisions: who changed what, when and why; the
+difference of two revisions; and the way back to one.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from spark_throttle.admin.api.calls import (
     ApiContext,
     Calls,
     Change,
+    ChangeOfStore,
     ChangeResponse,
     SeenTenant,
     answered,
     check_tenant,
     view_of,
 )
-from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, Segment
+from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, RevisionNumber, Segment
 from spark_throttle.admin.caller import READS_ALL
-from spark_throttle.admin.shown_policies import Policy
+from spark_throttle.admin.shown_policies import Plan, Policy, namespace_names
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.store.entries import SECTIONS, StoredEntry
+from spark_throttle.store.entries import SECTIONS, Difference, StoredEntry
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Key, Kind
+from spark_throttle.store.store import Key, Kind, Revision
 
 calls = Calls("policies")
 
@@ -166,3 +168,41 @@ def _entries_of_tenant(
             if not stored.name.startswith(folder):
                 return
             yield stored
+
+
+revision_calls = Calls("revisions")
+
+
+@revision_calls.at("GET /history", who=READS_ALL, errors=[404])
+def get_history(
+    served: ApiContext,
+    before: Annotated[int | None, Query(ge=1, le=2**62, description="Only revisions before this one.")] = None,
+    limit: Limit = 20,
+) -> list[Revision]:
+    """Return the newest commits, newest first, with who made them and why."""
+    return served.service.history(before=before, limit=limit)
+
+
+@revision_calls.at("GET /diff", who=READS_ALL, errors=[404])
+def get_diff(
+    served: ApiContext,
+    before: RevisionNumber,
+    after: RevisionNumber,
+    offset: Annotated[RevisionNumber, Query(description="How many entries were on the pages before.")] = 0,
+    limit: Limit = 100,
+) -> list[Difference]:
+    """Return a page of the entries that differ between two revisions, by kind and name."""
+    return served.service.diff(before, after, offset=offset, limit=limit)
+
+
+@revision_calls.at("GET /rollback/{revision}", who=READS_ALL, errors=[404])
+def plan_rollback(served: ApiContext, revision: RevisionNumber, limit: Limit = 100) -> Plan:
+    """Return what a rollback to a revision would change, and what that would cost; nothing is changed."""
+    planned = served.service.planned_rollback(revision, limit=limit)
+    return Plan.of(planned, lambda: namespace_names(served.service.store, revision), most_losses=limit)
+
+
+@revision_calls.at("POST /rollback/{revision}", who=["admin"], errors=[404])
+def roll_back(revision: RevisionNumber, change: ChangeOfStore) -> ChangeResponse:
+    """Restore the policies of a revision, in one commit; the changes since then stay in the history."""
+    return change.made(PolicyService.rollback, revision, is_entry=False)

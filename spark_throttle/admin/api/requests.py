@@ -1,8 +1,8 @@
-"""What a request says: names as segments of its path, revisions as ETags in its headers, and a body in JSON.
+"""A request has names as segments of its path, revisions as ETags in its headers, and a body in JSON.
 
 A name is one percent-encoded segment of the path, so it may hold slashes (``%2F``), spaces and any other text. A
 segment that cannot be a name is refused, with the name of its parameter as the path of the error. An entry's ETag is
-its version (`entry_version`) in quotes: its revision, and a digest of its contents.
+its version (`EntryVersion`) in quotes: its revision, and a digest of its contents.
 
 A repeated key of a JSON object is an error, as it is in a policy's YAML. A body has the content type of JSON, or a page
 of another site could send one without its browser asking first.
@@ -30,7 +30,8 @@ from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.visible_text import visible_in_json
 from spark_throttle.errors import PolicyError
 from spark_throttle.policy.model import MAX_NAME_BYTES
-from spark_throttle.store.entry_version import AnyVersion, EntryVersion, Expected, NoVersion
+from spark_throttle.store.entries import EntryVersion
+from spark_throttle.store.entry_conditions import AnyVersion, Expected, NoVersion
 
 
 class StrictRoute(APIRoute):

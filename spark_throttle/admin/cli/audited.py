@@ -92,7 +92,7 @@ class CommandRecorder:
 
 def service_of(location: str, *, is_created: bool = False) -> PolicyService:
     """Return the service over the store at the location that an option gave."""
-    from spark_throttle.store.opening import open_store
+    from spark_throttle.store.policy_location import open_store
     from spark_throttle.store.service import PolicyService
 
     if not location:

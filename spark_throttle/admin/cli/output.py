@@ -1,4 +1,4 @@
-"""How commands answer: tables for people, JSON or YAML for programs.
+"""Commands answer with tables for people, and with JSON or YAML for programs.
 
 All forms show everything. Characters that a terminal would obey or that nobody sees, such as bidirectional controls,
 are escaped in all of them; JSON and YAML read back as the exact name. Answers go to stdout, errors to stderr.
@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
@@ -318,3 +319,14 @@ def wait(value_ms: int | None) -> str:
         if value_ms < bound:
             return f"{value_ms} ms" if unit == "ms" else f"{value_ms / unit_ms:.1f} {unit}"
     return f"{value_ms / 3_600_000:.1f} h"
+
+
+def time_of(at_ms: int) -> str:
+    """Return a time for people to read, in UTC.
+
+    Examples
+    --------
+    >>> time_of(0)
+    '1970-01-01 00:00:00'
+    """
+    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")

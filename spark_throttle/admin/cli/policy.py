@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,7 +13,7 @@ import typer
 
 from spark_throttle.admin.cli.audited import ChangeOptions, changing, recorder_of_changes, service_of
 from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, wall_clock_ms
-from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of
+from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of, time_of
 from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
@@ -132,7 +131,7 @@ def history(
         lambda: table_of(
             [(word, word in numbers) for word in words],
             [
-                (each.revision, _when(each.at_ms), each.who, each.door, each.caller, each.changes, each.why)
+                (each.revision, time_of(each.at_ms), each.who, each.door, each.caller, each.changes, each.why)
                 for each in found
             ],
         ),
@@ -201,10 +200,6 @@ def _rehearse(document: PolicyDocument, location: str, author: Author, expected:
     if recorder is not None:
         recorder.begin()
     imagined.apply(document, author, expected=expected)
-
-
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _show_planned(

@@ -1,4 +1,4 @@
-"""The streams of a command: where one cannot be read or written, the command says so, and its exit code too.
+"""A stream of a command that cannot be read or written is told, by a line and by the exit code.
 
 What is read from stdin is bounded, because a pipe may go on without an end.
 

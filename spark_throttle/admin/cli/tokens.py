@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from spark_throttle.admin.cli.audited import Audit, audited
-from spark_throttle.admin.cli.options import OutputForm, ReportingGroup
+from spark_throttle.admin.cli.options import OutputForm, ReportingGroup, wall_clock_ms
 from spark_throttle.admin.cli.output import Form, Output, shown, table_of
 from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from spark_throttle.admin.token_fields import Token
-    from spark_throttle.admin.tokens import TokenFile
+    from spark_throttle.admin.tokens import Token, TokenFile
 
 app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, help="Tokens of the admin API.")
 
@@ -54,18 +53,15 @@ def create(
 @app.command("list")
 def list_(tokens: TokensFile, form: OutputForm = Form.TEXT) -> None:
     """List the tokens, without their texts, which are not kept."""
-    file = _file(tokens)
-    used_ms = file.uses.last_used_ms()
-    listed = file.list()
-    found = [_answer(token, used_ms.get(token.id)) for token in listed]
-    heads = ("id", "name", "role", "tenant", "created (UTC)", "last used (UTC)", "expires (UTC)")
+    listed = _file(tokens).list()
+    heads = ("id", "name", "role", "tenant", "created (UTC)", "expires (UTC)")
     Output(form).show(
-        found,
+        [_answer(token) for token in listed],
         lambda: table_of(
             [(head, False) for head in heads],
             [
                 [token.id, token.name, _role(token.role), token.tenant,
-                 *(_minute(at_ms) for at_ms in (token.created_ms, used_ms.get(token.id), token.expires_ms))]
+                 _minute(token.created_ms), _minute(token.expires_ms)]
                 for token in listed
             ],
         ),
@@ -108,7 +104,7 @@ def revoke(
 def _file(path: str) -> TokenFile:
     from spark_throttle.admin.tokens import TokenFile
 
-    return TokenFile(path, clock_ms=lambda: time.time_ns() // 1_000_000)  # noqa: TID251 - for creation and expiry
+    return TokenFile(path, clock_ms=wall_clock_ms)
 
 
 def id_of(text: str) -> str:
@@ -116,10 +112,10 @@ def id_of(text: str) -> str:
     return text.split("_")[1]
 
 
-def _answer(token: Token, used_ms: int | None) -> dict[str, str | None]:
+def _answer(token: Token) -> dict[str, str | None]:
     return {
         "id": token.id, "name": token.name, "role": token.role, "tenant": token.tenant,
-        "created_at": _time(token.created_ms), "last_used_at": _time(used_ms), "expires_at": _time(token.expires_ms),
+        "created_at": _time(token.created_ms), "expires_at": _time(token.expires_ms),
     }  # fmt: skip
 
 

@@ -12,14 +12,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from spark_throttle.admin.cli.audited import service_of
 from spark_throttle.admin.cli.options import Control, HangingAfter, OutputForm, SilentAfter, Store
-from spark_throttle.admin.cli.output import Form, Output, console, count, in_form, shown, size, table_of, wait
+from spark_throttle.admin.cli.output import Form, Output, console, count, in_form, shown, size, table_of, time_of, wait
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
@@ -200,11 +199,6 @@ def both(pair: tuple[float | None, float | None] | None) -> str:
         return ""
     messages, in_bytes = pair
     return " / ".join(part for part in (count(messages), size(in_bytes)) if part)
-
-
-def time_of(at_ms: int) -> str:
-    """Return a time for people to read, in UTC."""
-    return datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def explain(

@@ -1,4 +1,4 @@
-// What went wrong between the page and the server, and what its reader can do.
+// An error between the page and the server is told in words, with what its reader can do.
 
 const AGAIN = "The page tries again by itself.";
 const UNKNOWN = "It is unknown whether the change was made: look at the list of changes before you make it again.";

@@ -1,4 +1,4 @@
-// Whether a group's quota is shared evenly, in words.
+// A group's quota is shared evenly or not, in words.
 
 import { count, some } from "./numbers.js";
 

@@ -1,4 +1,4 @@
-// How far a change made on this page has come: from the commit to the first batch that it acted in.
+// A change made on this page is followed: from the commit to the first batch that it acted in.
 
 import { element, setText } from "./elements.js";
 import { some } from "./numbers.js";

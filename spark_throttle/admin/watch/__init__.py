@@ -1,4 +1,4 @@
-"""What running jobs do, read from their control directories: numbers by batch, by namespace, and for Prometheus.
+"""Running jobs are watched by their control directories: numbers by batch, by namespace, and for Prometheus.
 
 It may import `status`, `control` and the layers below; it knows neither the API nor the command line. Start with
 `job_watch`.

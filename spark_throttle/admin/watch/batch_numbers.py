@@ -1,9 +1,15 @@
-"""The numbers of one batch of one job: shared scopes by name, namespaces as columns."""
+"""The numbers of a batch of a job, and their totals since the watch began, of the worst scopes by name.
+
+At most `MOST_NAMED` scopes of a level are named, ranked by `status.ranking` anew in every batch; what the others did in
+that batch is added to the total of ``_other``. So each message is counted in one total, and no total ever shrinks: one
+that leaves the named ones stays as it is until its scope comes back. Processing time is counted from the epochs that
+settled it: a scope has a total of its own while it is named, and the rest of a level is summed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -12,9 +18,9 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.status.ranking import Key, ratio_of_quota
-from spark_throttle.status.shared_status import per_second
-from spark_throttle.status.usage_table import MEASURES, by_dimension, reported_names, usage_rows
+from spark_throttle.status.ranking import Key, backlogs_after, ratio_of_quota, worst_first
+from spark_throttle.status.time_status import ScopeTime, TimeStatus
+from spark_throttle.status.usage_table import AT, MEASURES, by_dimension, per_second, reported_names, usage_rows
 
 JOB: Final = ("job", "job")
 Quotas: TypeAlias = tuple[float | None, float | None]
@@ -93,3 +99,102 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
 
 def _columns(rows: pa.Table) -> Int64s:
     return np.column_stack([rows[measure.name].to_numpy() for measure in MEASURES]).astype(np.int64)
+
+
+MOST_NAMED: Final = 200
+"""The most groups, and the most tenants, of a job that have totals of their own."""
+
+OTHER: Final = "_other"
+"""The name of the sum of all others of a level."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Totals:
+    """Sums over the batches that the watch saw, and the ranking after the newest of them."""
+
+    counts: Mapping[Key, Int64s] = field(default_factory=dict)
+    """The values that `usage_table.MEASURES` names, by level and scope."""
+
+    named: tuple[Key, ...] = ()
+    """The job, then the groups and the tenants that have a place, each level with the worst first."""
+
+    since_ms: Mapping[Key, int] = field(default_factory=dict)
+    """Since when each scope has a backlog, by the batches' time; the job, groups and tenants without one are left out.
+    """
+
+    def series(self) -> Iterator[tuple[Key, Int64s]]:
+        """Yield the totals that are shown: of the named scopes, and of the others of a level."""
+        others = ((level, OTHER) for level in ("resource_group", "tenant"))
+        yield from ((key, self.counts[key]) for key in (*self.named, *others) if key in self.counts)
+
+    def with_batch(self, numbers: BatchNumbers) -> Totals:
+        """Return totals with those of one more batch."""
+        counts, named = dict(self.counts), [JOB]
+        _add(counts, JOB, numbers.shared[JOB])
+        waiting = (key for key, each in numbers.shared.items() if each[AT["waiting_messages"]])
+        since_ms = backlogs_after(self.since_ms, waiting, numbers.now_ms)
+        for level in ("resource_group", "tenant"):
+            placed = frozenset(key for key in self.named if key[0] == level)
+            keys = [key for key in numbers.shared if key[0] == level]
+            keys += sorted(placed.difference(keys))
+            idle = np.zeros(len(MEASURES), np.int64)
+            rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, len(MEASURES))
+            order = worst_first(
+                backlog_ms=np.array([numbers.now_ms - since_ms.get(key, numbers.now_ms) for key in keys], np.int64),
+                rejected=rows[:, AT["rejected_messages"]],
+                used_ratio=numbers.used_ratios(keys),
+                waiting=rows[:, AT["waiting_messages"]],
+                offered=rows[:, AT["offered_messages"]],
+                has_place=np.array([key in placed for key in keys], np.bool_),
+            )
+            for at in order[:MOST_NAMED].tolist():
+                named.append(keys[at])
+                _add(counts, keys[at], rows[at])
+            if len(order) > MOST_NAMED:
+                _add(counts, (level, OTHER), rows[order[MOST_NAMED:]].sum(axis=0))
+        return Totals(counts, tuple(named), since_ms)
+
+
+def _add(counts: dict[Key, Int64s], key: Key, more: Int64s) -> None:
+    counts[key] = counts.get(key, np.zeros_like(more)) + more
+
+
+@dataclass(frozen=True, slots=True)
+class TimeTotals:
+    """Sums over the epochs that the watch saw."""
+
+    used_ns: Mapping[Key, int] = field(default_factory=dict)
+    """The time that was charged, by level and scope; empty if no policy had a quota on processing time."""
+
+    exempt_ns: int = 0
+    unattributed_ns: int = 0
+
+    def with_epoch(self, time: TimeStatus, named: Collection[Key]) -> TimeTotals:
+        """Return the totals with those of one more epoch; scopes that are not `named` are summed."""
+        used_ns = dict(self.used_ns)
+        for level in ("job", "tenant", "resource_group"):
+            scopes = [scope for of, scope in named if of == level and scope != OTHER]
+            rows = time.scopes.filter(pc.equal(time.scopes["level"], level))
+            is_named = pc.is_in(rows["scope"], value_set=pa.array(scopes, pa.string()))
+            for scope, each_ns in zip(
+                *rows.filter(is_named).select(["scope", "used_ns"]).to_pydict().values(), strict=True
+            ):
+                used_ns[level, scope] = used_ns.get((level, scope), 0) + each_ns
+            rest_ns = pc.sum(rows.filter(pc.invert(is_named))["used_ns"]).as_py() or 0
+            if rest_ns:
+                used_ns[level, OTHER] = used_ns.get((level, OTHER), 0) + rest_ns
+        job = time.job
+        return TimeTotals(used_ns, self.exempt_ns + job.exempt_ns, self.unattributed_ns + job.unattributed_ns)
+
+
+def times_of(time: TimeStatus | None, keys: Collection[Key]) -> dict[Key, ScopeTime]:
+    """Return the processing time of these scopes, by the newest epoch; nothing without a quota on processing time."""
+    if time is None or not keys:
+        return {}
+    levels, scopes = (pa.chunked_array([pa.array(words, pa.string())]) for words in zip(*keys, strict=True))
+    rows = time.of(levels, scopes).to_pylist()
+    return {
+        (level, scope): ScopeTime(**row)
+        for row in rows
+        if (level := row.pop("level")) is not None and (scope := row.pop("scope")) is not None
+    }

@@ -1,4 +1,4 @@
-"""What running jobs do, read from their control directories every quarter of a second and kept for a while.
+"""Running jobs are read from their control directories every quarter of a second, and kept for a while.
 
 The watch collects a job's reports from its own start on: for every batch it keeps the numbers of the job and its
 groups, and for the newest batches also those of every namespace, up to a number of rows.
@@ -20,8 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.admin.watch.batch_numbers import BatchNumbers, numbers_of
-from spark_throttle.admin.watch.totals import TimeTotals, Totals
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers, TimeTotals, Totals, numbers_of
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import read_epoch, read_policy

@@ -5,8 +5,8 @@ been silent. It has no other gauge: an old value would look like a present one.
 
 The number of label values is bounded: a million namespaces would be a million series, which Prometheus does not
 survive. So a namespace has a series only while it is among the worst `TOP_NAMESPACES` of its job (`status.ranking`).
-At most `totals.MOST_NAMED` groups, and as many tenants, have series of their own, the worst; the rest of a level are
-summed under ``_other``.
+At most `MOST_NAMED` groups, and as many tenants, have series of their own, the worst; the rest of a level are summed
+under ``_other``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from spark_throttle.admin.watch.batch_numbers import OTHER, times_of
 from spark_throttle.admin.watch.job_numbers import (
     Pair,
     balances_of,
@@ -30,7 +31,6 @@ from spark_throttle.admin.watch.job_numbers import (
     used_ratios,
 )
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
-from spark_throttle.admin.watch.totals import OTHER, times_of
 from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.errors import ThrottleError
 from spark_throttle.status.status import destinations_of

@@ -28,8 +28,7 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA, Promise, SinkFormat, format_of
 from spark_throttle.spark.sinks.taken_batch import batch_folder, begin_batch, check_taken
 from spark_throttle.spark.start.spark_paths import SparkPaths
-from spark_throttle.status.shared_status import batch_usage
-from spark_throttle.status.usage_table import FIRST_COLUMNS
+from spark_throttle.status.usage_table import FIRST_COLUMNS, batch_usage
 
 BatchFunction = Callable[[DataFrame, int], None]
 _METADATA_CONF = "spark.databricks.delta.commitInfo.userMetadata"

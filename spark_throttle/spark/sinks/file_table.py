@@ -84,7 +84,7 @@ class FileTable:
 
     def append_usage(self, directory: Directory, mark: BatchMark, report: UsageReport, manifest: Manifest) -> None:
         """Append the usage report of a batch, once."""
-        from spark_throttle.status.shared_status import SHARE_SCHEMA, batch_usage  # slow to load, and rarely needed
+        from spark_throttle.status.usage_table import SHARE_SCHEMA, batch_usage  # slow to load, and rarely needed
 
         def write() -> list[WrittenFile]:
             files, root = file_system(self.location)

@@ -26,8 +26,7 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA
 from spark_throttle.spark.sinks.table_features import check_table, check_types
 from spark_throttle.spark.start.spark_paths import local_path
-from spark_throttle.status.shared_status import SHARE_SCHEMA
-from spark_throttle.status.usage_table import FIRST_COLUMNS, USAGE_SCHEMA
+from spark_throttle.status.usage_table import FIRST_COLUMNS, SHARE_SCHEMA, USAGE_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -1,4 +1,4 @@
-"""What every change of a store must pass, on exactly the revision that it is committed on.
+"""Every change of a store passes the same checks, on exactly the revision that it is committed on.
 
 A change by the administrator of a tenant (`Author.tenant`) is judged by its effect on every name of the tenant
 (`tenant_changes`). A change by an administrator undoes the entries of tenants that it makes too loose.

@@ -1,4 +1,4 @@
-"""What becomes of the limits that hold a name when one policy takes the place of another.
+"""A policy that takes the place of another changes the limits that hold a name: some are looser, some are lost.
 
 Two questions are asked, of the same limits (`limits_of`):
 

@@ -1,4 +1,4 @@
-"""What is kept of a store's namespaces while it grows: all are read once, and then the commits that follow.
+"""The globs and the locked entries of a store's namespaces are read once, and then followed commit by commit.
 
 A store finds an entry by its name. Which entries are globs, locked, or a tenant's own is found only among all of them.
 A store that was restored from a backup has other commits under the same numbers. It tells so

@@ -1,4 +1,4 @@
-"""What changes of a policy cost, judged by their effect on every name that they can touch.
+"""A change of a policy costs protection, judged by its effect on every name that it can touch.
 
 Every namespace is held by the rule that applies to it (its entry, else the most specific glob, else the defaults), its
 tenant, its group and the job. A change costs protection if for some name
@@ -31,8 +31,7 @@ from spark_throttle.store.checks.limit_changes import KINDS_OF_LOSS, Limits, Los
 from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.policy_view import PolicyView, Rule, Scope
 from spark_throttle.store.entries import Difference, entries_of_kind, path_of, policy_of, resource_group_of
-from spark_throttle.store.store import MEMBER_KINDS, Change, Entry, Key, Kind, PolicyStore
-from spark_throttle.store.wanted import check_wanted
+from spark_throttle.store.store import MEMBER_KINDS, Change, Entry, Key, Kind, PolicyStore, check_wanted
 
 _PAGE: Final = 1000
 

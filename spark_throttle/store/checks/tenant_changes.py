@@ -1,4 +1,4 @@
-"""What the administrator of a tenant may change: the entries of its namespaces, where no name gets looser by it.
+"""A tenant's administrator changes the entries of its own namespaces, and no name gets looser by it.
 
 A tenant's administrator divides what administrators gave. What they gave a name is found by leaving out every entry
 that a tenant's administrator wrote: it is the name's own entry, or else the most specific glob, or else the defaults,

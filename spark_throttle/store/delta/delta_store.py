@@ -44,8 +44,7 @@ from spark_throttle.errors import (
 from spark_throttle.files import ownership
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
-from spark_throttle.store.delta.damage import absence, remains_of
-from spark_throttle.store.delta.open_table import OpenTable, local_log
+from spark_throttle.store.delta.open_table import OpenTable, absence, local_log, remains_of
 from spark_throttle.store.delta.rows import (
     APP,
     ENTRY_COLUMNS,
@@ -56,9 +55,11 @@ from spark_throttle.store.delta.rows import (
     changes_in,
     check_no_gap,
     entries_in,
+    found,
+    merged,
+    scanned,
+    write_snapshot,
 )
-from spark_throttle.store.delta.snapshot import write_snapshot
-from spark_throttle.store.delta.view import found, merged, scanned
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import Author, Change, Entry, Key, Kind, Revision, check_newest
 
@@ -264,7 +265,7 @@ class DeltaStore:
         )
         for _ in range(_MOST_RACES):
             try:
-                self._append_once(rows, properties)
+                write_deltalake(self._open.table, rows, mode="append", commit_properties=properties)
             except (DeltaError, OSError) as error:
                 if self._is_committed(revision, commit_id, error):
                     return
@@ -274,9 +275,6 @@ class DeltaStore:
         raise StoreUnavailableError(
             self.location, f"{_MOST_RACES} attempts to commit lost to maintenance of the table; try again later"
         )
-
-    def _append_once(self, rows: pa.Table, properties: CommitProperties) -> None:
-        write_deltalake(self._open.table, rows, mode="append", commit_properties=properties)
 
     def _is_committed(self, revision: int, commit_id: str, error: Exception) -> bool:
         """Return whether a commit happened although it ended with an error; false means that it lost a race.

@@ -25,7 +25,6 @@ from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.spark.decider.queue_folder import QueueFolder
 from spark_throttle.store.policy_location import load_policies
-from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch
 from spark_throttle.testing.simulation.disk import (
     Checkpoint,
     CrashPoint,
@@ -33,10 +32,18 @@ from spark_throttle.testing.simulation.disk import (
     MemoryDirectory,
     SimulatedCrash,
 )
-from spark_throttle.testing.simulation.exchange import Rates, SimulatedExchange
+from spark_throttle.testing.simulation.exchange import (
+    START_MS,
+    Rates,
+    SimulatedExchange,
+    SimulatedMachine,
+    SimulatedTime,
+)
 from spark_throttle.testing.simulation.query import (
     CommonCost,
     Costs,
+    FollowedPolicies,
+    SimulatedBatch,
     SimulatedQuery,
     StartConditions,
     Surroundings,
@@ -44,7 +51,6 @@ from spark_throttle.testing.simulation.query import (
     costs_nothing,
 )
 from spark_throttle.testing.simulation.rows import Name, RejectedRow, Row, waiting_ids
-from spark_throttle.testing.simulation.true_time import START_MS, SimulatedMachine, SimulatedTime
 
 
 class SimulatedJob:

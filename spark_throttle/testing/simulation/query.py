@@ -1,11 +1,13 @@
-"""One run of a simulated job: the process that dies in a crash, and that makes Spark's calls in Spark's order.
+"""A run of a simulated job is the process that dies in a crash, and that makes Spark's calls in Spark's order.
 
 Like Spark's, a run remembers what it planned and does not look it up in the log. So it detects a second run on the same
-checkpoint that logs a batch first (`ConcurrentRunError`).
+checkpoint that logs a batch first (`ConcurrentRunError`). The control source that plans a batch is the real one; the
+result of a batch has what it decided.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,13 +29,13 @@ from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import admitted_messages, unpack_usage
 from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
+from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.seat import seat_of
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder
-from spark_throttle.spark.sources.control_source import ControlPartition
-from spark_throttle.testing.simulation.batch import FollowedPolicies, SimulatedBatch, SimulatedSource, digest_of
+from spark_throttle.spark.sources.control_source import ControlPartition, ThrottleControlReader
 from spark_throttle.testing.simulation.disk import (
     Checkpoint,
     ConcurrentRunError,
@@ -41,10 +43,86 @@ from spark_throttle.testing.simulation.disk import (
     LoggedBatch,
     MemoryDirectory,
 )
-from spark_throttle.testing.simulation.exchange import Lease, Rates, SimulatedExchange, rates_of, scope_names
-from spark_throttle.testing.simulation.rows import RejectedRow, Row, dead_letters, ids_of, tables_of
-from spark_throttle.testing.simulation.sinks import PlainSink, TransactionalTable
-from spark_throttle.testing.simulation.true_time import SimulatedTime
+from spark_throttle.testing.simulation.exchange import (
+    Lease,
+    Rates,
+    SimulatedExchange,
+    SimulatedTime,
+    rates_of,
+    scope_names,
+)
+from spark_throttle.testing.simulation.rows import (
+    PlainSink,
+    RejectedRow,
+    Row,
+    TransactionalTable,
+    dead_letters,
+    ids_of,
+    tables_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedBatch:
+    """The result of one attempt at a batch."""
+
+    number: int
+    now_ms: int
+    """The batch time, read from the wall clock."""
+
+    steady_ms: int
+    """True time since the job began."""
+
+    revision: str
+    """Revision of the policies that the batch applied."""
+
+    epoch: int
+    arrived: tuple[Row, ...]
+    admitted: tuple[Row, ...]
+    """The admitted rows, in the order in which they left."""
+
+    rejected: tuple[RejectedRow, ...]
+    usage: bytes = field(repr=False)
+    """The decider's usage report; empty if the batch brought nothing."""
+
+    digest: str
+    """Digest of the rows that left and of the new state, byte for byte."""
+
+    shares: Rates = field(default_factory=dict)
+    """The job's share of every shared quota in this batch; empty if it shared none."""
+
+
+def digest_of(outcome: BatchOutcome | None) -> str:
+    """Return a digest of the rows that left, in their order, and of the new state, byte for byte.
+
+    The bytes of the output frames are not compared, because a column may or may not declare that it has no nulls.
+    """
+    digest = hashlib.sha256()
+    if outcome is not None:
+        digest.update(outcome.state + outcome.usage)
+        for tables in (outcome.admitted, outcome.rejected):
+            digest.update(repr([row for table in tables for row in table.to_pylist()]).encode())
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class FollowedPolicies:
+    """The policies that the job follows."""
+
+    snapshot: PolicySnapshot
+
+    def current(self) -> PolicySnapshot:
+        """Return the newest policies."""
+        return self.snapshot
+
+
+class SimulatedSource(ThrottleControlReader):
+    """The control source of a job, with a control plane that is passed in."""
+
+    def __init__(self, options: dict[str, str], plane: ControlPlane) -> None:
+        super().__init__(options)
+        self._plane = plane
+
 
 Costs: TypeAlias = Callable[[Sequence[Row]], Mapping[str, int]]
 """The processing time of admitted rows, in ns by namespace."""

@@ -1,18 +1,15 @@
-"""The rows of a simulated job: tables as input and as output.
-
-A row's payload is only its number. As with a shuffle, the number of tables and the order of the rows in them differ
-between the attempts at a batch.
-"""
+"""The rows of a simulated job come from tables, and go to a table with transactions or to a sink that only appends."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueFolder
@@ -105,3 +102,69 @@ def waiting_ids(state: bytes, folder: QueueFolder) -> list[int]:
     ids = [decode(frame).column(_ID).to_pylist() for frame in folder.open(stored.frames)]
     assert len(stored.state.queue) == len(stored.frame_of_row), "every waiting row has a payload"
     return [ids[f][r] for f, r in zip(stored.frame_of_row.tolist(), stored.row_in_frame.tolist(), strict=True)]
+
+
+RowT = TypeVar("RowT")
+
+
+@dataclass(slots=True)
+class TransactionalTable(Generic[RowT]):
+    """A table that skips a batch whose mark it has, and refuses another batch of the same number, as Delta sinks do.
+
+    Examples
+    --------
+    >>> table = TransactionalTable[str]()
+    >>> table.append(BatchMark("query", 0, "5eed"), ["a"])
+    True
+    >>> table.append(BatchMark("query", 0, "5eed"), ["a"])
+    False
+    >>> table.rows
+    ['a']
+    """
+
+    rows: list[RowT] = field(default_factory=list)
+    newest: dict[str, BatchMark] = field(default_factory=dict)
+    """Mark of the newest batch, by query."""
+
+    def append(self, mark: BatchMark, rows: list[RowT]) -> bool:
+        """Append a batch that the table does not have, and return whether it was appended.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the table has another batch of that number, or a later one.
+        """
+        newest = self.newest.get(mark.query)
+        if newest is not None and newest.batch >= mark.batch:
+            mark.check("the simulated table", newest.batch, newest.identity)
+            return False
+        self.rows += rows
+        self.newest[mark.query] = mark
+        return True
+
+    def copy(self) -> TransactionalTable[RowT]:
+        """Return a table with the same rows and transactions."""
+        return TransactionalTable(list(self.rows), dict(self.newest))
+
+    def check_start(self, query: str, logged: int) -> None:
+        """Check the table against a checkpoint whose newest batch is `logged`, as `spark.start.start_check` does.
+
+        Raises
+        ------
+        CheckpointMismatchError
+            If the table has a later batch.
+        """
+        newest = self.newest.get(query)
+        if logged >= 0 and newest is not None and newest.batch > logged:
+            BatchMark(query, logged, "").check("the simulated table", newest.batch, None)
+
+
+@dataclass(slots=True)
+class PlainSink(Generic[RowT]):
+    """A sink that appends everything it is given: at least once."""
+
+    rows: list[RowT] = field(default_factory=list)
+
+    def append(self, rows: list[RowT]) -> None:
+        """Append rows."""
+        self.rows += rows

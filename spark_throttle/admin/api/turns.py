@@ -5,8 +5,7 @@ whatever a caller's requests cost, three quarters are for others. A request is r
 has waited too long. In a full queue the newest request of the caller with the most of them gives way, as rows do in the
 queue of a job.
 
-How many requests and changes a caller may make is bounded by a token bucket each, by the rule of
-`core.limits.token_bucket`.
+How many requests and changes a caller may make is bounded by a token bucket each (`pace.TokenCounter`).
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-import numpy as np
-
-from spark_throttle.core.limits.token_bucket import debit, refill, throttle_time_ms
-from spark_throttle.core.quota import MICRO
+from spark_throttle.pace.limit import Limit
+from spark_throttle.pace.token_bucket import TokenCounter
 
 MOST_CALLERS: Final = 10_000
 """Number of buckets kept; beyond it the caller that was away longest is forgotten, and returns with a full bucket."""
@@ -49,25 +46,23 @@ class RequestRates:
     """
 
     def __init__(self, per_second: int, *, burst_seconds: int = 5, clock_ms: Callable[[], int]) -> None:
-        self._rate = np.array([per_second * 1000])
-        self._burst = np.array([per_second * burst_seconds * MICRO])
+        self._limit = Limit.of(per_second, burst_tokens=per_second * burst_seconds)
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._buckets: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenCounter] = OrderedDict()
 
     def throttle_time_ms(self, caller: str) -> int:
         """Charge a request and return 0; or charge nothing and return the time until the caller may try again."""
         with self._lock:
-            now_ms = self._clock_ms()
-            kept_micro, as_of_ms = self._buckets.pop(caller, (int(self._burst[0]), now_ms))
-            balance = refill(np.array([kept_micro]), self._rate, self._burst, now_ms - as_of_ms)
-            wait_ms = int(throttle_time_ms(balance, self._rate)[0]) if balance[0] < 0 else 0
-            if wait_ms == 0:
-                balance = debit(balance, np.array([MICRO]))
-            self._buckets[caller] = (int(balance[0]), max(now_ms, as_of_ms))
+            now_ns = self._clock_ms() * 1_000_000
+            bucket = self._buckets.pop(caller, None) or TokenCounter(self._limit, self._limit.burst_tokens, now_ns)
+            self._buckets[caller] = bucket
             if len(self._buckets) > MOST_CALLERS:
                 self._buckets.popitem(last=False)
-            return wait_ms
+            if bucket.charge_at(now_ns, 0, 0) < 0:
+                return -((now_ns - bucket.due_ns(0)) // 1_000_000)
+            bucket.charge(1)
+            return 0
 
 
 TENANT_CHANGE_BURST_SECONDS: Final = 60

@@ -1,14 +1,88 @@
-"""What a change of one entry needs of the others: that the entry is there, its group too, and that nobody uses it."""
+"""A change of an entry is made only where the entry is as its author has read it, and what it names is there."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
-from spark_throttle.errors import InUseError, NotFoundError, PolicyError, did_you_mean
-from spark_throttle.store.entries import EMPTY, StoredEntry, body_of, parse_policy, path_of
-from spark_throttle.store.entry_version import Expected, check_expected
+from spark_throttle.errors import ConflictError, InUseError, NotFoundError, PolicyError, did_you_mean
+from spark_throttle.store.entries import (
+    ABSENT_VERSION,
+    EMPTY,
+    EntryVersion,
+    StoredEntry,
+    body_of,
+    parse_policy,
+    path_of,
+)
 from spark_throttle.store.store import MEMBER_KINDS, SINGLE_KINDS, Author, Change, Entry, Kind, PolicyStore
+
+
+@dataclass(frozen=True, slots=True)
+class AnyVersion:
+    """The condition that an entry is there, whatever it says; `defaults`, `job` and `queue` always are."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoVersion:
+    """A condition that no entry fits.
+
+    Parameters
+    ----------
+    mismatch
+        Why; it follows the name of the entry.
+    """
+
+    mismatch: str
+
+
+Expected: TypeAlias = "int | EntryVersion | tuple[EntryVersion, ...] | AnyVersion | NoVersion | None"
+"""The condition of a change of an entry: a version that the caller has read, or one of several; a revision, which is
+all that a person gives, and 0 for an entry that must not exist; that it is there; `None` for no condition."""
+
+
+def check_expected(kind: Kind, name: str, expected: Expected, entry: Entry | None) -> None:
+    """Refuse a change of an entry that is not as its author expects it.
+
+    It is judged where the change is planned, on the revision that the change is committed on.
+
+    Raises
+    ------
+    ConflictError
+        If it is at another revision, has other contents at the same one, or is not there.
+    """
+    if expected is None:
+        return
+    found = entry.revision if entry is not None else 0
+    what = f"{kind.replace('_', ' ')} {name}".strip()
+    if isinstance(expected, AnyVersion):
+        if entry is None and kind not in SINGLE_KINDS:
+            raise ConflictError(what, None, 0, is_entry=True)
+        return
+    if isinstance(expected, NoVersion):
+        raise ConflictError(what, None, found, is_entry=True, mismatch=expected.mismatch)
+    if isinstance(expected, tuple):
+        if _version_of(entry) not in expected:
+            mismatch = f" is at none of the {len(expected)} versions that the change was made for"
+            raise ConflictError(what, None, found, is_entry=True, mismatch=mismatch)
+        return
+    revision = expected.revision if isinstance(expected, EntryVersion) else expected
+    if revision != found:
+        raise ConflictError(what, revision, found, is_entry=True)
+    if isinstance(expected, EntryVersion) and expected != _version_of(entry):
+        mismatch = (
+            f" has other contents at revision {found} than the change was made for; the store may have been restored "
+            f"from a backup since, which gives revisions twice"
+        )
+        raise ConflictError(what, revision, found, is_entry=True, mismatch=mismatch)
+
+
+def _version_of(entry: Entry | None) -> EntryVersion:
+    if entry is None:
+        return ABSENT_VERSION
+    return EntryVersion.of(entry.revision, entry.body, given=entry.given)
+
 
 _USERS_NAMED: Final = 10
 

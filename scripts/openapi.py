@@ -1,4 +1,4 @@
-"""The API's description as a file: ``python -m spark_throttle.admin.api.openapi conf/openapi.json`` writes it."""
+"""The API's description is written to a file: ``make openapi`` does it, or ``python scripts/openapi.py FILE``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PIP-82's calls for resource groups: create or update, read, delete, list.
+"""PIP-82's calls: resource groups, and the namespaces and tenants that are attached to them.
 
 PIP-82 writes ``resourcegroup``, and Pulsar serves ``resourcegroups``: the calls are the same under both. A ``PUT``
 changes what it names, as Pulsar's does; `policies/resource_groups` takes the whole group.
@@ -7,6 +7,10 @@ PIP-82 has four rates for each group. The other settings of our quotas are addit
 Pulsar's broker (`ResourceGroupsBase.internalUpdateResourceGroup`), a field that is absent or null stays as it is, and
 -1 sets no limit; a group that is read has -1 for each rate without a limit. Two things differ: 0 admits nothing, where
 Pulsar reads it as no limit, and limits of replication between clusters are accepted, but neither kept nor enforced.
+
+Of the attachment of a namespace they answer as Pulsar's broker does: a name is answered as bare text and no name as
+204; ``POST``, which Pulsar's clients send, moves a namespace from another group; and to detach what is not attached
+changes nothing. Pulsar has no such calls for tenants; theirs are alike.
 """
 
 from __future__ import annotations
@@ -17,16 +21,30 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 from fastapi import Body, Request, Response
+from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.calls import ApiContext, Calls, Change, ChangeResponse, SeenTenant, answered
+from spark_throttle.admin.api.calls import (
+    ApiContext,
+    Calls,
+    Change,
+    ChangeResponse,
+    Context,
+    OwnNamespace,
+    OwnTenant,
+    SeenTenant,
+    answered,
+)
 from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, encoded
 from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import NotFoundError, PolicyError
 from spark_throttle.policy.model import DIRECTIONS, MAX_WEIGHT, RATES, Direction
+from spark_throttle.store.committer import CommitResult
+from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
+from spark_throttle.store.store import Author, Kind
 
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
     f"{direction}{suffix}": (direction, key)
@@ -190,7 +208,7 @@ def _in_fields() -> Iterator[None]:
         raise PolicyError(field, error.problem) from error
 
 
-calls = Calls("resource groups")
+group_calls = Calls("resource groups")
 Fields = Annotated[ResourceGroupChange, Body()]
 _PAGE: Final = 1000
 
@@ -200,7 +218,7 @@ def _both(method: str, group: str = "/{resourcegroup}") -> tuple[str, str]:
     return f"{method} /resourcegroup{group}", f"{method} /resourcegroups{group}"
 
 
-@calls.at(*_both("GET", ""), who=READS_ALL, errors=[404])
+@group_calls.at(*_both("GET", ""), who=READS_ALL, errors=[404])
 def list_resource_groups(
     served: ApiContext, request: Request, response: Response, after: After = "", limit: Limit | None = None
 ) -> list[str]:
@@ -220,7 +238,7 @@ def list_resource_groups(
     return names
 
 
-@calls.at(
+@group_calls.at(
     *_both("GET"), errors=[404], response_model=ResourceGroupFields,
     responses={200: ETAG, 304: {"description": "Not Modified"}},
 )  # fmt: skip
@@ -238,7 +256,7 @@ def get_resource_group(
     return answered(stored, if_none_match, response, lambda group: fields_of_values(group.values))
 
 
-@calls.at(*_both("POST"), who=["admin"], errors=[404, 409, 415], status_code=201)
+@group_calls.at(*_both("POST"), who=["admin"], errors=[404, 409, 415], status_code=201)
 def create_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -> ChangeResponse:
     """Create a resource group; it is a conflict (409) if it exists already.
 
@@ -249,7 +267,7 @@ def create_resource_group(resourcegroup: Segment, fields: Fields, change: Change
         return change.made(PolicyService.create, "resource_group", resourcegroup, values, notes=notes_on(fields))
 
 
-@calls.at(*_both("PUT"), who=["admin"], errors=[415])
+@group_calls.at(*_both("PUT"), who=["admin"], errors=[415])
 def put_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -> ChangeResponse:
     """Create a resource group, or change the fields that the body names; -1 lifts a limit.
 
@@ -263,7 +281,7 @@ def put_resource_group(resourcegroup: Segment, fields: Fields, change: Change) -
         return change.made(PolicyService.edit, "resource_group", resourcegroup, edited, notes=notes_on(fields))
 
 
-@calls.at(*_both("DELETE"), who=["admin"], errors=[404])
+@group_calls.at(*_both("DELETE"), who=["admin"], errors=[404])
 def delete_resource_group(resourcegroup: Segment, change: Change) -> ChangeResponse:
     """Delete a resource group; while tenants, namespaces or the defaults are attached to it, the answer is 412."""
     return change.made(PolicyService.delete, "resource_group", resourcegroup, is_entry=False)
@@ -274,3 +292,85 @@ def _own_group(service: PolicyService, tenant: str) -> str | None:
         return service.get("tenant", tenant).resource_group
     except NotFoundError:
         return None
+
+
+attachment_calls = Calls("attachments")
+
+_NAMESPACE: Final = "/namespaces/{tenant}/{namespace}/resourcegroup"
+_TENANT: Final = "/tenants/{tenant}/resourcegroup"
+_GROUP: Final = "/{resourcegroup}"
+_ATTACHED: Final[dict[str, Any]] = {
+    "response_class": PlainTextResponse,
+    "responses": {200: ETAG, 204: {"description": "It is attached to no group by itself."}},
+}
+
+
+@attachment_calls.at(f"GET {_NAMESPACE}", **_ATTACHED)
+def get_namespace_attachment(served: ApiContext, name: OwnNamespace) -> Response:
+    """Return the name of the resource group that the namespace itself, not its tenant, is attached to, as text."""
+    return _attached(served, "namespace", name)
+
+
+@attachment_calls.at(f"POST {_NAMESPACE}{_GROUP}", errors=[404])
+def move_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
+    """Attach a namespace to a resource group, also if it is attached to another; Pulsar's clients send this."""
+    return change.made(PolicyService.attach, "namespace", name, resourcegroup, is_moved=True)
+
+
+@attachment_calls.at(f"PUT {_NAMESPACE}{_GROUP}", errors=[404, 409])
+def attach_namespace(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
+    """Attach a namespace to a resource group; it is a conflict (409) if it is attached to another."""
+    return change.made(PolicyService.attach, "namespace", name, resourcegroup)
+
+
+@attachment_calls.at(f"DELETE {_NAMESPACE}")
+def detach_namespace(name: OwnNamespace, change: Change) -> ChangeResponse:
+    """Detach a namespace from its resource group, if it is attached to one."""
+    return change.made(_detach_if_attached, "namespace", name, is_entry=False)
+
+
+@attachment_calls.at(f"DELETE {_NAMESPACE}{_GROUP}", errors=[404])
+def detach_namespace_from(name: OwnNamespace, resourcegroup: Segment, change: Change) -> ChangeResponse:
+    """Detach a namespace from a resource group, if that is its group."""
+    return change.made(PolicyService.detach, "namespace", name, resource_group=resourcegroup, is_entry=False)
+
+
+@attachment_calls.at(f"GET {_TENANT}", **_ATTACHED)
+def get_tenant_attachment(served: ApiContext, name: OwnTenant) -> Response:
+    """Return the name of the resource group that the tenant is attached to, as text."""
+    return _attached(served, "tenant", name)
+
+
+@attachment_calls.at(f"PUT {_TENANT}{_GROUP}", who=["admin"], errors=[404, 409])
+def attach_tenant(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
+    """Attach a tenant to a resource group; it is a conflict (409) if it is attached to another."""
+    return change.made(PolicyService.attach, "tenant", name, resourcegroup)
+
+
+@attachment_calls.at(f"DELETE {_TENANT}", who=["admin"])
+def detach_tenant(name: OwnTenant, change: Change) -> ChangeResponse:
+    """Detach a tenant from its resource group, if it is attached to one."""
+    return change.made(_detach_if_attached, "tenant", name, is_entry=False)
+
+
+@attachment_calls.at(f"DELETE {_TENANT}{_GROUP}", who=["admin"], errors=[404])
+def detach_tenant_from(name: OwnTenant, resourcegroup: Segment, change: Change) -> ChangeResponse:
+    """Detach a tenant from a resource group, if that is its group."""
+    return change.made(PolicyService.detach, "tenant", name, resource_group=resourcegroup, is_entry=False)
+
+
+def _attached(served: Context, kind: Kind, name: str) -> Response:
+    try:
+        stored = served.service.attached(kind, name)
+    except NotFoundError:
+        return Response(status_code=204)
+    return PlainTextResponse(stored.resource_group, headers={"ETag": stored.version.etag})
+
+
+def _detach_if_attached(
+    service: PolicyService, kind: Kind, name: str, author: Author, *, expected: Expected
+) -> CommitResult:
+    try:
+        return service.detach(kind, name, author, expected=expected)
+    except NotFoundError as error:
+        return CommitResult(service.store.revision(), is_changed=False, notes=(str(error),))

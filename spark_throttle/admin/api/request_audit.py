@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.types import Message, Scope, Send
 
-from spark_throttle.admin.api.server.turns import MOST_CALLERS, RequestRates
+from spark_throttle.admin.api.turns import MOST_CALLERS, RequestRates
 from spark_throttle.admin.audit import NOTHING_CHANGED, AuditLog, Event, append_or_log, changes_of
 from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.refusals import Outcome

@@ -1,24 +1,34 @@
-"""The server's process: uvicorn, with its sockets, its TLS files, and an end in time.
+"""The server's process is uvicorn, with its sockets, its TLS files, and an end in time.
 
 It trusts its peers to be quick: it listens on loopback, or with TLS, or behind a proxy that cuts off slow strangers
 (`docs/admin.md` has a set-up of nginx). What it bounds itself is what callers cost it: connections, the size of
 headers, the time between two requests, and in `gate` bodies, turns and time.
+
+From the proxies that are configured, and from no other address, it believes `X-Forwarded-For`: so nobody chooses the
+address that its requests are counted and recorded under. The header's addresses are read from the right, where the
+nearest proxy has written: the first that is no configured proxy is the client. What a client itself writes into the
+header stands further left, and is not looked at. `X-Forwarded-Proto` says by the same rule whether the client spoke TLS
+to the proxy. uvicorn reads both.
 """
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import os
+import resource
 import socket
 import ssl
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spark_throttle.admin.redaction import AccessLogFilter
 from spark_throttle.errors import AddressInUseError, ConfigurationError
@@ -26,7 +36,12 @@ from spark_throttle.errors import AddressInUseError, ConfigurationError
 logger = logging.getLogger("uvicorn.error")  # uvicorn configures it: what the server says goes where uvicorn's goes
 
 CONNECTIONS: Final = 800
-"""Connections at once: a process may usually open 1,024 files, and the store, the jobs and the log need some."""
+"""Connections at once, if the process may open so many files; usually it may open 1,024 (`connections_at_once`)."""
+
+OTHER_FILES: Final = 224
+"""Files that are left to the store, the jobs and the logs."""
+
+LEAST_CONNECTIONS: Final = 32
 
 HEADER_BYTES: Final = 64 * 1024
 IDLE_SECONDS: Final = 30
@@ -92,20 +107,45 @@ def make_server(
     AddressInUseError
         If another program listens there.
     ConfigurationError
-        If the address or the TLS files cannot be used.
+        If the address or the TLS files cannot be used, or the process may open too few files.
     """
     if tls_certificate is not None and tls_key is not None:
         check_tls_files(tls_certificate, tls_key)
+    connections = connections_at_once()
     # uvicorn's access log has no headers, and queries and secrets are taken out of its paths. Its own reading of
-    # X-Forwarded-For is off, because it believes every proxy on loopback; `forwarded` does it.
+    # X-Forwarded-For is off, because it believes every proxy on loopback; `ForwardedFor` does it.
     config = uvicorn.Config(
         app, host=host, port=port, ssl_certfile=tls_certificate, ssl_keyfile=tls_key, log_level=log_level,
-        server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_SECONDS, limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=ENDING_SECONDS, h11_max_incomplete_event_size=HEADER_BYTES, backlog=_BACKLOG,
-        ws="none", http="h11",
+        server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_SECONDS,
+        limit_concurrency=connections, timeout_graceful_shutdown=ENDING_SECONDS,
+        h11_max_incomplete_event_size=HEADER_BYTES, backlog=_BACKLOG, ws="none", http="h11",
     )  # fmt: skip
     logging.getLogger("uvicorn.access").addFilter(_ACCESS_LOG)
+    if connections < CONNECTIONS:
+        logger.warning(
+            "%d connections at once, for the process may not open files for %d; ulimit -n %d allows that",
+            connections, CONNECTIONS, CONNECTIONS + OTHER_FILES,
+        )  # fmt: skip
     return AdminServer(config, _bound(host, port))
+
+
+def connections_at_once() -> int:
+    """Return how many connections the server has at once: `CONNECTIONS`, or as many as the process may open files for.
+
+    Raises
+    ------
+    ConfigurationError
+        If that are fewer than `LEAST_CONNECTIONS`.
+    """
+    may_open, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if may_open == resource.RLIM_INFINITY:
+        return CONNECTIONS
+    if may_open < LEAST_CONNECTIONS + OTHER_FILES:
+        raise ConfigurationError(
+            f"the process may open {may_open} files; {LEAST_CONNECTIONS} connections, the store, the jobs and the logs "
+            f"need {LEAST_CONNECTIONS + OTHER_FILES}: raise the limit, as with ulimit -n {CONNECTIONS + OTHER_FILES}"
+        )
+    return min(CONNECTIONS, may_open - OTHER_FILES)
 
 
 def check_tls_files(certificate: str, key: str) -> None:
@@ -176,3 +216,72 @@ def _bound(host: str, port: int) -> list[socket.socket]:
             f"cannot listen on {host}, port {port}: {error.strerror}; choose another address or port"
         ) from error
     return listeners
+
+
+def check_proxies(proxies: Sequence[str]) -> None:
+    """Refuse a proxy that is not named by its address or network.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not.
+    """
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the proxy {proxy!r} is no address and no network ({error}); write one such as 10.0.0.7 or 10.0.0.0/24"
+            ) from error
+
+
+def peer_of(address: Sequence[Any]) -> str:
+    """Return the name under which requests from an address are counted: IPv4's, or the first 64 bits of IPv6's.
+
+    Examples
+    --------
+    >>> peer_of(("192.0.2.7", 50000)), peer_of(("2001:db8::7:1", 50000, 0, 0)), peer_of(("::ffff:192.0.2.7", 1, 0, 0))
+    ('192.0.2.7', '2001:db8::/64', '192.0.2.7')
+    """
+    host = str(address[0])
+    if ":" not in host:
+        return host
+    parsed = ipaddress.IPv6Address(host.partition("%")[0])
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((parsed, 64), strict=False))
+
+
+class ForwardedFor:
+    """ASGI middleware that sets the address of a request to that of the client behind configured proxies.
+
+    Parameters
+    ----------
+    proxies
+        Addresses and networks of the proxies.
+    """
+
+    def __init__(self, app: ASGIApp, proxies: Sequence[str]) -> None:
+        check_proxies(proxies)
+        self._app = app
+        self._headers = ProxyHeadersMiddleware(cast("Any", self._checked), list(proxies))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand one request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope.setdefault("state", {})["peer"] = scope.get("client")
+        await self._headers(cast("Any", scope), cast("Any", receive), cast("Any", send))
+
+    async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        peer = scope["state"].pop("peer")
+        if scope.get("client") != peer:
+            scope["state"]["proxy"] = str(peer[0])
+            try:
+                ipaddress.ip_address(scope["client"][0])
+            except ValueError:
+                # The proxy wrote what is no address: the request counts as the proxy's own.
+                scope["client"] = peer
+                del scope["state"]["proxy"]
+        await self._app(scope, receive, send)
