@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.definition import FUNCTION, NOTHING, Definition, shown
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import DefinitionChangedError
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, to_json
 
 NAME: Final = "begun.json"

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, Within, to_json
 
 _NAME = "followed.json"

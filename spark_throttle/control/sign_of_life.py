@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, Name, WallMs, Within, to_json
 
 NAME: Final = "alive.json"

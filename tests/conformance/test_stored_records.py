@@ -34,8 +34,7 @@ from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
-from spark_throttle.files.records import read_block, read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block, read_note
 from spark_throttle.record import of_json, pack, to_json, unpack
 from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms

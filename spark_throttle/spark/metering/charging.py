@@ -38,8 +38,7 @@ from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import Backpressure, ConfigurationError
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, to_json
 
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"

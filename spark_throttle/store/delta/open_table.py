@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_throttle.errors import ConfigurationError, StoreUnavailableError, ThrottleError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.store.delta.damage import absence, check_no_revision_is_missing, error_of, remains_of
 from spark_throttle.store.delta.rows import APP, SCHEMA
