@@ -22,7 +22,7 @@ from joserfc.jwt import JWTClaimsRegistry
 from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
 from spark_throttle.admin.provider_keys import Key, ProviderKeys
 from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at
-from spark_throttle.core.names.visible_text import is_visible
+from spark_throttle.core.names.shown_text import is_visible
 
 LONGEST_TOKEN: Final = 16 * 1024
 LONGEST_SUBJECT: Final = 255

@@ -13,7 +13,7 @@ from dataclasses import fields as dataclass_fields
 from typing import Final
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
-from spark_throttle.core.names.visible_text import visible
+from spark_throttle.core.names.shown_text import visible
 from spark_throttle.errors import ConfigurationError, did_you_mean
 
 _ID = re.compile(r"[0-9a-f]{12}")

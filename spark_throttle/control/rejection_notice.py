@@ -12,7 +12,7 @@ import numpy as np
 
 from spark_throttle.control.feedback import KeptReport
 from spark_throttle.core.batch.decisions import REASONS
-from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.names.shown_text import shown
 from spark_throttle.core.quota import Dimension
 from spark_throttle.core.usage import UsageReport
 

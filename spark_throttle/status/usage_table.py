@@ -1,7 +1,7 @@
 """Usage by scope: the sums of the decider's report, as rows of the usage table and of `status`.
 
 A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
-name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
+name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_text` shows it,
 because the name of a namespace may not be valid UTF-8.
 """
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.names.shown_text import shown
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.time_status import TimeStatus

@@ -28,8 +28,7 @@ from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, Told
-from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
-from spark_throttle.core.stored_state import QueueFiles, StoredState
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue, QueueFiles, StoredState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
