@@ -16,12 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.definition import Definition, OpenBatch
 from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
-from spark_throttle.checkpoint.open_batch import OpenBatch
-from spark_throttle.control.next_policies import NextPolicies
-from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.control.notes import NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime

@@ -32,7 +32,7 @@ from pyspark import TaskContext
 from spark_throttle.checkpoint.batch_records import REFUSAL, record_name
 from spark_throttle.control.charges import Part, replace_charges
 from spark_throttle.control.epochs import read_policy
-from spark_throttle.control.feedback import report_of
+from spark_throttle.control.reports import report_of
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.time_charges import Lot, TimeCharges
