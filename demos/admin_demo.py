@@ -35,7 +35,7 @@ from demos.recount import check_conservation
 from demos.tables import as_offered, ask_for_place, bring, read_batches, read_rows
 from jobs.wiring import make_throttle, open_session, read_events, start_query, stop_between_batches, wait_for_end
 from spark_throttle.admin.tokens import TokenFile
-from spark_throttle.control.feedback import newest_batch
+from spark_throttle.control.reports import newest_batch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.load.traffic import LoadOptions

@@ -2,7 +2,7 @@
 
 A record's name is the number of its batch in twelve digits, its kind, and a part, with dots between them:
 
-- a report (`control.feedback`) is what the decider says of the batch. It is written last, so a batch that has one has
+- a report (`control.reports`) is what the decider says of the batch. It is written last, so a batch that has one has
   all its records. Its part is the batch's time by Spark's log.
 - a delivery (`checkpoint.delivery`) is what a paced sink or a function did not deliver; its part is the time as well.
 - charges (`control.charges`) are the processing time of one task, which does not know the time of its batch. Their part

@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from spark_throttle.checkpoint.batch_records import DELIVERY, record_name
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.undelivered import Undelivered
-from spark_throttle.files.records import read_block
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block
 from spark_throttle.record import pack
 
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 from spark_throttle.errors import ConfigurationError, DamagedError, DrainedError
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, Name, Within, to_json
 
 NAME: Final = "drained.json"

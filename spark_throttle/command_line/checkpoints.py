@@ -21,7 +21,7 @@ import typer
 from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, in_form
 from spark_throttle.errors import ConfigurationError, FileUnusableError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

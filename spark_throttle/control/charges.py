@@ -21,8 +21,7 @@ from typing import Final
 
 from spark_throttle.checkpoint.batch_records import CHARGES, batch_of, part_of, record_name, records
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.files.records import read_block
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block
 from spark_throttle.record import pack
 
 _JOINED: Final = "all"

@@ -20,8 +20,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.errors import EpochMissingError
-from spark_throttle.files.records import read_block
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block
 from spark_throttle.record import pack
 
 BATCHES_RETAINED = 100

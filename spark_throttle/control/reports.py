@@ -1,29 +1,129 @@
-"""The decider's reports since the last epoch, as the control plane reads them, and the last report of all.
+"""The decider's usage reports of every batch, on their way back to the control plane.
 
-The head of a report is read once, and the whole report where its namespaces count: for quotas on processing time, and
-for those that jobs share. What reports say of processing time and of destinations counts until an epoch has settled it.
-The last one says whether rows wait, when one is due, and what the shared buckets hold.
+A batch that the decider was called for has one report, a record (`checkpoint.batch_records`) that is written before the
+batch is committed. A batch that is run again writes the same bytes under the same name, because its decisions are a
+function of what was logged. A batch without a report is one for which no epoch was due and which brought no row: it
+moved nothing, and nothing of it is lost.
 
-A checkpoint that was put back goes on from an earlier epoch. The reports of undone batches are deleted, and what is
-settled next is what the batches after that epoch and up to the newest that is left used.
+The control plane reads the head of a report once, and the whole report where its namespaces count: for quotas on
+processing time, and for those that jobs share (`Reports`). What reports say of processing time and of destinations
+counts until an epoch has settled it. The last one says whether rows wait, when one is due, and what the shared buckets
+hold. A checkpoint that was put back goes on from an earlier epoch. The reports of undone batches are deleted, and what
+is settled next is what the batches after that epoch and up to the newest that is left used.
+
+The first batch of a run that rejects more than a tenth of what it decides is told in the log, once, with reason and
+scope (`RejectionNotice`): rejected rows go to the dead letters, where nobody looks who does not know of them.
+Afterwards the metrics tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from spark_throttle.checkpoint.batch_records import DELIVERY, REPORT, forget_undone, record_name, records
+import numpy as np
+
+from spark_throttle.checkpoint.batch_records import (
+    DELIVERY,
+    REPORT,
+    batch_of,
+    forget_undone,
+    part_of,
+    record_name,
+    records,
+)
 from spark_throttle.checkpoint.delivery import Delivery, read_delivery
 from spark_throttle.control.charges import read_charges
-from spark_throttle.control.feedback import KeptReport, kept_reports, newest_batch
+from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.epoch import Epoch, SettledTime
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered
-from spark_throttle.core.usage import ReportHead
+from spark_throttle.core.usage import ReportHead, UsageReport, unpack_head, unpack_usage
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import first_block_bytes
+
+_FIRST_BYTES: Final = 1 << 16
+"""So much of a file is read for its head: more than the head of a job with a thousand groups, or a small report."""
+
+
+def write_report(directory: Directory, batch: int, report: bytes) -> None:
+    """Write the packed report of a batch."""
+    batch_ms = unpack_head(report, f"the usage report of batch {batch}").now_ms
+    directory.write(record_name(batch, REPORT, batch_ms), report)
+
+
+class KeptReport:
+    """A report in the control directory; all but its head is read when it is asked for, once."""
+
+    def __init__(self, directory: Directory, name: str, begin: bytes) -> None:
+        self._directory, self._name = directory, name
+        self._what = f"the report {directory.shown(name)}"
+        self._whole: bytes | UsageReport | None = begin if len(begin) < _FIRST_BYTES else None
+        if first_block_bytes(begin) > len(begin):
+            begin = directory.read_part(name, 0, first_block_bytes(begin)) or begin
+        self.head: ReportHead = unpack_head(begin, self._what)
+
+    def whole(self) -> UsageReport:
+        """Return the whole report."""
+        if not isinstance(self._whole, UsageReport):
+            content = self._directory.read(self._name) if self._whole is None else self._whole
+            if content is None:
+                raise DamagedError(self._what, "it was deleted", RESTORE_CHECKPOINT)
+            self._whole = unpack_usage(content, self._what)
+        return self._whole
+
+
+def kept_reports(
+    directory: Directory, *, after_batch: int, names: Sequence[str] | None = None
+) -> dict[int, KeptReport]:
+    """Return the reports of all batches after `after_batch` that have one, in the order of the batches.
+
+    Parameters
+    ----------
+    names
+        The names of reports, if they were listed already.
+    """
+    found = {}
+    for name in records(directory, REPORT, from_batch=after_batch + 1) if names is None else names:
+        begin = directory.read_part(name, 0, _FIRST_BYTES) if batch_of(name) > after_batch else None
+        if begin is not None:
+            found[batch_of(name)] = KeptReport(directory, name, begin)
+    return found
+
+
+def read_reports(directory: Directory, *, after_batch: int) -> dict[int, UsageReport]:
+    """Return the whole reports of all batches after `after_batch` that have one, in the order of the batches."""
+    return {batch: kept.whole() for batch, kept in kept_reports(directory, after_batch=after_batch).items()}
+
+
+def report_of(directory: Directory, batch: int) -> UsageReport | None:
+    """Return the report of one batch; `None` if it moved nothing, or if it is gone."""
+    names = [name for name in records(directory, REPORT, from_batch=batch) if batch_of(name) == batch]
+    kept = kept_reports(directory, after_batch=batch - 1, names=names).get(batch)
+    return None if kept is None else kept.whole()
+
+
+def time_before(directory: Directory, batch: int) -> int | None:
+    """Return the batch time, in ms, of the newest batch before `batch` that reported; `None` if its report is gone."""
+    before = [name for name in records(directory, REPORT) if batch_of(name) < batch]
+    return int(part_of(before[-1])) if before else None
+
+
+def newest_batch(directory: Directory, names: Sequence[str] | None = None) -> int:
+    """Return the number of the newest batch that has reported; -1 if none has.
+
+    Parameters
+    ----------
+    names
+        The names of reports, if they were listed already.
+    """
+    found = records(directory, REPORT) if names is None else names
+    return batch_of(found[-1]) if found else -1
 
 
 class Reports:
@@ -152,3 +252,43 @@ class Reports:
         charges = TimeCharges.sum_of(list(self._charges.values()))
         reports = [report.whole() for report in self._unsettled.values()]
         return SettledTime.of(charges, reports, before, after, since_ms=epoch.paid_ms, now_ms=now_ms)
+
+
+logger = logging.getLogger(__name__)
+
+_ONE_IN: Final = 10
+
+
+class RejectionNotice:
+    """The notice of one run; once it is given, a batch costs nothing."""
+
+    def __init__(self) -> None:
+        self._is_given = False
+
+    def look(self, kept: KeptReport) -> None:
+        """Look at the report on a batch, and log a warning if it is the first to reject more than a tenth."""
+        rejected, admitted = kept.head.rejected_messages, kept.head.admitted_messages
+        if self._is_given or rejected == 0 or rejected * _ONE_IN <= rejected + admitted:
+            return
+        self._is_given, report = True, kept.whole()
+        logger.warning(
+            "a batch rejected %d of the %d messages that it decided%s%s; they are in the dead letters, and later "
+            "batches are not told here: docs/sending.md",
+            rejected, rejected + admitted, _by_reason(report), _by_namespace(report),
+        )  # fmt: skip
+
+
+def _by_reason(report: UsageReport) -> str:
+    """Return the reason of most rejections, as the end of a sentence."""
+    total = np.array(report.rejected_by_reason)
+    most = int(total.argmax())
+    return f", {int(total[most])} of them for {REASONS[most]}"
+
+
+def _by_namespace(report: UsageReport) -> str:
+    """Return the namespace with most rejections, as the end of a sentence; nothing if no namespace has any."""
+    rejected = report.rejected[:, Dimension.MESSAGES]
+    if rejected.max(initial=0) == 0:
+        return ""
+    most = int(rejected.argmax())
+    return f", most in the namespace {shown(report.names.slice(most, 1)).to_pylist()[0]} ({int(rejected[most])})"

@@ -39,37 +39,39 @@
 
 Messages carry the value, the bound it broke and the remedy.
 
-It may import `remedies`. Start with `throttle_error`; every name is imported from here.
+It may import `remedies`. Start with `job`; every name is imported from here.
 """
 
 from __future__ import annotations
 
-from spark_throttle.errors.circumstances import (
+from spark_throttle.errors.job import (
     RESTORE_CHECKPOINT,
     AddressInUseError,
+    Backpressure,
+    CheckpointMismatchError,
+    ConfigurationError,
     DamagedError,
+    DefinitionChangedError,
+    DeliveryError,
+    DrainedError,
     EpochMissingError,
     FileUnusableError,
+    ForeignFilesError,
+    NotInstalledError,
+    PacerClosedError,
+    PolicyError,
     QueueOverflowError,
     SignInUnavailableError,
     SourceChangedError,
     StoredFormatError,
-    TakenOverError,
-    UnknownVersionError,
-)
-from spark_throttle.errors.configuration import (
-    CheckpointMismatchError,
-    ConfigurationError,
-    DefinitionChangedError,
-    DrainedError,
-    ForeignFilesError,
-    NotInstalledError,
-    PolicyError,
     StoredPolicyError,
     TableOutOfReachError,
+    TakenOverError,
+    ThrottleError,
+    TurnTimeoutError,
+    UnknownVersionError,
     did_you_mean,
 )
-from spark_throttle.errors.pacing import Backpressure, DeliveryError, PacerClosedError, TurnTimeoutError
 from spark_throttle.errors.store import (
     ConflictError,
     DuplicateError,
@@ -82,7 +84,6 @@ from spark_throttle.errors.store import (
     UnconfirmedError,
     UnwantedError,
 )
-from spark_throttle.errors.throttle_error import ThrottleError
 
 __all__ = [
     "RESTORE_CHECKPOINT",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
-from spark_throttle.errors.throttle_error import ThrottleError
+from spark_throttle.errors.job import ThrottleError
 from spark_throttle.remedies import Remedy
 
 _LONGEST_NAME: Final = 80
@@ -25,9 +25,6 @@ class NotFoundError(StoreError):
         self.hint = hint
         super().__init__(f"there is no {_entity(kind, name)}{hint}")
 
-    def __reduce__(self) -> tuple[type[NotFoundError], tuple[str, str, str]]:
-        return (type(self), (self.kind, self.name, self.hint))
-
 
 class DuplicateError(StoreError):
     """The entity to be created already exists."""
@@ -37,9 +34,6 @@ class DuplicateError(StoreError):
         self.name = name
         self.problem = problem
         super().__init__(f"the {_entity(kind, name)} {problem}", door_remedy)
-
-    def __reduce__(self) -> tuple[type[DuplicateError], tuple[str, str, str, Remedy | None]]:
-        return (type(self), (self.kind, self.name, self.problem, self.door_remedy))
 
 
 class NotPermittedError(StoreError):
@@ -58,13 +52,6 @@ class NotPermittedError(StoreError):
         self.path = path
         super().__init__(f"the {_entity(kind, name)} stays as it is: {f'{path}: ' if path else ''}{problem}")
 
-    def __reduce__(self) -> tuple[Callable[..., NotPermittedError], tuple[str, str, str, str | None]]:
-        return (_not_permitted, (self.kind, self.name, self.problem, self.path))
-
-
-def _not_permitted(kind: str, name: str, problem: str, path: str | None) -> NotPermittedError:
-    return NotPermittedError(kind, name, problem, path=path)
-
 
 class UnconfirmedError(StoreError):
     """The change costs protection, and its author has not confirmed that; nothing was changed.
@@ -82,9 +69,6 @@ class UnconfirmedError(StoreError):
         listed = [*self.losses[:_MOST_LOSSES], *([f"and {unlisted} more"] if unlisted > 0 else [])]
         super().__init__(f"this costs protection, and nothing was changed: {'; '.join(listed)}", Remedy.CONFIRM)
 
-    def __reduce__(self) -> tuple[type[UnconfirmedError], tuple[tuple[str, ...]]]:
-        return (type(self), (self.losses,))
-
 
 class InUseError(StoreError):
     """A resource group cannot be deleted while tenants or namespaces are attached to it."""
@@ -95,13 +79,6 @@ class InUseError(StoreError):
         self.has_more = has_more
         listed = ", ".join(self.users) + (" and more" if has_more else "")
         super().__init__(f"the {_entity('resource_group', name)} is in use by {listed}: detach these first")
-
-    def __reduce__(self) -> tuple[Callable[..., InUseError], tuple[str, tuple[str, ...], bool]]:
-        return (_in_use, (self.name, self.users, self.has_more))
-
-
-def _in_use(name: str, users: tuple[str, ...], has_more: bool) -> InUseError:  # noqa: FBT001 - called by pickle
-    return InUseError(name, users, has_more=has_more)
 
 
 class ConflictError(StoreError):
@@ -145,13 +122,6 @@ decide whether to try again
         said = f"{found} and {expected}" if mismatch is None else f"{what}{mismatch}"
         super().__init__(f"{said}: nothing was changed; read it again, then decide whether to try again")
 
-    def __reduce__(self) -> tuple[Callable[..., ConflictError], tuple[str, int | None, int, bool, str | None]]:
-        return (_conflict, (self.what, self.expected_revision, self.found_revision, self.is_entry, self.mismatch))
-
-
-def _conflict(what: str, expected: int | None, found: int, is_entry: bool, mismatch: str | None) -> ConflictError:  # noqa: FBT001 - by pickle
-    return ConflictError(what, expected, found, is_entry=is_entry, mismatch=mismatch)
-
 
 class StoreUnavailableError(StoreError):
     """The store cannot be reached or read; nothing was changed."""
@@ -160,9 +130,6 @@ class StoreUnavailableError(StoreError):
         self.location = location
         self.problem = problem
         super().__init__(f"the policy store {location} is not available: {problem}", door_remedy)
-
-    def __reduce__(self) -> tuple[type[StoreUnavailableError], tuple[str, str, Remedy | None]]:
-        return (type(self), (self.location, self.problem, self.door_remedy))
 
 
 class UnwantedError(StoreError):
@@ -186,9 +153,6 @@ class OutcomeUnknownError(StoreError):
             f"the policy store {location} did not say whether revision {revision} was committed ({problem}): check "
             f"its history before trying again"
         )
-
-    def __reduce__(self) -> tuple[type[OutcomeUnknownError], tuple[str, int, str]]:
-        return (type(self), (self.location, self.revision, self.problem))
 
 
 def _entity(kind: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Files in a directory, on a disk or an object store: files written whole, and JSON that names its format.
+"""Files of control planes and servers: written whole, by their owner alone where they are private, and records in them.
 
-It may import `errors`, and knows nothing of the contents that it keeps. Start with `storage`.
+It may import `errors` and `record`, and knows nothing of the contents that it keeps. Start with `storage`.
 """

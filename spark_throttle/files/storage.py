@@ -1,7 +1,11 @@
-"""Where the control plane keeps its files: a directory on a disk or an object store, through pyarrow's file systems.
+"""The directory of a control plane, on a disk or an object store, through pyarrow's file systems; and records in it.
 
 Every file is written whole: on a disk under a temporary name, and then moved into place; on an object store by one put.
-A reader sees all of a file or none of it.
+A reader sees all of a file or none of it. `record` says how records are stored.
+
+The errors of the stores' libraries are of several lines: what failed, and below it, indented behind an arrow, one cause
+after the other, the last of which says what is wrong. They have terminal colours, and a store may answer with a page:
+`one_line` tells them in one line.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError
+from spark_throttle.record import of_json, unpack
 
 _Read = TypeVar("_Read")
 
@@ -251,3 +256,51 @@ def _opened(uri: str) -> tuple[fs.FileSystem, str]:
         except pa.ArrowInvalid:
             pass  # pyarrow before 21 does not know the parameter
     return fs.FileSystem.from_uri(uri)
+
+
+Record = TypeVar("Record")
+
+
+def read_note(directory: Directory, name: str, kind: type[Record], what: str) -> Record | None:
+    """Return the record in a note; `None` where there is no file. The errors are those of `record.of_json`."""
+    content = directory.read(name)
+    return None if content is None else of_json(kind, content, f"{what} {directory.shown(name)}")
+
+
+def read_block(
+    directory: Directory, name: str, kind: type[Record], what: str = "the file", *, remedy: str = RESTORE_CHECKPOINT
+) -> Record | None:
+    """Return the record in a block; `None` where there is no file. The errors are those of `record.unpack`."""
+    content = directory.read(name)
+    return None if content is None else unpack(kind, content, f"{what} {directory.shown(name)}", remedy=remedy)
+
+
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CAUSE: Final = "↳"
+_LONGEST_CHARACTERS: Final = 1_000
+METADATA_SERVICE: Final = "169.254.169.254"
+"""The address that a cloud's libraries ask for credentials if they find none."""
+
+_NO_CREDENTIALS: Final = (
+    " (no credentials were found, so the machine was asked for its role: set AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY, or what the store's provider wants, where this process runs)"
+)
+
+
+def one_line(error: BaseException) -> str:
+    r"""Return the first line of an error's message, and the causes that follow it.
+
+    Examples
+    --------
+    >>> one_line(OSError("Generic S3 error\n  ↳ GET http://lake/log\n   ↳ Connection refused (os error 111)\n"))
+    'Generic S3 error: GET http://lake/log: Connection refused (os error 111)'
+    >>> one_line(KeyError())
+    'KeyError'
+    """
+    first, *others = _COLOUR.sub("", str(error)).strip().split("\n")
+    causes = [line.strip().removeprefix(_CAUSE).strip() for line in others if line.strip().startswith(_CAUSE)]
+    line = ": ".join(part.strip() for part in (first, *causes))
+    if len(line) > _LONGEST_CHARACTERS:
+        half = _LONGEST_CHARACTERS // 2
+        line = f"{line[:half]} … {line[-half:]}"
+    return (line or type(error).__name__) + (_NO_CREDENTIALS if METADATA_SERVICE in line else "")

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_throttle.files.error_lines import one_line
-from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.files.storage import one_line
+from spark_throttle.sharing.exchange import Exchange
 from spark_throttle.sharing.peers import Share, UnreadableRegister, member_of
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import Measurement

@@ -19,7 +19,7 @@ import numpy as np
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import DamagedError, StoredFormatError
-from spark_throttle.sharing.exchanges.exchange import Exchange, read_all
+from spark_throttle.sharing.exchange import Exchange, read_all
 from spark_throttle.sharing.peers import UnreadableRegister, Update, Visit, member_of
 from spark_throttle.sharing.report import (
     EMPTY_ROWS,

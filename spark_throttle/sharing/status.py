@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.files.records import read_block
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block
 from spark_throttle.record import pack
 
 _NAME: Final = "exchange.status"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_throttle.doors import door
+from spark_throttle.lazy_names import loaded_when_asked
 from spark_throttle.spark.spark_version import check_installed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ check_installed()
 
 __all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain"]
 
-__getattr__ = door(
+__getattr__ = loaded_when_asked(
     __name__,
     {
         "DrainedQuery": "spark_throttle.spark.offline.drain",

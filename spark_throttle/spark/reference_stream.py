@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
 from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.decider.decider_batch import THROTTLE

@@ -18,10 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.definition import Definition, OpenBatch, begin, read_open_batch
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest, refuse_drained, refuse_unbound
 from spark_throttle.checkpoint.offset_log import read_offset_log
-from spark_throttle.checkpoint.open_batch import OpenBatch, begin, read_open_batch
 from spark_throttle.control.epochs import logged_epoch
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory

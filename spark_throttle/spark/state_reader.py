@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from spark_throttle.core.left_rows import TAKEN, fates
 from spark_throttle.core.quota import Int64s
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import StoredState
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack

@@ -19,8 +19,8 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
-from spark_throttle.control.feedback import newest_batch, report_of
-from spark_throttle.control.next_policies import NextPolicies, read_next_policies
+from spark_throttle.control.notes import NextPolicies, read_next_policies
+from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match

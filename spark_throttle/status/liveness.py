@@ -1,4 +1,4 @@
-"""A job lives as long as it gives signs of life (`control.sign_of_life`), for people and servers.
+"""A job lives as long as it gives signs of life (`control.notes`), for people and servers.
 
 Wall clocks are set, and those of two machines differ. So the age of a sign is measured by one steady clock where that
 is possible: on the machine that gave it, by the machine's own; elsewhere from when the watcher saw it change. Only a
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.next_policies import read_next_policies
+from spark_throttle.control.notes import SignOfLife, read_next_policies, read_sign_of_life
 from spark_throttle.control.run_fence import owner_of
-from spark_throttle.control.sign_of_life import SignOfLife, read_sign_of_life
 from spark_throttle.errors import ConfigurationError, StoredFormatError
 from spark_throttle.files.storage import Directory
 

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
-from spark_throttle.control.feedback import kept_reports, newest_batch, report_of, time_before
-from spark_throttle.control.next_policies import read_next_policies
+from spark_throttle.control.notes import read_next_policies
+from spark_throttle.control.reports import kept_reports, newest_batch, report_of, time_before
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.names.shown_text import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.files.storage import Directory

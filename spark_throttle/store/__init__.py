@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_throttle.doors import door
+from spark_throttle.lazy_names import loaded_when_asked
 
 if TYPE_CHECKING:
     from spark_throttle.store.policy_location import load_policies, open_store
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PolicyService", "load_policies", "open_store"]
 
-__getattr__ = door(
+__getattr__ = loaded_when_asked(
     __name__,
     {
         "PolicyService": "spark_throttle.store.service",

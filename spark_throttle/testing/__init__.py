@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_throttle.doors import door
+from spark_throttle.lazy_names import loaded_when_asked
 
 if TYPE_CHECKING:
     from spark_throttle.testing.simulation.disk import CRASH_POINTS
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CRASH_POINTS", "SimulatedExchange", "SimulatedJob", "StoreSuite"]
 
-__getattr__ = door(
+__getattr__ = loaded_when_asked(
     __name__,
     {
         "CRASH_POINTS": "spark_throttle.testing.simulation.disk",

@@ -14,9 +14,9 @@ from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.notes import Pulse
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.pulse import Pulse
+from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch

@@ -123,7 +123,7 @@ def test_change_says_that_the_next_batch_has_it_and_the_next_batch_has_it(world:
 
 
 def test_change_is_told_when_no_job_can_have_it(world: World, serve: Callable[..., ServedApp]) -> None:
-    from spark_throttle.control.next_policies import NextPolicies, write_next_policies
+    from spark_throttle.control.notes import NextPolicies, write_next_policies
 
     write_next_policies(world.job.directory, NextPolicies("0123456789abcdef", None, None))
     world.watch.look()

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.next_policies import read_next_policies, write_next_policies
+from spark_throttle.control.notes import read_next_policies, write_next_policies
 from spark_throttle.status.explain import explain_job
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService

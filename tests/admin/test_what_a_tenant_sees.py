@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from spark_throttle.control.next_policies import NextPolicies, write_next_policies
+from spark_throttle.control.notes import NextPolicies, write_next_policies
 from spark_throttle.errors import ConflictError, OutcomeUnknownError, StoreError
 from spark_throttle.store.file.file_store import FileStore
 from spark_throttle.store.memory_store import MemoryStore

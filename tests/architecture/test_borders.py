@@ -26,8 +26,8 @@ SEEDS: Final = {
     "The core computes": ("core.quota", "random"),
     "The control plane and all below know no Spark": ("checkpoint.offset_log", "pyspark.sql"),
     "The plane of a job knows no store": ("control.plane", "spark_throttle.store"),
-    "Sharing and checkpoints know no policies": ("sharing.seat", "pydantic"),
-    "An exchange knows no reports": ("sharing.exchanges.delta", "spark_throttle.core.usage"),
+    "Sharing and checkpoints know no policies": ("sharing.member", "pydantic"),
+    "An exchange knows no reports": ("sharing.delta_exchange", "spark_throttle.core.usage"),
     "The Delta writer needs no JVM, and knows no frame": ("spark.delta.commit", "pandas"),
     "Made-up traffic knows no throttle": ("load.source", "spark_throttle.policy.model"),
 }

@@ -34,8 +34,7 @@ from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_ad
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
-from spark_throttle.core.state import DeciderState, Flows, Queue
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from tests.benchmarks import regimes

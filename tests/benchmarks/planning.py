@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch

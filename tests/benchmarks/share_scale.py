@@ -27,7 +27,7 @@ from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.exchange import FileExchange
 from spark_throttle.sharing.peers import Update
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport

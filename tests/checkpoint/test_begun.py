@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.checkpoint.definition import FUNCTION, Definition
-from spark_throttle.checkpoint.open_batch import (
+from spark_throttle.checkpoint.definition import (
+    FUNCTION,
     NAME,
+    Definition,
     OpenBatch,
     begin,
     decided_digest,

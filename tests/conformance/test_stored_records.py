@@ -16,26 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.checkpoint.definition import Definition
+from spark_throttle.checkpoint.definition import Definition, OpenBatch
 from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
-from spark_throttle.checkpoint.open_batch import OpenBatch
-from spark_throttle.control.next_policies import NextPolicies
-from spark_throttle.control.sign_of_life import SignOfLife
+from spark_throttle.control.notes import NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.paying import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, Told
-from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue
-from spark_throttle.core.stored_state import QueueFiles, StoredState
+from spark_throttle.core.state import ControlRow, DeciderState, Flows, NodeLeads, Queue, QueueFiles, StoredState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import pack_usage, unpack_head, unpack_usage
 from spark_throttle.errors import DamagedError, UnknownVersionError
-from spark_throttle.files.records import read_block, read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_block, read_note
 from spark_throttle.record import of_json, pack, to_json, unpack
 from spark_throttle.sharing.report import StoredHead, StoredRows
 from spark_throttle.sharing.settings import ShareTerms

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.epoch import Epoch
@@ -28,7 +28,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.sharing.exchanges.exchange import Exchange
+from spark_throttle.sharing.exchange import Exchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.sharing.sharing import Sharing

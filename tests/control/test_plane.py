@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.feedback import read_reports
+from spark_throttle.control.reports import read_reports
 from tests.control.queries import START_MS, FakePolicies, Query, per_second, snapshot
 
 

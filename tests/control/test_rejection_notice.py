@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.feedback import KeptReport
-from spark_throttle.control.rejection_notice import RejectionNotice
+from spark_throttle.control.reports import KeptReport, RejectionNotice
 from spark_throttle.core.batch.decisions import REASONS, Reason
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage

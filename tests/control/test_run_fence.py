@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.next_policies import read_next_policies
+from spark_throttle.control.notes import read_next_policies
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory

@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import StoredState
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack

@@ -18,7 +18,7 @@ from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.exchange import FileExchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.report import Measurement
 from spark_throttle.sharing.settings import ExchangeOptions

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_throttle.errors import StoreUnavailableError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.store.delta.delta_store import DeltaStore
 from tests.loopback import closed_port
 

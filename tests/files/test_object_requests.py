@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from spark_throttle.files.storage import Directory
-from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.exchange import FileExchange
 from tests.loopback import serving
 
 _BEGUN = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from spark_throttle.checkpoint.manifest import bind, next_line, read_manifest, rename
 from spark_throttle.control.epochs import read_epoch
-from spark_throttle.control.feedback import kept_reports, newest_batch, read_reports, write_report
+from spark_throttle.control.reports import kept_reports, newest_batch, read_reports, write_report
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory

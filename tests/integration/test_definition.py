@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.errors import DefinitionChangedError
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.file_table import FileTable

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.checkpoint.manifest import Drained, read_drained, write_drained
 from spark_throttle.command_line.app import app
-from spark_throttle.control.sign_of_life import read_sign_of_life, write_sign_of_life
+from spark_throttle.control.notes import read_sign_of_life, write_sign_of_life
 from spark_throttle.errors import (
     Backpressure,
     ConfigurationError,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.sign_of_life import SignOfLife, read_sign_of_life
+from spark_throttle.control.notes import SignOfLife, read_sign_of_life
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.liveness import SIGNS_MISSED
 from spark_throttle.status.status import StatusReader

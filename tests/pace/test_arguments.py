@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_throttle.errors import ConfigurationError, PacerClosedError, TurnTimeoutError
+from spark_throttle.errors import ConfigurationError, TurnTimeoutError
 from spark_throttle.pace import NEVER_NS, AsyncTokenBucket, Limit, ManualClock, Pacer
 from spark_throttle.pace.limit import MOST
 
@@ -131,14 +131,6 @@ def test_levels_are_given_once_and_are_of_this_pacer() -> None:
     for other in (level, "api", None, [level]):
         with pytest.raises(ConfigurationError, match="no level of this pacer"):
             Pacer().async_producer(other)
-
-
-@pytest.mark.parametrize(
-    "error", [TurnTimeoutError(250, ("api",)), PacerClosedError()], ids=lambda each: type(each).__name__
-)
-def test_errors_travel(error: Exception) -> None:
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
-    assert (type(again), str(again)) == (type(error), str(error))
 
 
 def test_what_a_pacer_made_refuses_to_travel_and_says_where_to_make_it() -> None:

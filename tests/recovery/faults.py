@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.delivery import Delivery, write_delivery
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import paced_sink
 from spark_throttle.spark.sinks import batch_sink

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_throttle.sharing.exchanges import delta
-from spark_throttle.sharing.exchanges.delta import DeltaExchange
+from spark_throttle.sharing import delta_exchange
+from spark_throttle.sharing.delta_exchange import DeltaExchange
 from spark_throttle.sharing.register import ShareRegister
 from tests.sharing.test_register import Publisher
 
@@ -33,7 +33,7 @@ def opened_tables(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             opened.append(location)
             super().__init__(location)
 
-    monkeypatch.setattr(delta, "DeltaTable", Counted)
+    monkeypatch.setattr(delta_exchange, "DeltaTable", Counted)
     return opened
 
 
@@ -165,7 +165,7 @@ def test_reader_that_is_behind_reads_on_while_others_clean(location: str) -> Non
 
 @pytest.mark.slow
 def test_log_is_cleaned_although_no_job_runs_for_long(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta, "_COMMITS_A_CLEANING", 40)
+    monkeypatch.setattr(delta_exchange, "_COMMITS_A_CLEANING", 40)
     for number in range(90):
         age(log_files(location)[:-1], minutes=11)
         DeltaExchange(location).write("a", str(number).encode())
@@ -215,7 +215,7 @@ def test_properties_that_a_user_set_are_kept(location: str) -> None:
     DeltaTable(location).alter.set_table_properties({"delta.logRetentionDuration": "interval 2 days"})
     exchange._clean()
     assert DeltaTable(location).metadata().configuration == {
-        **delta._PROPERTIES,
+        **delta_exchange._PROPERTIES,
         "delta.logRetentionDuration": "interval 2 days",
     }
 
@@ -250,7 +250,7 @@ def test_job_that_writes_while_another_creates_the_table_keeps_its_object(
             rivals.pop().write("rival", b"1")
         write_deltalake(*arguments, **settings)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(delta, "write_deltalake", late)
+    monkeypatch.setattr(delta_exchange, "write_deltalake", late)
     DeltaExchange(location).write("own", b"2")
     assert [DeltaExchange(location).read(name) for name in ("own", "rival")] == [b"2", b"1"]
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.record import pack
-from spark_throttle.sharing.exchanges.delta import DeltaExchange
-from spark_throttle.sharing.exchanges.exchange import Exchange
-from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.sharing.delta_exchange import DeltaExchange
+from spark_throttle.sharing.exchange import Exchange, FileExchange
 from spark_throttle.sharing.peers import UnreadableRegister, Update
 from spark_throttle.sharing.register import WHOLE_BYTES, ShareRegister
 from spark_throttle.sharing.report import Mark, ScopeRows, ShareReport

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.control.feedback import report_of, write_report
+from spark_throttle.control.reports import report_of, write_report
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage
 from spark_throttle.files.storage import Directory

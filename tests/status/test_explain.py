@@ -8,8 +8,8 @@ import pytest
 
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.state import DeciderState

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.pulse import Pulse
-from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.sign_of_life import (
+from spark_throttle.control.notes import (
     NAME,
     SIGN_INTERVAL_MS,
+    Pulse,
     read_sign_of_life,
     write_sign_of_life,
 )
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.liveness import HANGS_AFTER_MS, SIGNS_MISSED, LifeBounds, SignWatch

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.command_line.app import app
-from spark_throttle.control.sign_of_life import read_sign_of_life, write_sign_of_life
+from spark_throttle.control.notes import read_sign_of_life, write_sign_of_life
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author

@@ -14,7 +14,7 @@ import pytest
 from spark_throttle.admin.watch.batch_numbers import numbers_of
 from spark_throttle.admin.watch.job_numbers import namespaces_of
 from spark_throttle.admin.watch.job_watch import Window
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import DamagedError

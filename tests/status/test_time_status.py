@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spark_throttle.control.feedback import report_of
+from spark_throttle.control.reports import report_of
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.explain import explain_job
 from spark_throttle.status.status import Status, read_status

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
-from spark_throttle.control.next_policies import NextPolicies, read_next_policies
+from spark_throttle.control.notes import NextPolicies, read_next_policies
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreUnavailableError
 from spark_throttle.files.storage import Directory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 from pathlib import Path
 
@@ -14,10 +13,8 @@ from spark_throttle.errors import (
     DuplicateError,
     InUseError,
     NotFoundError,
-    OutcomeUnknownError,
     PolicyError,
     StoreError,
-    StoreUnavailableError,
 )
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.store.delta.delta_store import DeltaStore
@@ -314,23 +311,6 @@ def test_group_cannot_be_deleted_while_another_author_attaches_to_it() -> None:
     with pytest.raises(InUseError, match="tenant acme"):
         service.delete("resource_group", "gold", ANN)
     assert service.get("resource_group", "gold").revision == 1
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        NotFoundError("tenant", "acme", "; did you mean acmee?"),
-        DuplicateError("tenant", "acme", "is there already"),
-        InUseError("gold", ["tenant acme"], has_more=True),
-        ConflictError("tenant acme", 1, 2),
-        ConflictError("tenant acme", None, 0, is_entry=True),
-        StoreUnavailableError("delta:/x", "gone"),
-        OutcomeUnknownError("delta:/x", 3, "timeout"),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_errors_of_stores_survive_pickling(error: StoreError) -> None:
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - made here
 
 
 def test_every_kind_has_its_page(service: PolicyService) -> None:

@@ -24,8 +24,8 @@ from spark_throttle.admin.watch.batch_numbers import BatchNumbers, TimeTotals, T
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import read_epoch, read_policy
-from spark_throttle.control.feedback import newest_batch, read_reports
-from spark_throttle.control.next_policies import NextPolicies, read_next_policies
+from spark_throttle.control.notes import NextPolicies, read_next_policies
+from spark_throttle.control.reports import newest_batch, read_reports
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy, Int64s

@@ -34,10 +34,9 @@ from spark_throttle.core.state import Flows
 from spark_throttle.core.usage import UsageReport
 
 if TYPE_CHECKING:
-    from spark_throttle.core.batch.arrivals import BatchFlows
+    from spark_throttle.core.batch.arrivals import BatchFlows, MicroBatch
     from spark_throttle.core.batch.decisions import Decisions
     from spark_throttle.core.batch.flow_plan import FlowPlan
-    from spark_throttle.core.batch.micro_batch import MicroBatch
     from spark_throttle.core.fair.contenders import Leads
     from spark_throttle.core.fair.layout import Candidates
 

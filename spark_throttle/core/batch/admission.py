@@ -28,10 +28,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch import account, queue_bounds
-from spark_throttle.core.batch.arrivals import Arrivals, enter
+from spark_throttle.core.batch.arrivals import Arrivals, MicroBatch, enter
 from spark_throttle.core.batch.decisions import REASONS, Causes, DecisionDraft, Decisions, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan, plan_flows
-from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.batch.rows_behind import RowsBehind, ThrottleTimes, leaving_pace
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.left_rows import may_return

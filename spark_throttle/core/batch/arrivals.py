@@ -2,11 +2,13 @@
 
 The state may remember many more namespaces than a batch concerns. All of them are refilled, because full buckets are
 forgotten. Everything else is done only for the namespaces with rows, or with a lead that the batch may change.
+
+What entered, the queue, the shared buckets and the policy together are the `MicroBatch` that is decided.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +18,17 @@ import pyarrow.compute as pc
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
 from spark_throttle.core.limits.token_bucket import full, refill
-from spark_throttle.core.names.matching import Matches, MatchMemory, positions_in, taken
+from spark_throttle.core.names.matching import (
+    Matches,
+    MatchMemory,
+    domains_of,
+    enforcing_scopes,
+    positions_in,
+    taken,
+    weights_in,
+)
 from spark_throttle.core.quota import MAX_SIZE_BYTES, MOST_NS, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import DeciderState, Flows, Queue
 
 Int8s = npt.NDArray[np.int8]
@@ -251,3 +262,35 @@ def _refilled(
     window_second = np.full(len(names), second, dtype=np.int64)
     known_flows = Flows(names, filled, lead_work, held_work, window_second, units, price_ns, priced_ms)
     return KnownFlows(known_flows, matches, full_micro)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """One micro-batch."""
+
+    queue: Queue
+    """The rows that waited before the batch."""
+
+    entered: BatchFlows
+    """The flows that the batch concerns, and the rows that arrive."""
+
+    shared: SharedBuckets
+    """The shared buckets when the batch begins."""
+
+    policy: CompiledPolicy
+    epoch: int
+    """The number of the epoch in force."""
+
+    now_ms: int
+    """The paying time of the batch."""
+
+    elapsed_ms: int
+    """The time since the previous batch, used as an estimate of the time until the next; 0 for the first batch."""
+
+    unavailable: Int64s = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """The shared scopes whose rows are given up (`state.ControlRow`)."""
+
+    def weights_in(self, scope: Int64s) -> Int64s:
+        """Return the weight of each flow in a shared scope of its own; shape (flows,)."""
+        domain = domains_of(enforcing_scopes(self.entered.matches.shared_scope, self.policy))
+        return weights_in(scope, self.entered.limits.weight, domain, self.policy)

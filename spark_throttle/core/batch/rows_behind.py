@@ -22,9 +22,9 @@ import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row, sums
+from spark_throttle.core.batch.arrivals import MicroBatch
 from spark_throttle.core.batch.decisions import Causes, DecisionDraft, Int8s, Reason
 from spark_throttle.core.batch.flow_plan import FlowPlan
-from spark_throttle.core.batch.micro_batch import MicroBatch
 from spark_throttle.core.fair.layout import Candidates
 from spark_throttle.core.limits.token_bucket import in_micro, throttle_time_ms
 from spark_throttle.core.names.matching import enforcing_scopes

@@ -1,16 +1,26 @@
 """The rates of destinations that push back: what an epoch pins, and what the next one makes of the batches between.
 
-A destination is a resource group. Its rate in messages is not its quota, but what `limits.aimd` makes of what its
-batches were told, and it reaches the decider as a share. It is unavailable, and its breaker open, when every call has
-been refused for longer than the policy says. Then rows are admitted at the floor, to ask with. What was refused
-meanwhile says nothing about a rate, so the rate from before is in force again once a call is accepted. While it asks
-not to be called nothing is admitted, nor while it is unavailable and the query is to end.
+A destination is a resource group. Its rate in messages is not its quota: it goes down by a part when the destination
+refuses, and up in growing steps while it does not (`Aimd`). It reaches the decider as a share. A destination is
+unavailable, and its breaker open, when every call has been refused for longer than the policy says. Then rows are
+admitted at the floor, to ask with. What was refused meanwhile says nothing about a rate, so the rate from before is in
+force again once a call is accepted. While it asks not to be called nothing is admitted, nor while it is unavailable and
+the query is to end.
 
 Rows are admitted an eighth faster than they are sent, up to the quota: so there is always something to send. What is
 not sent comes back (`left_rows`).
 
+AIMD is as Flink's async sink has it, with one difference. A constant step cannot both be refused rarely and find a rate
+that was raised fourfold within ten seconds. So the steps have the size that CUBIC gives a TCP sender: they shrink until
+the rate is near what was refused last, which is two seconds after the refusal, and grow from there on, as the third
+power of the time. A rate that was raised fourfold is reached within eight seconds. A refusal says that for some time
+more was sent than the destination takes: whatever it had saved up is used by then. So the rate falls by an eighth of
+what it was a second before, where it was lower then. A refusal within a second of the last takes a quarter.
+
 Laws: the state after a batch is a function of the state before, of what the batch was told, and of the times of epochs.
-A destination to which nothing was sent keeps its rate.
+A destination to which nothing was sent keeps its rate. A rate is a whole number, and a function of the last base and of
+the quiet time alone, so it makes no difference in how many parts the time is told; it never leaves floor and ceiling,
+and never falls while nothing is refused.
 """
 
 from __future__ import annotations
@@ -21,10 +31,58 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.limits.aimd import Aimd
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.policy_change import former_scopes
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
+
+_LEVEL_MS: Final = 2_000
+"""By then the rate is what it was before the last refusal, and grows slowest."""
+
+_LONGEST_QUIET_MS: Final = 3_600_000
+"""By then a rate has grown 800 million times."""
+
+_SOON_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Aimd:
+    """A rate, by what was refused last."""
+
+    base: int
+    """The rate just after the last refusal."""
+
+    quiet_ms: int = _LONGEST_QUIET_MS
+    """The time since then in which something was sent and nothing refused."""
+
+    def rate(self, *, floor: int, ceiling: int) -> int:
+        """Return the rate now.
+
+        Examples
+        --------
+        >>> [Aimd(7_000, quiet_ms).rate(floor=1, ceiling=60_000) for quiet_ms in (0, 1_000, 2_000, 4_000, 8_000, 10**6)]
+        [7000, 7875, 8000, 9000, 35000, 60000]
+        """
+        grown = self.base * ((self.quiet_ms - _LEVEL_MS) ** 3 + _LEVEL_MS**3) // (7 * _LEVEL_MS**3)
+        return max(floor, min(ceiling, self.base + grown))
+
+    def after_quiet(self, elapsed_ms: int) -> Aimd:
+        """Return it after a time in which something was sent and nothing refused."""
+        return Aimd(self.base, min(self.quiet_ms + elapsed_ms, _LONGEST_QUIET_MS))
+
+    def after_refusal(self, *, floor: int, ceiling: int) -> Aimd:
+        """Return it after a refusal.
+
+        Examples
+        --------
+        >>> Aimd(800).after_refusal(floor=1, ceiling=800), Aimd(800, 500).after_refusal(floor=1, ceiling=800)
+        (Aimd(base=700, quiet_ms=0), Aimd(base=600, quiet_ms=0))
+        """
+        if self.quiet_ms < _SOON_MS:
+            rate = self.rate(floor=floor, ceiling=ceiling)
+            return Aimd(max(floor, rate - rate // 4), 0)
+        before = Aimd(self.base, self.quiet_ms - _SOON_MS).rate(floor=floor, ceiling=ceiling)
+        return Aimd(max(floor, before - before // 8), 0)
+
 
 WHOLE: Final = 1 << 20
 """The rate in force, in the unit of `Told.part`."""
@@ -48,7 +106,7 @@ class Told:
     """The rate just after the last refusal, of which `WHOLE` is the rate at which the batch was to send."""
 
     quiet_ms: int
-    """The time since then in which something was sent and nothing refused (`aimd.Aimd.quiet_ms`)."""
+    """The time since then in which something was sent and nothing refused (`Aimd.quiet_ms`)."""
 
     refused_for_ms: int
     """For how long every call that ended was refused, at the end of the batch."""
@@ -81,7 +139,7 @@ class DestinationRates:
 
     scope: Int64s
     base_micro_per_ms: Int64s
-    """The rate just after the last refusal (`aimd.Aimd.base`)."""
+    """The rate just after the last refusal (`Aimd.base`)."""
 
     quiet_ms: Int64s
     refused_for_ms: Int64s

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark.errors import AnalysisException
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _PAGE: Final = "docs/streams.md"

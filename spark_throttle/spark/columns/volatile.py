@@ -33,7 +33,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.spark.columns.stream_operators import refuse_operators
 
 if TYPE_CHECKING:

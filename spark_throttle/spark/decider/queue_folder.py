@@ -12,7 +12,7 @@ If the frames that are left of a file are less than half of it, they come back i
 with the next ones. So rows that wait for long do not keep files that are full of rows which have left.
 
 A file of which no row waits is not deleted at once: a checkpoint that is put back needs it again. The state remembers
-the epoch in which its last row left (`core.stored_state`). The decider deletes it when no checkpoint can be put back
+the epoch in which its last row left (`core.state`). The decider deletes it when no checkpoint can be put back
 that far. If a checkpoint is put back, the files of the batches that this undoes stay for good.
 """
 

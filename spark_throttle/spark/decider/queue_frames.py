@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import Segments
 from spark_throttle.core.quota import Bools, Int64s
-from spark_throttle.core.stored_state import QueueFiles
+from spark_throttle.core.state import QueueFiles
 from spark_throttle.spark.decider.queue_folder import FramePlace, QueueFolder, is_place
 from spark_throttle.spark.rows.frames import decode, encode_whole, pieces
 

@@ -44,8 +44,7 @@ from pyarrow import fs
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import ConfigurationError, ForeignFilesError, TableOutOfReachError, ThrottleError
-from spark_throttle.files.error_lines import METADATA_SERVICE, one_line
-from spark_throttle.files.storage import file_system
+from spark_throttle.files.storage import METADATA_SERVICE, file_system, one_line
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.delta.table_log import identity_of_batch, version_of_batch
 

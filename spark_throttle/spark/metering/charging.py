@@ -32,14 +32,13 @@ from pyspark import TaskContext
 from spark_throttle.checkpoint.batch_records import REFUSAL, record_name
 from spark_throttle.control.charges import Part, replace_charges
 from spark_throttle.control.epochs import read_policy
-from spark_throttle.control.feedback import report_of
+from spark_throttle.control.reports import report_of
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.time_charges import Lot, TimeCharges
 from spark_throttle.core.usage import UsageReport, admitted_messages
 from spark_throttle.errors import Backpressure, ConfigurationError
-from spark_throttle.files.records import read_note
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.record import Count, to_json
 
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"

@@ -36,7 +36,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from spark_throttle.core.quota import Int64s, QueueBounds
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import StoredState
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.record import FORMAT, pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, ThrottleError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.spark.start.installation import missing_in
 
 _OWN: Final = re.compile(r"^spark_throttle\.errors\.[\w.]+: (.+)$", re.MULTILINE)

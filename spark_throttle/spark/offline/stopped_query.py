@@ -23,9 +23,8 @@ from typing import Final
 from spark_throttle.checkpoint.manifest import Manifest, read_manifest
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.pulse import Pulse
+from spark_throttle.control.notes import Pulse, read_sign_of_life
 from spark_throttle.control.run_fence import RunFence, owner_of
-from spark_throttle.control.sign_of_life import read_sign_of_life
 from spark_throttle.errors import ConfigurationError, DamagedError, TakenOverError
 from spark_throttle.files.storage import Directory
 from spark_throttle.status.liveness import SignWatch

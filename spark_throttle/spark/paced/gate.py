@@ -4,7 +4,7 @@ Calls pass an open gate. One that is refused shuts it: until the time that the d
 that doubles while nothing else is accepted. Then one call passes, to see; the others follow once it is accepted.
 
 The calls of a destination that the policy knows also wait for a bucket of the destination's. It is filled at this
-task's part of the destination's rate, which follows each answer, by `core.limits.aimd`: it begins at the rate of the
+task's part of the destination's rate, which follows each answer, by `Aimd`: it begins at the rate of the
 epoch and may rise to the quota. A refusal of the call that passed to see changes no rate: what takes nothing at all
 does not say how much it would take. Such calls wait no longer than the batch has time (`UndeliveredError`): so the next
 batch follows what was said in this one, and nobody waits for them. Without a time between batches they do so
@@ -36,8 +36,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from spark_throttle.core.limits.aimd import Aimd
-from spark_throttle.core.shares.destinations import WHOLE, Told
+from spark_throttle.core.shares.destinations import WHOLE, Aimd, Told
 from spark_throttle.errors import Backpressure, TurnTimeoutError
 from spark_throttle.pace import AsyncProducer, Limit, Pacer
 

@@ -27,8 +27,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from spark_throttle.errors import SourceChangedError
-from spark_throttle.files.error_lines import one_line
-from spark_throttle.files.storage import Directory
+from spark_throttle.files.storage import Directory, one_line
 from spark_throttle.spark.delta.commit import table_at
 from spark_throttle.spark.references.extents import Position
 from spark_throttle.spark.references.file_feed import FoundFile

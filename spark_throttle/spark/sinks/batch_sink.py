@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.manifest import bound_manifest
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.metering.charging import decided_policy, metered_write

@@ -20,8 +20,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_throttle.checkpoint.batch_mark import BatchMark, parse_mark
-from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition
-from spark_throttle.checkpoint.open_batch import begin, decided_digest
+from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK, Definition, begin, decided_digest
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory

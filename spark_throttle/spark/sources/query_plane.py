@@ -14,8 +14,8 @@ from spark_throttle.checkpoint.manifest import (
 )
 from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.notes import Pulse
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.errors import TakenOverError
@@ -24,9 +24,9 @@ from spark_throttle.policy.codec import parse_policies
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction
 from spark_throttle.policy.source import PatientPolicies, PolicyFile, PolicyObject, PolicySnapshot, PolicySource
-from spark_throttle.sharing.exchanges.exchange import open_exchange
+from spark_throttle.sharing.exchange import open_exchange
 from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
-from spark_throttle.sharing.seat import drawn_run, seat_of
+from spark_throttle.sharing.member import drawn_run, member_in
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.sharing.status import forget_observation, write_observation
@@ -125,8 +125,8 @@ def _followed(location: PolicyLocation) -> PolicySource:
 def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:
     options = ExchangeOptions.from_json(exchange)
     name = options.job or manifest.query[:8]
-    seat, incarnation = seat_of(directory), next_incarnation(directory)
-    sharing = Sharing(seat, name, incarnation, options.settings, drawn_run())
+    member, incarnation = member_in(directory), next_incarnation(directory)
+    sharing = Sharing(member, name, incarnation, options.settings, drawn_run())
     return LeaseKeeper(
         sharing,
         open_exchange(options.path),

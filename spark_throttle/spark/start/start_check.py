@@ -34,7 +34,7 @@ from spark_throttle.checkpoint.batch_mark import REMEDY, BatchMark
 from spark_throttle.checkpoint.batch_records import FOLDER, forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, next_line, rename
 from spark_throttle.checkpoint.offset_log import OffsetLog, batch_time_ms, read_offset_log
-from spark_throttle.control.feedback import newest_batch
+from spark_throttle.control.reports import newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system

@@ -42,8 +42,8 @@ from spark_throttle.errors import (
     StoreUnavailableError,
 )
 from spark_throttle.files import ownership
-from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.ownership import keep_folder_as_root
+from spark_throttle.files.storage import one_line
 from spark_throttle.store.delta.open_table import OpenTable, absence, local_log, remains_of
 from spark_throttle.store.delta.rows import (
     APP,

@@ -26,7 +26,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from spark_throttle.errors import ConfigurationError, DamagedError, StoreUnavailableError, ThrottleError
-from spark_throttle.files.error_lines import one_line
+from spark_throttle.files.storage import one_line
 from spark_throttle.policy.source import SETTLING_NS
 from spark_throttle.remedies import Remedy
 from spark_throttle.store.delta.rows import APP, SCHEMA, SNAPSHOT_APP, View, view_at, with_changes, with_tail

@@ -128,13 +128,13 @@ class SimulatedExchange:
     seats: int = 0
     """Number of members that have ever started."""
 
-    drawn_seats: int = 0
+    drawn_members: int = 0
     """Number of seats that were drawn."""
 
     def __post_init__(self) -> None:
         self.time.awake_ms = _AWAKE_LEASES * self.settings.lease_ms
 
-    # The methods of `sharing.exchanges.exchange.Exchange`.
+    # The methods of `sharing.exchange.Exchange`.
 
     @property
     def reads_at_once(self) -> int:
@@ -160,14 +160,14 @@ class SimulatedExchange:
     # The members that come and go.
 
     def draw_run(self) -> int:
-        """Return bits that identify a member's start, like `sharing.seat.drawn_run`, but reproducible."""
+        """Return bits that identify a member's start, like `sharing.member.drawn_run`, but reproducible."""
         self.seats += 1
         return random.Random(f"run {self.seats}").getrandbits(61) | 1  # noqa: S311 - bits that replay
 
-    def draw_seat(self) -> str:
-        """Return a seat, like `sharing.seat.drawn_seat`, but reproducible."""
-        self.drawn_seats += 1
-        return f"{random.Random(f'seat {self.drawn_seats}').getrandbits(128):032x}"  # noqa: S311 - a name that replays
+    def draw_member(self) -> str:
+        """Return a member's name, like `sharing.member.drawn_member`, but reproducible."""
+        self.drawn_members += 1
+        return f"{random.Random(f'seat {self.drawn_members}').getrandbits(128):032x}"  # noqa: S311 - a name that replays
 
     def join(
         self,

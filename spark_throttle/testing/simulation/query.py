@@ -19,8 +19,8 @@ from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.control.shared_scopes import SharedScopes
@@ -31,7 +31,7 @@ from spark_throttle.policy.compile import queue_bounds
 from spark_throttle.policy.model import Direction
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.sharing.lease_keeper import Clocks
-from spark_throttle.sharing.seat import seat_of
+from spark_throttle.sharing.member import member_in
 from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder
@@ -215,11 +215,11 @@ class SimulatedQuery:
             self._given.time.actors.append(self.lease)
 
     def _join(self, exchange: SimulatedExchange | None, manifest: Manifest) -> Lease | None:
-        """Take the job's seat in the exchange, as `spark.sources.query_plane` does."""
+        """Take the job's place among the members of the exchange, as `spark.sources.query_plane` does."""
         if exchange is None:
             return None
-        seat, incarnation = seat_of(self._directory, exchange.draw_seat), next_incarnation(self._directory)
-        sharing = Sharing(seat, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
+        member, incarnation = member_in(self._directory, exchange.draw_member), next_incarnation(self._directory)
+        sharing = Sharing(member, manifest.query[:8], incarnation, exchange.settings, exchange.draw_run())
         time = self._given.time
         return Lease(exchange, Clocks(lambda: time.now_ms, self._given.clock.wall_ms), sharing)
 

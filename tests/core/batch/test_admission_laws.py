@@ -34,8 +34,7 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.shared_buckets import under_share
-from spark_throttle.core.state import DeciderState, Queue
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import DeciderState, Queue, StoredState
 from spark_throttle.record import pack
 from tests.oracle.comparison import as_reference
 from tests.oracle.history import DecidedRow, History, PlayedBatch

@@ -16,8 +16,7 @@ from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import OnExcess
-from spark_throttle.core.state import DeciderState
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import DeciderState, StoredState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.record import pack

@@ -13,8 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructT
 
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.quota import MICRO, CompiledPolicy
-from spark_throttle.core.state import ControlRow
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import ControlRow, StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.decider.queue_folder import QueueFolder

@@ -19,8 +19,7 @@ from spark_throttle.core.left_rows import settle
 from spark_throttle.core.limits.paying import PayingTime
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import MICRO, CompiledPolicy
-from spark_throttle.core.state import ControlRow
-from spark_throttle.core.stored_state import StoredState
+from spark_throttle.core.state import ControlRow, StoredState
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import DamagedError

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
-from spark_throttle.control.feedback import write_report
 from spark_throttle.control.plane import ControlPlane
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of

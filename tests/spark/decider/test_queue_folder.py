@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.core.stored_state import DELETED_FILES, NO_FILES, QueueFiles, StoredState
+from spark_throttle.core.state import DELETED_FILES, NO_FILES, QueueFiles, StoredState
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack

@@ -8,9 +8,8 @@ import pytest
 
 from spark_throttle.checkpoint.manifest import Drained, bind, read_drained, refuse_drained, write_drained
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.pulse import Pulse
+from spark_throttle.control.notes import Pulse, SignOfLife, write_sign_of_life
 from spark_throttle.control.run_fence import RunFence, owner_of
-from spark_throttle.control.sign_of_life import SignOfLife, write_sign_of_life
 from spark_throttle.errors import ConfigurationError, DamagedError, DrainedError, TakenOverError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query

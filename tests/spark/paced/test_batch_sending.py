@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.core.limits.aimd import Aimd
-from spark_throttle.core.shares.destinations import WHOLE
+from spark_throttle.core.shares.destinations import WHOLE, Aimd
 from spark_throttle.core.undelivered import UndeliveredCall
 from spark_throttle.errors import Backpressure
 from spark_throttle.policy.compile import compile_policy

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.limits.aimd import Aimd
-from spark_throttle.core.shares.destinations import WHOLE
+from spark_throttle.core.shares.destinations import WHOLE, Aimd
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.spark.paced.calls import IdempotencyKey
 from spark_throttle.spark.paced.gate import Terms

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.feedback import write_report
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.usage import UsageReport, pack_usage

@@ -16,8 +16,7 @@ import pytest
 from spark_throttle.checkpoint.manifest import Drained, write_drained
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
-from spark_throttle.control.next_policies import read_next_policies
-from spark_throttle.control.sign_of_life import read_sign_of_life
+from spark_throttle.control.notes import read_next_policies, read_sign_of_life
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy
 from spark_throttle.core.state import ControlRow
 from spark_throttle.errors import (
@@ -30,7 +29,7 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.sharing.seat import seat_of
+from spark_throttle.sharing.member import member_in
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.status import Observation, read_observation, write_observation
 from spark_throttle.spark.rows.frames import FrameKind
@@ -369,13 +368,13 @@ def test_exchange_is_visited_by_a_thread_of_the_readers_and_shares_stand_in_cont
     assert seen.problem == ""
     (register,) = Directory(str(tmp_path / "exchange")).names(".")
     member, run, kind = register.split(".")
-    assert (member, kind) == (seat_of(directory), "head")
+    assert (member, kind) == (member_in(directory), "head")
     assert 0 < int(run, 16) < 2**62
     assert directory.read("incarnation") == b"1"
     driver.reader.stop()
 
 
-def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: Path) -> None:
+def test_reader_of_a_copied_checkpoint_shares_as_a_member_of_its_own(tmp_path: Path) -> None:
     options = ExchangeOptions.parse({"path": str(tmp_path / "exchange"), "job": "mine", "interval": 0.05, "lease": 60})
     more = {"policytext": "{}", "exchange": options.to_json()}
     driver, pause = Driver(tmp_path / "control", dict(more)), threading.Event()
@@ -389,9 +388,9 @@ def test_reader_of_a_copied_checkpoint_shares_from_a_seat_of_its_own(tmp_path: P
         pause.wait(0.01)
     driver.reader.stop()
     copy.reader.stop()
-    seats = {seat_of(Directory(str(tmp_path / place))) for place in ("control", "copy")}
-    assert {each.partition(".")[0] for each in registers} == seats
-    assert len(seats) == 2
+    members = {member_in(Directory(str(tmp_path / place))) for place in ("control", "copy")}
+    assert {each.partition(".")[0] for each in registers} == members
+    assert len(members) == 2
 
 
 def test_reader_whose_exchange_was_taken_away_says_no_more_of_it(tmp_path: Path) -> None:

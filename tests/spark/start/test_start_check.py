@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from spark_throttle.checkpoint.batch_mark import BatchMark, mark_of
 from spark_throttle.checkpoint.batch_records import forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, bind, bound_manifest
-from spark_throttle.control.feedback import newest_batch, write_report
+from spark_throttle.control.reports import newest_batch, write_report
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.checkpoint.definition import Definition
-from spark_throttle.checkpoint.open_batch import begin
-from spark_throttle.control.feedback import write_report
+from spark_throttle.checkpoint.definition import Definition, begin
+from spark_throttle.control.reports import write_report
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json

@@ -1,4 +1,4 @@
-"""An exchange in a Delta table, for those who have no other shared storage: each object is a row and a partition.
+"""An exchange in a Delta table is for those who have no other shared storage: each object is a row and a partition.
 
 Jobs replace different partitions, so their commits do not conflict in substance; where two do conflict, one job tries
 again. A job opens the table once per visit, and reads all objects as they were then.

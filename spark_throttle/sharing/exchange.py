@@ -1,4 +1,6 @@
-"""Where jobs that share quotas leave their reports: named objects, each written by one job and replaced whole.
+"""An exchange is where jobs that share quotas leave their reports: named objects, each written whole by one job.
+
+It is a directory on shared storage, through pyarrow's file systems, or a Delta table (`delta_exchange`).
 
 An exchange need not be durable, fast or always within reach: a job that cannot reach it keeps its share until its lease
 ends, then its floor. But it must be coherent: a visit that finds the job's own latest report must not find a report of
@@ -16,7 +18,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Final, Protocol
 
-from spark_throttle.sharing.exchanges.files import FileExchange
+from spark_throttle.files.storage import Directory
 
 DELTA_SCHEME = "delta:"
 
@@ -50,7 +52,7 @@ def open_exchange(path: str) -> Exchange:
     ('DeltaExchange', 'FileExchange')
     """
     if path.startswith(DELTA_SCHEME):
-        from spark_throttle.sharing.exchanges.delta import DeltaExchange  # it loads for a quarter of a CPU second
+        from spark_throttle.sharing.delta_exchange import DeltaExchange  # it loads for a quarter of a CPU second
 
         return DeltaExchange(path.removeprefix(DELTA_SCHEME))
     return FileExchange(path)
@@ -89,3 +91,45 @@ def read_all(exchange: Exchange, names: Sequence[str]) -> list[bytes | BaseExcep
     for thread in threads:
         thread.join()
     return found
+
+
+class FileExchange:
+    """Objects as files of one directory.
+
+    Parameters
+    ----------
+    location
+        A path, or a URI that pyarrow knows (``file:``, ``s3:``, ``gs:``, ``abfs:``, ``hdfs:``).
+    """
+
+    reads_at_once = 16
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._opened: Directory | None = None
+
+    @property
+    def _directory(self) -> Directory:
+        # An object store may be out of reach when the job starts: it is opened by a visit, not by the job.
+        if self._opened is None:
+            self._opened = Directory(self._location)
+        return self._opened
+
+    def names(self) -> list[str]:
+        """Return the names of all objects."""
+        return self._directory.names("")
+
+    def read(self, name: str) -> bytes | None:
+        """Return an object; `None` where there is none, or a folder."""
+        try:
+            return self._directory.read(name)
+        except IsADirectoryError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace an object: by a rename on a disk, by one put on an object store."""
+        self._directory.write(name, content)
+
+    def delete(self, name: str) -> None:
+        """Remove an object; a missing object is no error."""
+        self._directory.delete(name)

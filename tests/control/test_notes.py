@@ -1,19 +1,31 @@
-"""Signs of life: idle jobs give them, hung ones say so, of two runs the owner counts, and no decision reads them."""
+"""Idle jobs give signs of life, hung ones say so, no decision reads them; a value that no job writes is damage."""
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spark_throttle.checkpoint.manifest import bind, read_manifest
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.notes import (
+    NAME,
+    SIGN_INTERVAL_MS,
+    NextPolicies,
+    Pulse,
+    SignOfLife,
+    read_next_policies,
+    read_sign_of_life,
+    write_next_policies,
+    write_sign_of_life,
+)
 from spark_throttle.control.plane import ControlPlane
-from spark_throttle.control.pulse import Pulse
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.control.sign_of_life import NAME, SIGN_INTERVAL_MS, SignOfLife, read_sign_of_life
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.files.storage import Directory
 from tests.control.queries import Query
@@ -139,7 +151,7 @@ def test_query_that_ends_says_so(run: Run) -> None:
 
 
 def test_end_of_a_query_does_not_wait_for_a_directory_that_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_throttle.control.pulse._LAST_SIGN_SECONDS", 0.01)
+    monkeypatch.setattr("spark_throttle.control.notes._LAST_SIGN_SECONDS", 0.01)
     run.directory.may_go_on.clear()
     run.pulse.start()
     run.pulse.stop()
@@ -179,3 +191,68 @@ def test_sign_of_life_is_no_input_of_a_decision(tmp_path: Path, left: bytes | No
     ]
     assert contents[0] == contents[1]
     assert len(contents[0]) > 1
+
+
+SIGN = SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000)
+HUGE = 10**30
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory(str(tmp_path))
+
+
+def _changed(folder: Path, name: str, field: str, value: object) -> None:
+    fields = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps({**fields, field: value}))
+
+
+ABSURD: list[tuple[str, Any]] = [
+    ("run", 5), ("run", ""), ("run", "x" * 5_000), ("number", -1), ("number", HUGE), ("number", "7"), ("number", 7.5),
+    ("number", True), ("number", None), ("interval_ms", 0), ("interval_ms", -5), ("interval_ms", 10**18),
+    ("interval_ms", HUGE), ("interval_ms", 10**400), ("wall_ms", -1), ("wall_ms", HUGE), ("wall_ms", 10**15),
+    ("steady_ms", -1), ("steady_ms", HUGE), ("boot", None), ("boot", "x" * 5_000), ("asked_ms", -(10**15)),
+    ("asked_ms", HUGE), ("asked_ms", 5_000_001), ("longest_pause_ms", -1), ("longest_pause_ms", 10**15),
+    ("cores", 0), ("cores", "2"), ("cores", HUGE), ("has_ended", "false"), ("has_ended", 0), ("has_ended", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), ABSURD)
+def test_absurd_field_of_a_sign_of_life_is_damage_that_names_it(
+    directory: Directory, tmp_path: Path, field: str, value: object
+) -> None:
+    write_sign_of_life(directory, SIGN)
+    assert read_sign_of_life(directory) == SIGN
+    _changed(tmp_path, NAME, field, value)
+    with pytest.raises(DamagedError, match=rf"the sign of life .*{field}"):
+        read_sign_of_life(directory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("store_revision", "7"), ("store_revision", -1), ("store_revision", HUGE), ("store_revision", True),
+     ("store_revision", 7.0), ("revision", 5), ("revision", "x" * 5_000), ("problem", 5), ("problem", ["x"])],
+)  # fmt: skip
+def test_absurd_field_of_the_followed_policies_is_damage_that_names_it(
+    directory: Directory, tmp_path: Path, field: str, value: object
+) -> None:
+    followed = NextPolicies("0123456789abcdef", 7, None)
+    write_next_policies(directory, followed)
+    assert read_next_policies(directory) == followed
+    _changed(tmp_path, "followed.json", field, value)
+    with pytest.raises(DamagedError, match=field):
+        read_next_policies(directory)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("direction", "both"), ("direction", 1),
+     ("query", 7), ("query", "")],
+)  # fmt: skip
+def test_absurd_field_of_the_manifest_is_damage_that_names_it(
+    directory: Directory, tmp_path: Path, field: str, value: object
+) -> None:
+    bind(directory, direction="publish")
+    _changed(tmp_path, "manifest.json", field, value)
+    with pytest.raises(DamagedError, match=field):
+        read_manifest(directory)

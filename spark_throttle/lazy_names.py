@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first asked for (PEP 562).
+"""Names of packages that are loaded when they are first asked for (PEP 562).
 
 A package that users import from names its parts, and a process that needs one module of it does not load the others:
 each of Spark's Python workers imports such packages.
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 
-def door(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def loaded_when_asked(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package.
 
     Parameters
@@ -21,7 +21,7 @@ def door(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Examples
     --------
-    >>> door("made.up", {"Fraction": "fractions"})("Fraction")(1, 2)
+    >>> loaded_when_asked("made.up", {"Fraction": "fractions"})("Fraction")(1, 2)
     Fraction(1, 2)
     """
 
