@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet as pq
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
 from pyspark.sql import Row
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -272,6 +273,16 @@ def test_table_of_the_catalog_takes_files_as_they_lie(lake: Lake) -> None:
     finally:
         lake.spark.conf.unset(collects)
         lake.spark.sql("drop table staged_in_the_catalog")
+
+
+def test_waiting_file_that_has_other_rows_than_it_had_is_an_error_and_no_silence(lake: Lake) -> None:
+    lake.offer([(n, "slow/a", 5) for n in range(20)])
+    finish(staged(lake, SHUT).foreachBatch(lake.keep).start())
+    (file,) = (lake.control / "staged").glob("*.parquet")
+    pq.write_table(pq.read_table(file).slice(0, 12), file)
+    with pytest.raises(StreamingQueryException, match=r"it has 12 rows, and had 20"):
+        finish(staged(lake, {}).foreachBatch(lake.keep).start())
+    assert not lake.admitted
 
 
 def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: Lake) -> None:

@@ -242,7 +242,7 @@ class _Batch:
         A flow of twice the weight has two rows in each turn.
         """
         turns = [
-            ((k + 1) / flow.limits.weight, flow.tie, k, flow)
+            ((k + 1) / flow.limits.weight, flow.tie(self.now_ms), k, flow)
             for flow in self.flows.values()
             for k in range(flow.eligible)
         ]
@@ -349,7 +349,7 @@ class _Batch:
     def bound_queue(self) -> None:
         queues = [(flow, self.waiting(flow)) for flow in self.flows.values()]
         waiting, room = [row for _, rows in queues for row in rows], queue_bounds(self.policy.queue)
-        beyond = rows_beyond(room, queues)
+        beyond = rows_beyond(room, queues, self.now_ms)
         if beyond and self.policy.queue.on_overflow == Overflow.FAIL:
             if any(row.is_arrival for row in waiting):
                 raise QueueOverflowError(len(waiting), *room)

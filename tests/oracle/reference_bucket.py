@@ -91,10 +91,10 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
-def name_hash(name: str) -> int:
+def name_hash(name: str, salt: int = 0) -> int:
     """Return the hash that orders flows which are otherwise equal.
 
-    A polynomial over the UTF-8 bytes, mixed as MurmurHash3's 64-bit finaliser does.
+    A polynomial over the UTF-8 bytes, with the salt, mixed as MurmurHash3's 64-bit finaliser does.
 
     Examples
     --------
@@ -102,7 +102,8 @@ def name_hash(name: str) -> int:
     (2714811491967746737, 4609608581513853055)
     """
     base, mask = 0x9E3779B97F4A7C15, 2**64 - 1
-    value = sum(byte * pow(base, power, 2**64) for power, byte in enumerate(name.encode(), start=1)) & mask
+    value = sum(byte * pow(base, power, 2**64) for power, byte in enumerate(name.encode(), start=1))
+    value = (value + salt * base) & mask
     value = (value ^ (value >> 33)) * 0xFF51AFD7ED558CCD & mask
     value = (value ^ (value >> 33)) * 0xC4CEB9FE1A85EC53 & mask
     return (value ^ (value >> 33)) >> 1

@@ -203,10 +203,9 @@ class Flow:
             floor_micro = debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
             bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
 
-    @property
-    def tie(self) -> tuple[int, int]:
-        """The order at equal tags: the longest wait first, then a hash that prefers no spelling."""
-        return self.rows[0].arrival_ms, name_hash(self.name)
+    def tie(self, now_ms: int) -> tuple[int, int]:
+        """Return the order at equal tags: the longest wait first, then a hash that prefers no spelling for long."""
+        return self.rows[0].arrival_ms, name_hash(self.name, now_ms)
 
     def find_eligible(self, now_ms: int) -> None:
         """Count the rows before the first that must wait for its release or for the namespace's own buckets."""

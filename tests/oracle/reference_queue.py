@@ -14,7 +14,7 @@ def queue_bounds(bounds: QueueBounds) -> list[int]:
     return [max(1, bound) for bound in (bounds.messages, bounds.bytes)]
 
 
-def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]]) -> list[Row]:
+def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]], now_ms: int) -> list[Row]:
     """Return the rows of these queues, each of one flow, that do not fit in a room of messages and bytes."""
     entries = []
     for flow, rows in queues:
@@ -22,7 +22,7 @@ def rows_beyond(room: Sequence[int], queues: Sequence[tuple[Flow, Sequence[Row]]
         for position, row in enumerate(rows):
             in_flow = [in_flow[d] + row.tokens[d] for d in COUNTED]
             share = max(part_of(in_flow[d], room[d]) for d in COUNTED)
-            entries.append((share, position, flow.tie, row))
+            entries.append((share, position, flow.tie(now_ms), row))
     taken = [0, 0]
     beyond: list[Row] = []
     for *_, row in sorted(entries, key=lambda entry: entry[:3]):

@@ -370,10 +370,11 @@ def below(tables: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate([table.T for table in tables], axis=1, out=out).T
 
 
-def name_hash(names: pa.StringArray) -> Int64s:
-    """Return a hash of every name, the same in every process and never negative.
+def name_hash(names: pa.StringArray, salt: int = 0) -> Int64s:
+    """Return a hash of every name, the same in every process and never negative; with another salt, another one.
 
-    The hash is a polynomial over the name's bytes modulo 2**64, mixed by the 64-bit finaliser of MurmurHash3.
+    The hash is a polynomial over the name's bytes modulo 2**64, with the salt, mixed by the 64-bit finaliser of
+    MurmurHash3.
 
     Examples
     --------
@@ -391,7 +392,7 @@ def name_hash(names: pa.StringArray) -> Int64s:
     place = np.arange(len(text)) - np.repeat(starts, length)
     running = np.zeros(len(text) + 1, dtype=np.uint64)
     np.cumsum(text * powers[place], out=running[1:])
-    mixed = running[starts + length] - running[starts]
+    mixed = running[starts + length] - running[starts] + np.uint64(salt * _HASH_BASE % 2**64)
     for shift, factor in ((33, 0xFF51AFD7ED558CCD), (33, 0xC4CEB9FE1A85EC53)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed ^= mixed >> np.uint64(33)

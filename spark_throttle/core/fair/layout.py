@@ -85,8 +85,8 @@ class Candidates:
     def ties(self, flows: Int64s, names: pa.StringArray, *, now_ms: int) -> Int64s:
         """Return the rank that each of `flows`, which ascend, has among them when they are otherwise equal.
 
-        The flow whose first row has waited longest goes first, then a hash of the name decides, so that no spelling is
-        preferred.
+        The flow whose first row has waited longest goes first. Then a hash of the name and the time decides, so that no
+        spelling is preferred, and who loses the tie in one batch does not lose it in the next one too.
         """
         return self.ties_of(flows, self.first_of(len(names))[flows], names, now_ms=now_ms)
 
@@ -96,7 +96,7 @@ class Candidates:
         head_ms = np.full(len(flows), now_ms, dtype=np.int64)
         head_ms[is_present] = self.arrival_ms[first[is_present]]
         place = np.empty(len(flows), dtype=np.int64)
-        place[np.lexsort((name_hash(names.take(pa.array(flows))), head_ms))] = np.arange(len(flows))
+        place[np.lexsort((name_hash(names.take(pa.array(flows)), now_ms), head_ms))] = np.arange(len(flows))
         return place
 
     def row_at(self, at: Int64s) -> Int64s:

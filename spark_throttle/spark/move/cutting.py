@@ -226,7 +226,7 @@ def cut_rows(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter
                     else:
                         for batch in taken.to_batches():
                             writer.add(aligned(batch, writer.schema))
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:  # a column is missing
         raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
     if found != wanted:
         raise DamagedError(what, f"{wanted} rows of it are asked for, and it has {found} of them", RESTORE_CHECKPOINT)

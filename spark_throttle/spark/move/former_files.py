@@ -30,20 +30,29 @@ def columns_in_footer(schema: StructType) -> dict[str, str]:
     return {_COLUMNS: digest(schema.json())}
 
 
-def is_former(place: StagingPlace, name: str) -> bool:
+def is_former(place: StagingPlace, name: str, rows: int | None) -> bool:
     """Return whether a file was written with other columns than the place's.
+
+    Parameters
+    ----------
+    rows
+        How many rows it must have: Spark reads a file to its end, wherever that is. `None` of a copy, of which each
+        row is looked for (`upkeep.places_in`).
 
     Raises
     ------
     DamagedError
-        If it is gone, or cannot be read.
+        If it is gone, cannot be read, or has another number of rows.
     """
     files, root = file_system(place.root)
+    what = f"the file of waiting rows {name}"
     try:
-        footer = pq.read_metadata(f"{root.rstrip('/')}/{name}", filesystem=files).metadata or {}
+        found = pq.read_metadata(f"{root.rstrip('/')}/{name}", filesystem=files)
     except (pa.ArrowException, OSError) as error:
-        what = f"the file of waiting rows {name}"
         raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
+    if rows is not None and found.num_rows != rows:
+        raise DamagedError(what, f"it has {found.num_rows} rows, and had {rows}", RESTORE_CHECKPOINT)
+    footer = found.metadata or {}
     return bool(footer.get(_COLUMNS.encode()) != place.form.footer.get(_COLUMNS, "").encode())
 
 

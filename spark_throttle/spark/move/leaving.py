@@ -226,7 +226,7 @@ def _read(wanted: _Wanted) -> Iterator[tuple[pa.Table, Int64s]]:
                 if wanted.file.has_places:
                     rows = rows.drop_columns([FILE, ROW])
                 yield (rows if is_wanted.all() else rows.filter(pa.array(is_wanted))), wanted.index[at[is_wanted]]
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, KeyError) as error:  # a column is missing
         raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
     if (found != 1).any():
         problem = f"of {len(found)} rows of it that leave, it has {np.count_nonzero(found)} ({found.sum()} copies)"

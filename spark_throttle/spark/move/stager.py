@@ -10,8 +10,9 @@ Such columns are hashed here once more (`row_digests`), because a batch that run
 files, and must decide the same: equal hashes mean equal rows, not neighbouring places.
 
 The hint, which names those tenants, decides nothing. Where it is wrong, or gone, or older than the batch, a file is cut
-that need not have been. A tenant's name stands for all of its namespaces: the tails of names differ from batch to
-batch, and a file of the table is cut by the first row that stays.
+that need not have been. Where it is gone, no name of a file says when it may be swept, so nobody sweeps these files. A
+tenant's name stands for all of its namespaces: the tails of names differ from batch to batch, and a file of the table
+is cut by the first row that stays.
 
 Rows are written by a schema in which everything may be null, for pyarrow writes no null of a struct whose fields may
 not be null. Spark's variants and shapes are such structs, and so are structs of the user. The bytes of an array do not
@@ -87,6 +88,9 @@ def _nullable(field: pa.Field) -> pa.Field:
 
 
 _FILE: Final = "staging-hint.json"
+_NO_TURN: Final = 10**12 - 1
+"""A turn that no job comes to."""
+
 _MOST_TENANTS: Final = 10_000
 _AS_BYTES: Final = "surrogateescape"
 
@@ -105,9 +109,10 @@ def short_tenants(report: UsageReport) -> list[str]:
 class Hint:
     """What a stager is told."""
 
-    turn: int = 0
+    turn: int = _NO_TURN
     """The decider's next turn, more or less: the name of a file says with it when the file may be swept if no state has
-    it. A batch that is run again has the number of the turn after it, if it had come so far."""
+    it. A batch that is run again has the number of the turn after it, if it had come so far. A turn too small would let
+    a batch sweep what a zombie of its own has just staged, whose state may be the last one."""
 
     tenants: tuple[str, ...] = ()
     """The tenants of whose rows some will probably stay."""

@@ -68,7 +68,7 @@ def share_of(queue: list[tuple[int, int]], messages: int, size_bytes: int) -> in
 def test_the_last_row_of_the_longest_queue_is_put_out_until_the_others_fit(
     old: list[Row], new: list[Row], messages: int, size_bytes: int
 ) -> None:
-    queues, hashes = queues_of([*old, *new]), name_hash(NAMES).tolist()
+    queues, hashes = queues_of([*old, *new]), name_hash(NAMES, NOW_MS).tolist()
     waited = {flow for flow, _ in old}
     lost = []
     while (

@@ -134,6 +134,19 @@ def test_what_divides_a_group_divides_it_from_the_batch_in_which_it_is_said() ->
             assert all(abs(went[name] - part) <= 1 for name, part in parts.items()), (batch, went)
 
 
+def test_nobody_loses_every_tie_though_policies_that_forget_all_leads_alternate_as_fast_as_rows_go() -> None:
+    """All came at once and wait, and each batch begins anew: it divides the group otherwise than the one before."""
+    names = [f"{tenant}/{name}" for tenant in ("a", "b") for name in range(3)]
+    decider, went = Decider("kernel", divided(between_namespaces=False)), Counter[str]()
+    for batch in range(120):
+        decider.policy = divided(between_namespaces=bool(batch % 2))
+        arriving = [(name, 1) for name in names for _ in range(60)] if batch == 0 else []
+        decider.batch(1_000 * batch, arriving, {"g": (0, 0)})
+        went += decider.admitted()
+    assert went.total() == 120
+    assert min(went[name] for name in names) >= 10
+
+
 def divided(*, between_namespaces: bool) -> CompiledPolicy:
     return make_policy(
         groups={"g": limit(messages_per_second=60)},

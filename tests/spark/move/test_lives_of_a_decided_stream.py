@@ -6,7 +6,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.errors import DamagedError
@@ -136,6 +138,77 @@ def test_checkpoint_that_is_put_back_finds_its_files(job: DecidedJob, monkeypatc
     job.states, job.left = {1: state}, left
     drain(job, 1)
     assert job.committed == Counter(events)
+
+
+@pytest.mark.usefixtures("few")
+def test_checkpoint_that_is_put_back_finds_the_files_of_which_the_rows_were_packed_since(
+    job: DecidedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decider, "SWEPT_EVERY", 1)
+    job.kept_turns = 6
+    events, left = [(f"t{n}/n", n) for n in range(2) for _ in range(36)], []
+    for batch in range(6):
+        assert job.attempt(batch, [events[batch * 12 :][:12]])
+        left.append(dict(job.left))
+    unpacked = [batch for batch in range(1, 7) if not any("-pack-" in name for name in job.held(batch).copy)]
+    put_back = max(unpacked)
+    state = job.states[put_back]
+    assert put_back < 6, "rows are packed"
+    for batch in range(6, put_back + 6):
+        assert job.attempt(batch, [])
+    job.states, job.left = {put_back: state}, left[put_back - 1]
+    for batch in range(put_back, 6):
+        assert job.attempt(batch, [events[batch * 12 :][:12]])
+    drain(job, 6)
+    assert job.committed == Counter(events)
+
+
+@pytest.mark.usefixtures("few")
+def test_pack_stays_while_rows_of_any_of_its_files_wait(tmp_path: Path) -> None:
+    slow = Namespace(limit(messages_per_second=1))
+    job = DecidedJob(
+        tmp_path, make_policy(namespaces={"slow/n": slow}, default=Namespace(limit(messages_per_second=3)))
+    )
+    job.kept_turns = 1
+    fast, slow_ones = [("t/n", n) for n in range(24)], [("slow/n", n) for n in range(16)]
+    for batch in range(4):
+        assert job.attempt(batch, [fast[batch::4], slow_ones[batch::4]])
+    assert any("-pack-" in name for name in job.held(4).copy)
+    drain(job, 4)
+    assert job.committed == Counter(fast + slow_ones)
+
+
+def test_no_file_is_swept_that_a_zombie_staged_while_the_hint_was_gone(
+    job: DecidedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decider, "SWEPT_EVERY", 1)
+    job.kept_turns = 2
+    events = [(f"t{n}/n", n) for n in range(3) for _ in range(48)]
+    for batch in range(4):
+        assert job.attempt(batch, [events[batch::8]])
+    (job.control / "staging-hint.json").unlink()
+    staged = job.stage(4, [events[4::8]])
+    assert job.attempt(4, [events[4::8]])
+    _, job.states[5] = job.decide(4, staged)
+    for batch in range(5, 8):
+        assert job.attempt(batch, [events[batch::8]])
+    drain(job, 8)
+    assert job.committed == Counter(events)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("damage", ["another's", "short", "empty"])
+def test_file_of_waiting_rows_that_is_another_one_is_an_error_with_its_remedy(job: DecidedJob, damage: str) -> None:
+    for batch in range(2):
+        assert job.attempt(batch, [[("t/n", n) for n in range(9)]] if batch == 0 else [])
+    (name,) = job.held(2).copy
+    file = job.control / "staged" / name
+    if damage == "another's":
+        pq.write_table(pa.table({"ns": ["t/n"] * 9, "n": list(range(9))}), file)
+    else:
+        file.write_bytes(file.read_bytes()[:-9] if damage == "short" else b"")
+    with pytest.raises(DamagedError, match="restore it from a backup"):
+        job.attempt(2, [])
 
 
 def test_file_that_is_gone_is_an_error_and_no_silence(job: DecidedJob) -> None:

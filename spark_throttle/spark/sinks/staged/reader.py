@@ -165,10 +165,11 @@ class StagedReader:
 
     def _former(self, files: Sequence[FileAnswer]) -> tuple[str, ...]:
         """Return the names of the files that have other columns; one of this batch has none."""
-        names = sorted({file.copy or file.name for file in files if not file.is_new})
+        waited = {file.copy or file.name: None if file.copy else file.rows for file in files if not file.is_new}
+        names = sorted(waited)
         for name in names:
             if name not in self.former:
-                self.former[name] = is_former(self.waiting, name)
+                self.former[name] = is_former(self.waiting, name, waited[name])
         return tuple(name for name in names if self.former[name])
 
     def _location(self, file: FileAnswer) -> str:
