@@ -124,6 +124,29 @@ def test_no_file_of_the_table_goes_that_the_table_took_though_a_zombies_state_ha
     assert cut
 
 
+def test_copy_that_lacks_a_row_which_a_zombies_state_has_waiting_there_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor is lost, as above: of two twins, one waits by the driver's answer, and the other by the state."""
+    dice, lacks = random.Random(1), 0
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=dice.getrandbits(128)))
+    kept, anew = [[("t/n", n) for n in (0, 3, 9)]], [[("t/n", n) for n in (1, 2, 3)]]
+    for seed in range(16):
+        job = StagedJob(tmp_path / str(seed), POLICY, is_ordered=True)
+        pieces = job.stage(0, kept)
+        dice.shuffle(anew[0])
+        job.finish(0, [*pieces, *job.stage(0, anew)[1:]])
+        waited = dict(zip(job.held(1).name, job.held(1).waiting.tolist(), strict=True))
+        dice.shuffle(anew[0])
+        _, job.states[1] = job.decide(0, [*pieces, *job.stage(0, anew)[1:]])
+        now = dict(zip(job.held(1).name, job.held(1).waiting.tolist(), strict=True))
+        lacks += any(waited.get(name, count) < count for name, count in now.items())
+        job.restart()
+        drain(job, 1)
+        assert job.committed == Counter(row for task in [*kept, *anew] for row in task)
+    assert lacks
+
+
 def test_copies_that_this_process_made_are_not_read_to_see_that_they_are_there(
     job: StagedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
