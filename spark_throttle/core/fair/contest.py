@@ -71,7 +71,7 @@ class Scopes:
     """Shape (1,)."""
 
     room: Int64s
-    """Shape (resources, scopes): the most tokens that may go before a row, -1 where none may; large if unlimited."""
+    """Shape (resources, scopes): the most tokens that may go before a row, negative if none may; large if unlimited."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,21 +105,19 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
     standing = _honoured(tree, standing, rows, eligible)
     done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
     asked = np.zeros_like(eligible)
-    until = eligible
     while True:
         left = rows.behind(done) if rounds else rows
-        filled = _fill(tree, now, left, until - done, replace(scopes, room=np.maximum(room, -1)), tie)
+        filled = _fill(tree, now, left, eligible - done, replace(scopes, room=room), tie)
         count = filled.passing[3]
         now = _advanced(tree, now, left, count, filled.held)
-        asked = np.maximum(asked, np.where(filled.asked > 0, done + filled.asked, 0))
+        asked = np.maximum(asked, done + filled.asked)
         reached = [done + each for each in filled.passing]
         passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
         room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
         done, rounds = done + count, rounds + 1
-        until = np.where(is_open_to(tree, scopes, room), eligible, done)
-        if not (done < until).any():
+        if not (is_open_to(tree, scopes, room) & (done < eligible)).any():
             break
-    settled = _settled(tree, standing, now, rows, passing, done)
+    settled = _settled(tree, standing, now, rows, passing)
     tenant_leads = _tenants_settled(tree, standing, rows, asked, done, scopes, room)
     return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
 
@@ -175,7 +173,8 @@ class _Entrants:
         tree, until = self.tree, self.passing[-1]
         of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
         wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
-        is_short = (wanted > of_top + 1).any(axis=0) | ((of_top < 0).any(axis=0) & (wanted[0] > 0))
+        of_top = np.where((of_top < 0).any(axis=0), -1, of_top)  # an empty message, too, waits for bytes
+        is_short = np.logical_or.reduce(wanted > of_top + 1)
         if not is_short.any():
             return until, []
         part, at = tree.below(is_short)
@@ -340,19 +339,11 @@ def _served(rows: Rows, before: Int64s, after: Int64s) -> Int64s:
     return rows.work(zero, after) - rows.work(zero, before)
 
 
-def _settled(
-    tree: Tree,
-    standing: Standing,
-    now: Standing,
-    rows: Rows,
-    passing: list[Int64s],
-    count: Int64s,
-) -> Standing:
+def _settled(tree: Tree, standing: Standing, now: Standing, rows: Rows, passing: list[Int64s]) -> Standing:
     """Return the standing after the fluid of every node is served what its children were."""
     leads = []
     for height, level in enumerate(tree.levels):
-        before, after = standing.above[height], count + now.above[height]
-        asked = tree.sums(_served(rows, before, np.maximum(passing[height], after)), height)
+        asked = tree.sums(_served(rows, standing.above[height], passing[height]), height)
         leads.append(_after_fluid(level, standing.leads[height], now.leads[height], asked))
     return Standing(tuple(leads), standing.tenant_leads, now.held)
 

@@ -10,6 +10,7 @@ from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, MOST_WORK, Rows, byte_work
 from tests.core.fair.fluid import Path
+from tests.core.fair.scope_worlds import crossed, spread
 from tests.core.fair.worlds import Bucket, World, fought, judged, lived, referees_of
 
 
@@ -23,6 +24,27 @@ def test_no_group_tenant_or_namespace_is_apart_from_its_ideal_by_more_than_a_con
 def test_nor_where_one_is_heavy_among_many_and_rows_differ_a_millionfold(first: int) -> None:
     for seed in range(first, first + 10):
         judged(fought(seed, 12), seed)
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_bytes(first: int) -> None:
+    for seed in range(first, first + 10):
+        judged(crossed(seed, 8), seed)
+
+
+@pytest.mark.parametrize("first", range(0, 16, 8))
+def test_a_tenant_divides_its_tokens_between_its_nodes_in_several_groups(first: int) -> None:
+    for seed in range(first, first + 8):
+        spread(seed, 12)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(10_000, 12_000, 500))
+def test_two_thousand_histories_of_several_scopes_keep_within_the_constant(first: int) -> None:
+    for seed in range(first, first + 500):
+        judged(crossed(seed, 12), seed)
+        spread(seed, 12)
 
 
 @pytest.mark.thorough
@@ -115,6 +137,30 @@ def test_bytes_that_are_short_starve_no_flow_that_wants_messages_alone() -> None
         world.offer(("g", "small", "n"), [1] * 60)
         world.batch()
     assert served(world, "g", "small") >= 30 * 60 - 1
+
+
+def test_an_empty_message_waits_where_bytes_are_spent() -> None:
+    world = World({}, {("g",): Bucket((None, 10))}, bytes_a_message=1, counts_messages=False)
+    world.offer(("g", "t", "n"), [30, 0])
+    assert [world.batch()["g", "t", "n"] for _ in range(3)] == [[30], [], [0]]
+
+
+def test_a_row_is_held_although_another_scope_goes_another_round() -> None:
+    """A group is spent, and one of its tenants has chosen a row; the other group's two resources end at no amount."""
+    heavy = ("h", "heavy", "n")
+    world = World({heavy[:2]: 200}, {("g",): Bucket((2, None)), ("h",): Bucket((1000, 1000))}, bytes_a_message=100)
+    world.offer(heavy, [100] * 100)
+    for n in range(200):
+        world.offer(("h", f"t{n}", "n"), [1] * 20)
+    for n in range(4):
+        world.offer(("g", f"t{n}", "n"), [1] * 9)
+    rounds, holding = 0, list[int]()
+    for _ in range(4):
+        world.batch()
+        rounds = max(rounds, world.rounds)
+        holding.append(sum(told[1] for path, told in world.standing.items() if len(path) == 3 and path[0] == "g"))
+    assert rounds == 2
+    assert min(holding) > 0
 
 
 def test_names_that_are_gone_are_remembered_no_longer_than_the_fluid_has_to_serve_them() -> None:

@@ -38,6 +38,11 @@ class Bucket:
     def is_open(self) -> bool:
         return min(self.balance) >= 0
 
+    @property
+    def room(self) -> list[int]:
+        """The most tokens that may go before a row, -1 if none may; large if unlimited."""
+        return [had if self.is_open or rate is None else -1 for rate, had in zip(self.rate, self.balance, strict=True)]
+
 
 @dataclass
 class World:
@@ -94,13 +99,14 @@ class World:
         return passing
 
     def batch(self) -> dict[Path, list[int]]:
-        """Decide a batch, and watch L2 and L4; return the sizes of the rows that go."""
+        """Decide a batch, and watch L2, L4 and held rows; return the sizes of the rows that go."""
         self.batches += 1
         for bucket in self.buckets.values():
             bucket.refill()
         own = {path: self._own(path) for path in sorted(self.queues) if self.queues[path]}
-        room = {name: bucket.balance if bucket.is_open else [-1, -1] for name, bucket in self.buckets.items()}
+        room, before = {name: bucket.room for name, bucket in self.buckets.items()}, self.standing
         counts = self.decide(own)
+        self.check_holds(before, own, counts)
         gone: dict[Path, list[int]] = {}
         for path, eligible in own.items():
             queue, count = self.queues[path], counts[path]
@@ -165,12 +171,11 @@ class World:
         work = None if self.bytes_a_message is None else np.array([self.work(size) for size in sizes.tolist()])
         rows = Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(sizes)), work)
         at = {name: n for n, name in enumerate(self.buckets)}
-        balances = [bucket.balance if bucket.is_open else [-1, -1] for bucket in self.buckets.values()]
         scopes = Scopes(
             np.array([at.get(("tenant", p[1]), -1) for p in tenants], dtype=np.int64),
             np.array([at.get(p, -1) for p in children], dtype=np.int64),
             np.array([at.get((), -1)], dtype=np.int64),
-            np.array(balances, dtype=np.int64).reshape(len(at), 2).T,
+            np.array([bucket.room for bucket in self.buckets.values()], dtype=np.int64).reshape(len(at), 2).T,
         )
         tie = np.empty(len(paths), dtype=np.int64)
         tie[sorted(range(len(paths)), key=lambda n: (self.born.get(paths[n], 0), paths[n]))] = np.arange(len(paths))
@@ -210,6 +215,27 @@ class World:
         for path, rows in left.items():
             assert not rows or not all(bucket.is_open for bucket in self.on_the_way(path)), (path, rows)
 
+    def check_holds(self, before: dict[Path, tuple[int, ...]], own: dict[Path, int], counts: dict[Path, int]) -> None:
+        """A node sends nothing before the row that it holds, and holds it until it goes.
+
+        Unless a narrower scope refuses the row.
+        """
+        held: dict[Path, tuple[int, ...]] = {}
+        held |= {path: told[1:] for path, told in before.items() if len(path) == 3 and any(told[1:])}
+        for path, (by_tenant, by_child) in held.items():
+            if ("tenant", path[1]) in self.buckets:
+                continue
+            for depth, row, is_held in (
+                (1, 1, by_child and path[:1] not in self.buckets),
+                (2, 1 + by_child, by_tenant),  # a tenant has sent what its group's node holds
+            ):
+                if not is_held or own.get(path, 0) < row or counts[path] >= row:
+                    continue
+                for other, count in counts.items():
+                    was_sent = held.get(other, (0, 0))[1] if depth == 2 else 0
+                    assert other[:depth] != path[:depth] or count <= was_sent, (path, other, depth)
+                assert any(self.standing[path][3 - depth :]), (path, depth)
+
     def lags(self, depth: int = 3) -> dict[Path, float]:
         """Return how far every node is behind its ideal, in messages' work; negative where it is ahead."""
         lag: dict[Path, float] = defaultdict(float)
@@ -222,11 +248,13 @@ class World:
         return {path[:depth] for path in self.came if self.queues[path]}
 
     def lead_sums(self, depth: int) -> list[float]:
-        """Return the sums of the leads of all siblings of a depth, in messages' work."""
+        """Return the sums of the leads of all siblings of a depth, in messages' work; a tenant's nodes are siblings."""
         sums: dict[Path, float] = defaultdict(float)
         for path, told in self.standing.items():
             if len(path) == depth:
                 sums[path[:-1]] += told[0] / MESSAGE
+                if depth == 2:
+                    sums["tenant", path[1]] += told[1] / MESSAGE
         return list(sums.values())
 
 
