@@ -141,13 +141,20 @@ def test_store_that_never_answers_does_not_keep_the_server_from_ending() -> None
             process.kill()
 
 
-@pytest.mark.parametrize(("may_open", "expected"), [(resource.RLIM_INFINITY, 800), (4096, 800), (1024, 800), (300, 76)])
+@pytest.mark.parametrize(
+    ("may_open", "expected"), [(resource.RLIM_INFINITY, 800), (4096, 800), (1024, 800), (300, 76), (256, 32)]
+)
 def test_connections_fit_the_files_that_the_process_may_open(
-    in_memory: ServedApp, may_open: int, expected: int, monkeypatch: pytest.MonkeyPatch
+    in_memory: ServedApp,
+    may_open: int,
+    expected: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (may_open, resource.RLIM_INFINITY))
     monkeypatch.setattr(server_module, "_bound", lambda _host, _port: [])
     assert make_server(in_memory.app, host="127.0.0.1", port=0).config.limit_concurrency == expected
+    assert (f"{expected} connections at once" in capsys.readouterr().err) == (expected < 800)
 
 
 def test_process_that_may_open_too_few_files_serves_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
-"""Turns: fair among callers, bounded, and none is lost."""
+"""Turns: fair among callers, bounded, and none is lost; and the rates before them, which are exact."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import random
+from fractions import Fraction
 
 import pytest
 
-from spark_throttle.admin.api.turns import NoTurnError, Turns
+from spark_throttle.admin.api import turns as turns_module
+from spark_throttle.admin.api.turns import NoTurnError, RequestRates, Turns
 
 
 async def settled() -> None:
@@ -99,3 +103,24 @@ def test_one_caller_has_a_quarter_of_the_turns_and_others_have_theirs_at_once() 
         return begun
 
     assert asyncio.run(flood()) == ["a0", "a1", "b0", "c0", "a2"]
+
+
+@pytest.mark.parametrize("per_second", [1, 3, 7, 100])
+def test_rate_of_a_caller_is_that_of_an_exact_bucket(per_second: int) -> None:
+    draw, now_ms = random.Random(per_second), 0
+    rates = RequestRates(per_second, burst_seconds=2, clock_ms=lambda: now_ms)
+    held = burst = Fraction(2 * per_second)
+    for _ in range(3000):
+        passed_ms = draw.choice((0, 0, 0, 0, 1, 7, 400 // per_second))
+        now_ms += passed_ms
+        held = min(held + Fraction(passed_ms * per_second, 1000), burst)
+        expected = max(0, math.ceil(-held * 1000 / per_second))
+        assert rates.throttle_time_ms("ann") == expected
+        held -= expected == 0
+
+
+def test_caller_that_was_away_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "MOST_CALLERS", 2)
+    rates = RequestRates(1, burst_seconds=1, clock_ms=lambda: 0)
+    waits = [rates.throttle_time_ms(name) for name in ("ann", "ann", "ann", "bob", "bob", "ann", "cid", "ann", "bob")]
+    assert waits == [0, 0, 1000, 0, 0, 1000, 0, 1000, 0]
