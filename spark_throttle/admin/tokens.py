@@ -29,8 +29,15 @@ from spark_throttle.admin.caller import Caller
 from spark_throttle.admin.token_fields import Token, check_name, check_new, check_overlap, tokens_of
 from spark_throttle.admin.token_uses import TokenUses
 from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
-from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.files.private_file import (
+    check_no_link,
+    locked,
+    parse_versioned,
+    read_private,
+    replace_private,
+    unusable,
+    versioned,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""What a job's namespaces want of each shared scope: the usage of their batches, as rates.
+"""Demand of a job's namespaces in each shared scope: the usage of their batches, as rates.
 
 Demand is what arrived within the last cycle plus the backlog, as far as a namespace's own limits would let it pass:
 rows that a namespace may not send anyway do not count as a claim on its group. Backlog counts as wanted within one

@@ -1,4 +1,4 @@
-"""What jobs share of a policy, and its places in their reports.
+"""Jobs share every scope of a policy that enforces a limit, except the job's own; each has its place in their reports.
 
 Jobs share the messages and bytes of a scope, which are divided together, and its processing time, which is divided by
 itself. So an exchange knows nothing of time: it divides pairs of rates. A job that knows no time quotas passes over the

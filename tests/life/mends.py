@@ -78,7 +78,7 @@ MENDS: Final = (
         "a namespace that was behind begins with the tie whenever a rate changes",
         (
             (
-                "core/fair/change.py",
+                "core/policy_change.py",
                 "np.where(is_less, np.minimum(kept, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS)), kept)",
                 "np.where(becomes != was, 0, kept)",
             ),

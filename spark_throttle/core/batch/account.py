@@ -1,4 +1,4 @@
-"""What a batch leaves behind: the flows worth remembering, and the usage report for the control plane."""
+"""A batch leaves the flows that are worth remembering, and the usage report for the control plane."""
 
 from __future__ import annotations
 
