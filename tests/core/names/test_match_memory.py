@@ -92,7 +92,7 @@ def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.Monk
 def test_decider_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> None:
     # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
     from spark_throttle.core.batch.admission import plan_admission
-    from spark_throttle.core.limits.paying import PayingTime
+    from spark_throttle.core.limits.token_bucket import PayingTime
     from spark_throttle.core.state import DeciderState, StoredState
     from spark_throttle.record import pack, unpack
     from tests.oracle.worlds import make_arrivals
