@@ -1,4 +1,4 @@
-"""What pays tokens is time that really passed: a wall clock that is set pays nothing and stops nothing."""
+"""Tokens are paid by time that really passed: a wall clock that is set pays nothing and stops nothing."""
 
 from __future__ import annotations
 

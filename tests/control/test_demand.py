@@ -1,4 +1,4 @@
-"""What a job wants and uses of each shared scope, as rates out of its batches' reports."""
+"""Demand and usage of each shared scope are rates, out of the reports of a job's batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process remembers of matches: never more than it would find anew, and found again by content alone."""
+"""A process remembers no more of matches than it would find anew, and finds it again by content alone."""
 
 from __future__ import annotations
 
