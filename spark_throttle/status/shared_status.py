@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import policy_of_epoch
-from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory
