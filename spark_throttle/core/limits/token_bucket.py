@@ -108,18 +108,6 @@ def room_before(balance_micro: Int64s, dimension: Dimension) -> Int64s:
     return np.where(balance_micro >= 0, tokens, -1)
 
 
-def available_tokens(balance_micro: Int64s) -> Int64s:
-    """Return the messages and bytes that balances of shape (…, 2) hold, as `Dimension` orders them.
-
-    Examples
-    --------
-    >>> available_tokens(np.array([[2_500_000, 1_500_000], [-1, -1]])).tolist()
-    [[3, 1], [0, 0]]
-    """
-    messages, size_bytes = (room_before(balance_micro[..., d], d) for d in (Dimension.MESSAGES, Dimension.BYTES))
-    return np.stack([messages + 1, np.maximum(size_bytes, 0)], axis=-1)
-
-
 def debit(balance_micro: Int64s, spent_micro: Int64s, floor_micro: Int64s | int = MIN_BALANCE_MICRO) -> Int64s:
     """Return the balances less what was spent; a debt stops growing at `floor_micro`.
 
