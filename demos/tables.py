@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.load.traffic import SCHEMA
@@ -134,7 +134,7 @@ def read_epoch(checkpoint: Path, file: str) -> Epoch:
 
 
 def read_paying_times_ms(checkpoint: Path) -> dict[int, int]:
-    """Return the paying time of every batch in the offset log (`spark_throttle.core.limits.paying`).
+    """Return the paying time of every batch in the offset log (`spark_throttle.core.limits.token_bucket`).
 
     What is admitted is measured by it, not by Spark's times: a wall clock and a steady one differ by a millisecond, as
     each is rounded, and by more where the wall clock is set.

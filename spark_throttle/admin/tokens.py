@@ -30,8 +30,15 @@ from typing import Final, TypeAlias
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
 from spark_throttle.core.names.shown_text import visible
 from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
-from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
-from spark_throttle.files.versioned_json import parse_versioned, versioned
+from spark_throttle.files.private_file import (
+    check_no_link,
+    locked,
+    parse_versioned,
+    read_private,
+    replace_private,
+    unusable,
+    versioned,
+)
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _SALT = re.compile(r"[0-9a-f]{32}")

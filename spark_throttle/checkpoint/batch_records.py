@@ -1,4 +1,4 @@
-"""What every batch leaves in the control directory: one folder of records, which are listed and deleted here alone.
+"""Every batch leaves its records in one folder of the control directory; they are listed and deleted here alone.
 
 A record's name is the number of its batch in twelve digits, its kind, and a part, with dots between them:
 

@@ -141,15 +141,7 @@ class OpenBatch:
 
 
 def read_open_batch(directory: Directory) -> OpenBatch | None:
-    """Return the newest batch that has begun to reach its sinks; `None` before the first.
-
-    Raises
-    ------
-    UnknownVersionError
-        If a newer release wrote it.
-    DamagedError
-        If it cannot be read.
-    """
+    """Return the newest batch that has begun to reach its sinks; `None` before the first."""
     return read_note(directory, NAME, OpenBatch, "the begun batch")
 
 

@@ -1,4 +1,4 @@
-"""What became of a batch that left for destinations: which rows were not delivered, and what each destination said.
+"""The delivery of a batch to destinations is one record: which rows did not get there, and what each destination said.
 
 One record a batch (`batch_records`), written before the batch is committed. The control plane pins in the next epoch
 what it says. The decider then puts the rows back that were not delivered (`core.left_rows`), so no other place holds

@@ -40,15 +40,7 @@ class Drained:
 
 
 def read_drained(directory: Directory) -> Drained | None:
-    """Return the note of a control directory; `None` if its rows were not drained.
-
-    Raises
-    ------
-    UnknownVersionError
-        If a newer release wrote it.
-    DamagedError
-        If it cannot be read.
-    """
+    """Return the note of a control directory; `None` if its rows were not drained."""
     return read_note(directory, NAME, Drained, "the note of what was drained")
 
 

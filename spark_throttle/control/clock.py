@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.limits.paying import ClockReading
+from spark_throttle.core.limits.token_bucket import ClockReading
 
 MOST_DRIFT_MS: Final = 100
 """How far the wall clock may drift from the steady clock after an epoch before another epoch is due."""

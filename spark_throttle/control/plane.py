@@ -21,12 +21,12 @@ import numpy as np
 
 from spark_throttle.control.charges import join_charges
 from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
+from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.notes import NextPolicies, Pulse, write_next_policies
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import is_shared
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.measured_time import corrected_balances
 from spark_throttle.core.policy_change import carried_shared

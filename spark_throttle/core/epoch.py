@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.limits.paying import ClockReading, PayingTime
-from spark_throttle.core.limits.token_bucket import full
+from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime, full
 from spark_throttle.core.measured_time import MeasuredTime, time_by_scope
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s

@@ -1,4 +1,4 @@
-"""What was measured of processing time, and how it corrects what was charged by an estimate.
+"""Processing time is charged by an estimate, and corrected as soon as it was measured.
 
 What a row takes of processing time is known only after it was processed. So a batch charges each row the *price* of its
 namespace, and the epoch after it pins what was measured. Then every bucket that was charged the estimate is charged the

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -223,7 +223,7 @@ class DeciderState:
     """Everything that decisions depend on, other than the batch itself and the policy."""
 
     advanced_to_ms: int
-    """The paying time (`paying`) to which the namespaces' balances are refilled; 0 before the first batch."""
+    """The paying time (`token_bucket`) to which the namespaces' balances are refilled; 0 before the first batch."""
 
     flows: Flows
     queue: Queue

@@ -1,4 +1,4 @@
-"""How much processing time a batch's rows took, by namespace: what is debited from quotas on processing time.
+"""Processing time that a batch's rows took, by namespace: it is debited from the quotas on processing time.
 
 Time is measured after it was used, so it is charged afterwards: what a batch used is known when the next one is
 planned. Measuring is not the core's business; it is given sums.

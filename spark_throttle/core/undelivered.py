@@ -1,4 +1,4 @@
-"""What a batch did not deliver: which rows of which namespaces, and whether anybody may have taken them.
+"""Rows of a batch that were not delivered, by namespace and place, and whether anybody may have taken them.
 
 An epoch pins it for the batch that follows (`left_rows`).
 """

@@ -100,7 +100,7 @@ class UsageReport:
     """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
 
     paid_ms: int | None = None
-    """The batch's paying time (`paying`); `None` where it equals `now_ms`."""
+    """The batch's paying time (`token_bucket`); `None` where it equals `now_ms`."""
 
     rejected_by_reason: tuple[int, ...] = ()
     """The number of rejected messages by `Reason`, those of `invalid_messages` included."""

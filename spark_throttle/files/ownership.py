@@ -1,4 +1,4 @@
-"""Whom a file belongs to that is put in another's place, or beside it: the same user, and the same group if it may be.
+"""A file that is put in another's place, or beside it, belongs to the same user, and to the same group if it may.
 
 A file that a server reads belongs to the server's user. An administrator who changes it as root must not become its
 owner, for the server would be locked out. But whoever owns a folder chooses what stands in it under every name, also

@@ -1,4 +1,4 @@
-"""What one level holds: its balance, whether it throttles, who is held by it, and the tokens handed out in advance.
+"""A level holds a balance, knows whether it throttles and whom it holds, and hands out tokens in advance.
 
 All of it is read and changed under the lock of the level's `TurnQueue`, but for one thing: the allowance. It is an
 iterator of calls that are let through without lock and clock, by `next`, which is atomic while there is a global

@@ -1,4 +1,4 @@
-"""What a bucket may give out: a rate, a burst, and how full it must be before a throttled producer goes on.
+"""A limit is a rate, a burst, and how full a bucket must be before a throttled producer goes on.
 
 All numbers are whole, and each is bounded: a token is a message, a byte, or whatever the caller counts, and a rate is
 so many tokens in a period of so many nanoseconds. So 500 a second and 1 in ten minutes are both exact.

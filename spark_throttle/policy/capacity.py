@@ -1,4 +1,4 @@
-"""How a fixed capacity is divided among tenants: the arithmetic of KIP-124.
+"""A fixed capacity is divided among tenants by the arithmetic of KIP-124.
 
 KIP-124 measures a client's use of a broker in percent of one thread's time, not of all threads' time, so that a quota
 keeps its meaning when the number of threads changes. A broker's capacity is then 100 % for each of its I/O and network

@@ -163,11 +163,6 @@ class PolicyFile:
         self._signature: _Signature | None = None
         self._kept = DocumentInForce(f"policy file {str(self.path)!r}")
 
-    @property
-    def problem(self) -> str | None:
-        """Why the file, as `current` last saw it, is not in force; `None` if it is."""
-        return self._kept.snapshot.problem if self._kept.snapshot else None
-
     def current(self) -> PolicySnapshot:
         """Return the last good document, and what is wrong with the file, if anything.
 

@@ -1,4 +1,4 @@
-"""What a job knows of the quotas that it shares, as a block that `status` and the usage table read.
+"""A job notes what it knows of the quotas that it shares, in a block that `status` and the usage table read.
 
 The job writes it into its own control directory, after every report and when a visit goes wrong, so that nobody who
 looks has to wait for the exchange.

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import policy_of_epoch
-from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.shown_text import shown
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s

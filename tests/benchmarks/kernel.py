@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_admission
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.admission import Arrivals
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.policy.codec import parse_document

@@ -22,8 +22,7 @@ from types import FunctionType, ModuleType
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.control.demand import DemandMeter
-from spark_throttle.control.shared_scopes import SharedScopes
+from spark_throttle.control.demand import DemandMeter, SharedScopes
 from spark_throttle.core.arithmetic.rate_codes import encode
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport

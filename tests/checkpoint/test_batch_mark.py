@@ -1,4 +1,4 @@
-"""What tells a batch that is run again from another batch of the same number."""
+"""A batch that is run again is told from another batch of the same number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of the logs that Spark keeps in a checkpoint."""
+"""Spark's own logs in a checkpoint say which batches were planned and committed."""
 
 from __future__ import annotations
 

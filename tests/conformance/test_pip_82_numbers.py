@@ -1,4 +1,4 @@
-"""What a job, and jobs in an exchange, answer to the numbers that PIP-82 works out (`docs/documents.md`)."""
+"""A job, and jobs in an exchange, answer as PIP-82 works it out (`docs/documents.md`)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
 from spark_throttle.control.notes import NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
-from spark_throttle.core.limits.paying import ClockReading, PayingTime
+from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
 from spark_throttle.core.quota import UNLIMITED, Destinations, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.shared_buckets import SharedBuckets

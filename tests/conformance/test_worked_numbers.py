@@ -1,4 +1,4 @@
-"""What the throttle answers to the numbers that KIP-599, Pegasus, KIP-124 and PIP-322 work out (`docs/documents.md`).
+"""The throttle answers as KIP-599, Pegasus, KIP-124 and PIP-322 work it out (`docs/documents.md`).
 
 The rates that KIP-599's token bucket replaces are in `test_kip_599_rates`.
 """

@@ -1,4 +1,4 @@
-"""What pays tokens is time that really passed: a wall clock that is set pays nothing and stops nothing."""
+"""Tokens are paid by time that really passed: a wall clock that is set pays nothing and stops nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from spark_throttle.control.clock import MOST_DRIFT_MS, Clock
 from spark_throttle.control.epochs import EpochName
 from spark_throttle.control.run_fence import RunFence
-from spark_throttle.core.limits.paying import MOST_LAG_MS
+from spark_throttle.core.limits.token_bucket import MOST_LAG_MS
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.decider.decider_batch import BatchOutcome

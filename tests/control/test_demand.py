@@ -1,4 +1,4 @@
-"""What a job wants and uses of each shared scope, as rates out of its batches' reports."""
+"""Demand and usage of each shared scope are rates, out of the reports of a job's batches."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_throttle.control.demand import DemandMeter
-from spark_throttle.control.shared_scopes import SharedScopes
+from spark_throttle.control.demand import DemandMeter, SharedScopes
 from spark_throttle.core.arithmetic.segments import name_hash, sums
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, OnExcess

@@ -1,4 +1,4 @@
-"""What the control plane makes of destinations that push back: epochs that pin their rates, and when one is due."""
+"""Epochs pin the rates of destinations that push back, and are made when such a rate is due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When an epoch is due, and what it brings the decider."""
+"""An epoch is made when it is due, and brings the decider what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the control plane keeps: made again as it was, refused when damaged, forgotten when old."""
+"""Files of the control plane are made again as they were, refused when damaged, forgotten when old."""
 
 from __future__ import annotations
 

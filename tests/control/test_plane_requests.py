@@ -1,4 +1,4 @@
-"""What a control directory on an object store is asked for, for each batch."""
+"""A control directory on an object store is asked for a known number of files for each batch."""
 
 from __future__ import annotations
 

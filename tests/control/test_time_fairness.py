@@ -1,4 +1,4 @@
-"""How the processing time of a shared scope is divided: by time, whatever its namespaces' messages cost."""
+"""Processing time of a shared scope is divided by time, whatever its namespaces' messages cost."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.decisions import Decisions
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.measured_time import REMEMBERED_MS, MeasuredTime, corrected
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy, Dimension, OnExcess, Verdict

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_throttle.control.shared_scopes import SharedScopes
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.codec import parse_policies

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.limits.paying import ClockReading
+from spark_throttle.core.limits.token_bucket import ClockReading
 from spark_throttle.record import pack
 
 

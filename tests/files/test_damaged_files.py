@@ -1,4 +1,4 @@
-"""What to do about a damaged file depends on the file."""
+"""The remedy for a damaged file depends on the file."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ MENDS: Final = (
         "a namespace that was behind begins with the tie whenever a rate changes",
         (
             (
-                "core/fair/change.py",
+                "core/policy_change.py",
                 "np.where(is_less, np.minimum(kept, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS)), kept)",
                 "np.where(becomes != was, 0, kept)",
             ),
@@ -125,7 +125,7 @@ MENDS: Final = (
     Mend(
         "jump before a batch",
         "a jump between an epoch and the batch's timestamp pays in full",
-        (("core/limits/paying.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
+        (("core/limits/token_bucket.py", "(min(since_ms, MOST_LAG_MS) if is_new else since_ms)", "since_ms"),),
     ),
     Mend(
         "identity of a batch",

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MOST_NS, CompiledPolicy, Int64s, Verdict

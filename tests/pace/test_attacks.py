@@ -1,4 +1,4 @@
-"""What was tried to break the pacer: crowds, cancellations, clocks that jump, tokens in advance."""
+"""Attempts to break the pacer: crowds, cancellations, clocks that jump, tokens in advance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What levels hand out in advance changes no decision: calls are let through as if each looked at the clock."""
+"""Tokens handed out in advance change no decision: calls are let through as if each looked at the clock."""
 
 from __future__ import annotations
 

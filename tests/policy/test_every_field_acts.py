@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from spark_throttle.core.batch.admission import plan_admission
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import ControlRow, DeciderState

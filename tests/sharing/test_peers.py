@@ -1,4 +1,4 @@
-"""What a job remembers of another one, report by report."""
+"""A job remembers another one report by report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is published is what is read: whole or as changes, in files or in a Delta table, and what is damaged says so."""
+"""A register is read as it was published: whole or as changes, in files or in Delta; what is damaged says so."""
 
 from __future__ import annotations
 

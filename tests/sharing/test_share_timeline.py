@@ -1,4 +1,4 @@
-"""How long a job's new demand takes to become shares, hop by hop, and what the hurry costs."""
+"""A job's new demand takes a known number of hops to become shares, and the hurry costs what is stated."""
 
 from __future__ import annotations
 

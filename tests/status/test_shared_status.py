@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.reports import write_report
-from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage

@@ -251,11 +251,6 @@ def largest(key: Int64s, values: np.ndarray, keys: int, *, least: int) -> Int64s
     return _combined(np.maximum, key, values, np.full((keys, *values.shape[1:]), least, dtype=np.int64))
 
 
-def smallest(key: Int64s, values: Int64s, keys: int, *, most: int) -> Int64s:
-    """Return the smallest of the `values` of each key, in the shape of `largest`; `most` where all are more."""
-    return _combined(np.minimum, key, values, np.full((keys, *values.shape[1:]), most, dtype=np.int64))
-
-
 def numbers(key: Int64s, keys: int) -> Int64s:
     """Return the number of times that each key occurs."""
     runs = _runs(key)

@@ -2,8 +2,7 @@
 
 A rate is held in whole micro-tokens per millisecond (millitokens per second), a size in bytes, a duration in
 milliseconds. A value that does not fit its grid is refused, never rounded, so that the quota in force is
-the quota that was written: `parse_rate(format_rate(rate)) == rate`, and likewise for sizes and durations.
-A float is read as its shortest decimal form, so 0.2 is exactly 1/5.
+the quota that was written. A float is read as its shortest decimal form, so 0.2 is exactly 1/5.
 
 `MB` is 10^6 bytes and `MiB` is 2^20. Bare `K` and `M` are refused: they mean 1024s in Pegasus' strings
 (`core.limits.pegasus`) and 1000s elsewhere.
@@ -18,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
-from spark_throttle.core.quota import MAX_BURST_TOKENS, UNLIMITED, Dimension
+from spark_throttle.core.quota import MAX_BURST_TOKENS, Dimension
 from spark_throttle.errors import PolicyError
 
 MAX_TOKENS_PER_SECOND: Final = MAX_BURST_TOKENS
@@ -75,9 +74,6 @@ _DURATION: Final = _Kind(
     _DURATION_UNITS_MS, 1, MAX_DURATION_MS, "ms", "give whole milliseconds", "give more than 0", "10, 1.5 or 250ms"
 )
 
-_BYTE_FORMATS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")
-_DURATION_FORMATS: Final = ("ms", "s", "min", "h", "d")
-
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([A-Za-z]*|%)(\s*/\s*s)?\s*", re.ASCII)
 _LEADING_ZERO = re.compile(r"\s*[+-]?0\d", re.ASCII)
 _LONGEST_TEXT = 80
@@ -127,21 +123,6 @@ def parse_rate(value: object, dimension: Dimension = Dimension.MESSAGES) -> int:
     return _parse(value, _RATES[dimension])
 
 
-def format_rate(rate_micro_per_ms: int, dimension: Dimension = Dimension.MESSAGES) -> str:
-    """Return a rate for people, in the shortest exact form.
-
-    Examples
-    --------
-    >>> format_rate(200), format_rate(1_048_576_000, Dimension.BYTES), format_rate(UNLIMITED)
-    ('0.2/s', '1MiB/s', 'unlimited')
-    """
-    if rate_micro_per_ms == UNLIMITED:
-        return "unlimited"
-    if dimension is Dimension.MESSAGES:
-        return f"{_decimal_text(Fraction(rate_micro_per_ms, 1000))}/s"
-    return f"{_shortest(Fraction(rate_micro_per_ms, 1000), _BYTE_FORMATS, _BYTE_UNITS)}/s"
-
-
 def parse_percentage(value: object) -> int:
     """Return a share of cores, given in percent of one core, in nanoseconds per millisecond.
 
@@ -164,17 +145,6 @@ def parse_size(value: object) -> int:
     return _parse(value, _SIZE)
 
 
-def format_size(size_bytes: int) -> str:
-    """Return a size for people, in the shortest exact form.
-
-    Examples
-    --------
-    >>> format_size(268435456), format_size(1001)
-    ('256MiB', '1001B')
-    """
-    return _shortest(Fraction(size_bytes), _BYTE_FORMATS, _BYTE_UNITS)
-
-
 def parse_duration_ms(value: object) -> int:
     """Return a duration in milliseconds; a number without a unit is in seconds.
 
@@ -184,17 +154,6 @@ def parse_duration_ms(value: object) -> int:
     (10000, 250, 1500, 300000)
     """
     return _parse(value, _DURATION)
-
-
-def format_duration_ms(duration_ms: int) -> str:
-    """Return a duration for people, in the shortest exact form.
-
-    Examples
-    --------
-    >>> format_duration_ms(90_000), format_duration_ms(250)
-    ('90s', '250ms')
-    """
-    return _shortest(Fraction(duration_ms), _DURATION_FORMATS, _DURATION_UNITS_MS)
 
 
 def _parse(value: object, kind: _Kind) -> int:
@@ -240,15 +199,3 @@ def _unknown_unit(shown: str, unit: str, kind: _Kind) -> PolicyError:
     else:
         problem = f"{shown} has the unknown unit {unit!r}; units are {', '.join(known)}"
     return PolicyError("", problem)
-
-
-def _shortest(value: Fraction, names: tuple[str, ...], units: Mapping[str, int]) -> str:
-    """Return the text with the shortest number that is exact to three decimals; the first unit always has one."""
-    exact = [(_decimal_text(value / units[name]), name) for name in names if 1000 * value % units[name] == 0]
-    number, unit = min(exact, key=lambda number_and_unit: len(number_and_unit[0]))
-    return number + unit
-
-
-def _decimal_text(value: Fraction) -> str:
-    whole, thousandths = divmod(int(1000 * value), 1000)
-    return f"{whole}.{thousandths:03d}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""What a batch leaves behind: the flows worth remembering, and the usage report for the control plane.
+"""A batch leaves the flows that are worth remembering, and the usage report for the control plane.
 
 A namespace is forgotten when forgetting it changes nothing under the policy in force: its bucket is full, none of its
 rows waits or may come back, it is neither ahead nor behind, and no Pegasus rule counts it. The price of its messages

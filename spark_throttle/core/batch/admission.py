@@ -87,7 +87,7 @@ def plan_admission(
     arrivals
         The rows that arrived, in the order in which they must be decided.
     now_ms
-        The paying time of the batch (`paying`).
+        The paying time of the batch (`token_bucket`).
     memory
         The matches from batches that this process decided before; no decision depends on it.
     returned

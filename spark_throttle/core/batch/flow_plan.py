@@ -1,7 +1,7 @@
-"""How far every flow gets in a batch, what stops it, and the debits of its buckets.
+"""Each flow gets a prefix of its rows in a batch; its plan says how long, what stops it, and what its buckets pay.
 
-A flow gets a prefix of its rows, so all of this is arithmetic over flows. Whether everything in a batch fits is known
-from the sums of its flows, before any row is put in order.
+So all of this is arithmetic over flows. Whether everything in a batch fits is known from the sums of its flows, before
+any row is put in order.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What the queue may hold: rows that are too old leave it, as do rows over its bounds, the longest queues' first.
+"""Rows that are too old leave the queue, and so do rows over its bounds, those of the longest queues first.
 
-Up to each row, a namespace's queue takes some part of the
-bound on messages and some part of the bound on bytes; the larger of the two is the row's share. If not all rows that
-should wait fit, the rows with the smallest shares are kept and the others put out, whether they waited already or are
-new: room is divided max-min among the namespaces by dominant share. This is the policy of shared-memory switches that
-drop from the longest queue (Drop on Demand of Wei, Coyle & Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour
-2001).
+Up to each row, a namespace's queue takes some part of the bound on messages and some part of the bound on bytes; the
+larger of the two is the row's share. If not all rows that should wait fit, the rows with the smallest shares are kept
+and the others put out, whether they waited already or are new: room is divided max-min among the namespaces by dominant
+share. This is the policy of shared-memory switches that drop from the longest queue (Drop on Demand of Wei, Coyle &
+Hsiao 1991; Longest Queue Drop of Hahne, Kesselman & Mansour 2001).
 
 So a namespace keeps a prefix of its queue. A namespace whose share is below the level loses nothing, whoever came
 first, and a row that is over a bound by itself takes no room. Of two rows with the same share, the one nearer to the

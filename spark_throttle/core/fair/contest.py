@@ -1,4 +1,4 @@
-"""Which rows of a batch go, if several scopes on their way run short, and the leads that the batch leaves.
+"""Scopes that run short choose the rows that go, from the narrowest to the widest, and the batch leaves leads.
 
 Scopes are nodes of the fair tree that have tokens of their own. They choose from the narrowest to the widest: what a
 tenant's tokens let pass, in the tenant's fair order, is what its group may choose from, and so on to the job (`turns`

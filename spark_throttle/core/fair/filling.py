@@ -1,4 +1,4 @@
-"""How far an amount of work reaches down a tree: the rows that finish up to the level of the fluid, node by node.
+"""An amount of work fills a tree down to its leaves: rows go that finish up to the level of the fluid, node by node.
 
 The fluid gives the children of a node what the node is given and what their leads owe it (`water`). A child's *budget*
 is what the fluid gives it, less its lead; an inner node sends the row that it holds first, and the rest is its *own*.

@@ -1,4 +1,4 @@
-"""Which leads a batch can honour: what some siblings are owed, others must pay in time.
+"""A batch honours the leads that can be paid: what some siblings are owed, others must pay in time.
 
 A child that is behind finishes its next row early, at the tag (row + L) / w. So it is served at its siblings' cost,
 unless those that are ahead stand back meanwhile: each pays its own lead, at the rate of its weight. Under weights that

@@ -1,4 +1,4 @@
-"""Whose rows go when a scope runs short: hierarchical worst-case-fair weighted fair queueing, a batch at a time.
+"""Rows of a scope that runs short go by hierarchical worst-case-fair weighted fair queueing, a batch at a time.
 
 Every node serves its children by WF2Q (Bennett and Zhang 1996), so the tree is H-WF2Q. A node's virtual time is the
 level of the fluid (`water`) that is given what the node was served itself. A child with lead L and weight w begins its

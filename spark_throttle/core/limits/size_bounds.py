@@ -1,4 +1,4 @@
-"""How large a message may be: the bounds of its namespace's own rule, its tenant, its group and the job.
+"""A message is bounded in size by its namespace's own rule, its tenant, its group and the job.
 
 A row larger than the least of those bounds is rejected before it is charged anywhere, because one message can put all
 who share a quota into debt for hours. Only arrivals are tested: a row that is already queued waits on, whatever bound

@@ -1,4 +1,4 @@
-"""Which scopes a namespace passes: its own limits, its tenant, its resource group, the job.
+"""A namespace passes the scopes that match its name: its own limits, its tenant, its resource group, the job.
 
 The tenant of `acme/orders` is `acme`, the text before the first slash; a namespace without a slash is its own tenant.
 The rule for a namespace by itself is the one that names it, else the most specific glob that it matches (`globs`), else

@@ -1,4 +1,4 @@
-"""How a quota is divided between jobs: the part that each may use of what several of them want.
+"""A quota is divided between jobs by weighted max-min over what each of them wants.
 
 Each job has a *seat* in every scope that it uses. Its demand there is a small histogram of its namespaces' demands and
 weights (`demand_bins`), not one sum: with a sum, a namespace would be worse off for living in a busier job. Rates are

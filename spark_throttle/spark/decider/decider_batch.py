@@ -109,7 +109,7 @@ def run_batch(  # noqa: PLR0913 - all that a batch depends on
     is_explained
         Whether admitted rows carry the ``throttle`` column too.
     now_ms
-        Spark's time of the batch. Tokens, delays and expiry follow the paying time instead (`core.limits.paying`).
+        Spark's time of the batch. Tokens, delays and expiry follow the paying time instead (`token_bucket`).
     room
         Bounds up to which the queue may fill before the batch fails, if the policy's own bounds are smaller.
     partition_columns

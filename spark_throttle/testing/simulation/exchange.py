@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from spark_throttle.control.shared_scopes import SharedScopes
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.policy.compile import compile_policy

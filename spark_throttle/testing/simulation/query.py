@@ -18,12 +18,12 @@ from spark_throttle.checkpoint.batch_records import forget_undone
 from spark_throttle.checkpoint.manifest import Manifest, bind, next_incarnation
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.control.shared_quotas import SharedQuotas
-from spark_throttle.control.shared_scopes import SharedScopes
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import admitted_messages, unpack_usage

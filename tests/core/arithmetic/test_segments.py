@@ -19,7 +19,6 @@ from spark_throttle.core.arithmetic.segments import (
     name_hash,
     numbers,
     running_total,
-    smallest,
     sums,
 )
 
@@ -61,7 +60,6 @@ def test_keys_in_runs_have_the_same_sums_and_extremes_as_scattered_ones(columns:
     assert numbers(key, 7).tolist() == numbers(key[mixed], 7).tolist() == [1_400, 0, 700, 0, 0, 1, 0]
     assert (sums(key, values, 7) == sums(key[mixed], values[mixed], 7)).all()
     assert (largest(key, values, 7, least=-9) == largest(key[mixed], values[mixed], 7, least=-9)).all()
-    assert (smallest(key, values, 7, most=9) == smallest(key[mixed], values[mixed], 7, most=9)).all()
 
 
 @pytest.mark.slow

@@ -11,18 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.arithmetic.units import (
-    MAX_DURATION_MS,
     MAX_SIZE_BOUND_BYTES,
     MAX_TOKENS_PER_SECOND,
     describe,
-    format_duration_ms,
-    format_rate,
-    format_size,
     parse_duration_ms,
     parse_rate,
     parse_size,
 )
-from spark_throttle.core.quota import UNLIMITED, Dimension
+from spark_throttle.core.quota import Dimension
 from spark_throttle.errors import PolicyError
 
 rates = st.integers(0, 1000 * MAX_TOKENS_PER_SECOND)
@@ -173,24 +169,6 @@ def test_refused_quantity_says_its_value_and_the_remedy(
 
 
 @pytest.mark.slow
-@given(rates, st.sampled_from([Dimension.MESSAGES, Dimension.BYTES]))
-def test_formatted_rate_parses_to_itself(rate: int, dimension: Dimension) -> None:
-    assert parse_rate(format_rate(rate, dimension), dimension) == rate
-
-
-@pytest.mark.slow
-@given(st.integers(0, MAX_SIZE_BOUND_BYTES))
-def test_formatted_size_parses_to_itself(size_bytes: int) -> None:
-    assert parse_size(format_size(size_bytes)) == size_bytes
-
-
-@pytest.mark.slow
-@given(st.integers(0, MAX_DURATION_MS))
-def test_formatted_duration_parses_to_itself(duration_ms: int) -> None:
-    assert parse_duration_ms(format_duration_ms(duration_ms)) == duration_ms
-
-
-@pytest.mark.slow
 @given(st.decimals(0, MAX_TOKENS_PER_SECOND, places=3))
 def test_rate_is_the_same_as_a_decimal_a_text_and_a_float(rate: Decimal) -> None:
     expected = Fraction(rate) * 1000
@@ -209,28 +187,6 @@ def test_any_value_gives_a_rate_in_bounds_or_a_policy_error(value: object) -> No
         except PolicyError:
             continue
         assert 0 <= parsed <= MAX_SIZE_BOUND_BYTES
-
-
-@pytest.mark.parametrize(
-    ("formatted", "expected"),
-    [
-        (format_rate(UNLIMITED), "unlimited"),
-        (format_rate(0), "0/s"),
-        (format_rate(1), "0.001/s"),
-        (format_rate(1_500), "1.5/s"),
-        (format_rate(0, Dimension.BYTES), "0B/s"),
-        (format_rate(500, Dimension.BYTES), "0.5B/s"),
-        (format_rate(1_500_000_000, Dimension.BYTES), "1.5MB/s"),
-        (format_size(1024), "1KiB"),
-        (format_size(1000), "1kB"),
-        (format_size(1_536), "1.5KiB"),
-        (format_size(1_234_567), "1234567B"),
-        (format_duration_ms(1), "1ms"),
-        (format_duration_ms(86_400_000), "1d"),
-    ],
-)
-def test_format_takes_the_shortest_exact_unit(formatted: str, expected: str) -> None:
-    assert formatted == expected
 
 
 def test_describe_keeps_errors_short() -> None:

@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.limits.paying import PayingTime
-from spark_throttle.core.limits.token_bucket import in_micro
+from spark_throttle.core.limits.token_bucket import PayingTime, in_micro
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,

@@ -14,7 +14,7 @@ from spark_throttle.core.batch import arrivals, flow_plan
 from spark_throttle.core.batch.admission import AdmissionPlan, plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.fair.layout import Layout
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.core.state import DeciderState, StoredState
 from spark_throttle.core.usage import pack_usage

@@ -1,4 +1,4 @@
-"""How fast the rows that joined a queue are likely to leave, in numbers that can be checked by hand."""
+"""Rows that joined a queue leave at a pace that is estimated in numbers which can be checked by hand."""
 
 from __future__ import annotations
 

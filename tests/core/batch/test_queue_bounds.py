@@ -1,4 +1,4 @@
-"""What a queue that is full keeps: the heads of all queues, as far as the longest may go for all to fit."""
+"""A queue that is full keeps the heads of all queues, as far as the longest may go for all to fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says of the rows that it rejected, and of the row that has waited longest."""
+"""A report says which rows were rejected, why, and which row has waited longest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which leads a batch can honour, beside a slow reading of the rule: up to any tag, no more falls due than is paid."""
+"""A batch honours leads as a slow reading of the rule does: up to any tag, no more falls due than is paid."""
 
 from __future__ import annotations
 

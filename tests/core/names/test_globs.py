@@ -1,4 +1,4 @@
-"""Which glob a namespace falls under, and in which order globs are tried."""
+"""A namespace falls under the most specific glob that it matches, and globs are tried in one order."""
 
 from __future__ import annotations
 

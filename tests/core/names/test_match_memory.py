@@ -1,4 +1,4 @@
-"""What a process remembers of matches: never more than it would find anew, and found again by content alone."""
+"""A process remembers no more of matches than it would find anew, and finds it again by content alone."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_oldest_tables_go_first(asked: list[list[str]], monkeypatch: pytest.Monk
 def test_decider_has_the_matches_of_what_it_remembered(asked: list[list[str]]) -> None:
     # Two batches through the kernel: the second resolves the new name alone, though the state was stored between.
     from spark_throttle.core.batch.admission import plan_admission
-    from spark_throttle.core.limits.paying import PayingTime
+    from spark_throttle.core.limits.token_bucket import PayingTime
     from spark_throttle.core.state import DeciderState, StoredState
     from spark_throttle.record import pack, unpack
     from tests.oracle.worlds import make_arrivals

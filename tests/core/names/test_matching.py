@@ -1,4 +1,4 @@
-"""Whose quota a namespace uses: the precedence of its own group, its tenant's and the default's."""
+"""A namespace uses the quotas of its own group, before its tenant's, before the default's."""
 
 from __future__ import annotations
 

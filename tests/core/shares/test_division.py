@@ -1,4 +1,4 @@
-"""How a quota is divided: max-min to the textbook, and never more than there is."""
+"""A quota is divided max-min, to the textbook, and never gives out more than there is."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import BinaryType, IntegerType, Row, StructField, StructType
 
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.core.state import ControlRow, StoredState
 from spark_throttle.record import pack, unpack

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.left_rows import settle
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.core.state import ControlRow, StoredState

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_throttle.core.limits.paying import PayingTime
+from spark_throttle.core.limits.token_bucket import PayingTime
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.policy.compile import compile_policy

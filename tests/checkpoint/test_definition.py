@@ -1,4 +1,4 @@
-"""What of a batch may stand in a sink was decided by one definition; what stands in none may be decided by any."""
+"""A batch that may stand in a sink is decided by one definition; one that stands in none, by any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which leads a change of the policy leaves: those whose scopes are the same, and limit the same resources."""
+"""A change of the policy keeps leads whose scopes are the same and limit the same resources."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE
-from spark_throttle.core.fair.change import carried_nodes, kept_on_the_way, kept_parts
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_change import former_scopes
+from spark_throttle.core.policy_change import carried_nodes, former_scopes, kept_on_the_way, kept_parts
 from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.state import NodeLeads
 from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
