@@ -26,9 +26,8 @@ from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.commit import table_at
 from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
-from spark_throttle.spark.references.delta_feed import DeltaFeed, columns_of, reading_problem
-from spark_throttle.spark.references.file_feed import FileFeed
-from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.references.extents import FileFeed
+from spark_throttle.spark.references.feeds import DeltaFeed, FolderFeed, columns_of, folder_problem, reading_problem
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)

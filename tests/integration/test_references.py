@@ -24,7 +24,7 @@ from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import row_condition
-from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
+from spark_throttle.spark.references.second_reading import ReadingSums, text_of_sums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from spark_throttle.spark.sinks.staged import source_reader
 from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.record import unpack
-from spark_throttle.spark.references.reading_sums import ReadingSums
+from spark_throttle.spark.references.second_reading import ReadingSums
 from spark_throttle.spark.rows.frames import FrameKind, decode
 
 

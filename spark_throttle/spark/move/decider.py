@@ -46,8 +46,7 @@ from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
 from spark_throttle.spark.move.leaving import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.references.reading_sums import ReadingSums
-from spark_throttle.spark.references.selection import rows_by_file
+from spark_throttle.spark.references.second_reading import ReadingSums, rows_by_file
 from spark_throttle.spark.rows.digest import (
     PLACE,
     ROW_BITS,

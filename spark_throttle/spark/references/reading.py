@@ -22,8 +22,7 @@ from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.references.deciding_columns import RowCondition
 from spark_throttle.spark.references.deciding_values import ArrowExpression
-from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
-from spark_throttle.spark.references.file_feed import check_file
+from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile, check_file
 from spark_throttle.spark.rows.digest import FRAME_ROWS, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX

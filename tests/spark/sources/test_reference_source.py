@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_throttle.spark.references.deciding_values import column
-from spark_throttle.spark.references.folder_feed import FolderFeed
+from spark_throttle.spark.references.feeds import FolderFeed
 from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.rows.frames import TIE, FrameKind, decode
 from spark_throttle.spark.sources.control_source import ThrottleControlReader

@@ -34,8 +34,13 @@ from spark_throttle.spark.move.cutting import CUT_DDL, FILE, ROW, Cut, RowsOfFil
 from spark_throttle.spark.move.source_rests import RESTS_DDL, SourceRests
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.references.reading_sums import ReadingSums
-from spark_throttle.spark.references.selection import admitted_rows, coded_rows, rows_by_file, words_of
+from spark_throttle.spark.references.second_reading import (
+    ReadingSums,
+    admitted_rows,
+    coded_rows,
+    rows_by_file,
+    words_of,
+)
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, file_numbers
 from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable

@@ -1,12 +1,13 @@
 """The second reading of a batch that was decided on where its files lie: by Spark, from the stream's source, once.
 
 A file all of whose rows leave is read as it is. Of another, Spark looks each row up by its position in the file
-(`references.selection`): a join with a small table, which is broadcast, so a row never leaves the JVM. A file of which
-no row is wanted is not read. Only files that the batch brings are read here: rows that wait are copied in that batch.
+(`references.second_reading`): a join with a small table, which is broadcast, so a row never leaves the JVM. A file of
+which no row is wanted is not read. Only files that the batch brings are read here: rows that wait are copied in that
+batch.
 
 **The two readings are compared** before a sink is given anything. Each file must be what its extent says of it, and
 Spark computes the same sums of all rows of the batch's files, by its own evaluation of the user's expressions, as the
-first reading had (`references.reading_sums`). When all sinks have taken the batch, the files are compared with their
+first reading had (`references.second_reading`). When all sinks have taken the batch, the files are compared with their
 extents once more.
 """
 
@@ -31,10 +32,8 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, SourceChange
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.columns.payload_columns import quoted
 from spark_throttle.spark.move.cutting import FILE, ROW
-from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile
-from spark_throttle.spark.references.file_feed import check_file, check_read
-from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
-from spark_throttle.spark.references.selection import FileRows, as_table, path_in_store
+from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, SourceFile, check_file, check_read
+from spark_throttle.spark.references.second_reading import FileRows, ReadingSums, as_table, path_in_store, text_of_sums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.references.reading_sums import ReadingSums
+from spark_throttle.spark.references.second_reading import ReadingSums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from tests.effort import examples
 
