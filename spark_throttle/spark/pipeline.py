@@ -48,8 +48,7 @@ from spark_throttle.spark.columns.stream_definition import stream_definition
 from spark_throttle.spark.columns.volatile import volatile_columns
 from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
-from spark_throttle.spark.delta.file_stats import IndexedColumns
-from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.move.former_files import columns_in_footer
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nullable

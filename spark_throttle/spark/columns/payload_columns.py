@@ -32,8 +32,8 @@ from pyspark.sql.types import (
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.decider.decider_batch import THROTTLE
+from spark_throttle.spark.rows.digest import HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 ColumnLike = Column | str
 

@@ -42,8 +42,17 @@ from spark_throttle.spark.metering.charging import (
     note_refusal,
     report_of_running,
 )
-from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
-from spark_throttle.spark.metering.meter import CLOCKS, CallClock, ClockName, Meter
+from spark_throttle.spark.metering.meter import (
+    CLOCKS,
+    CallClock,
+    ClockName,
+    Counts,
+    Meter,
+    Place,
+    counts_by_name,
+    counts_of,
+    names_of_rows,
+)
 
 
 class MeteredQuery:

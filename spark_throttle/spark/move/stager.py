@@ -35,9 +35,8 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.record import pack
 from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter, write_parquet
-from spark_throttle.spark.rows.digest import InlineFile, StagedFile, digest_frames
+from spark_throttle.spark.rows.digest import HelperColumns, InlineFile, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import FRAME_BYTES, NAMESPACE, TIE, FrameKind, aligned, frame_batch
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside

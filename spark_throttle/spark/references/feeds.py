@@ -32,7 +32,7 @@ from pyarrow import fs
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.commit import table_at
+from spark_throttle.spark.delta.table_log import table_at
 from spark_throttle.spark.references.extents import FileFeed, FoundFile, Position, written_ms
 
 if TYPE_CHECKING:

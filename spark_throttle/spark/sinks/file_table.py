@@ -2,7 +2,7 @@
 
 Files that were staged in the table's directory and of which all rows leave are committed as they lie; of others the
 rows that leave were written to new files by executors (`move.cutting`). A table that has the batch does not take it
-again (`delta.commit`), so files of an earlier attempt are never named. A different batch of the same number, as a
+again (`delta.table_log`), so files of an earlier attempt are never named. A different batch of the same number, as a
 checkpoint that was put back plans it, is refused (`checkpoint.batch_mark`). The table is checked again before every
 commit, because it may have got a property meanwhile that only Spark's writer knows (`table_features`).
 """
@@ -24,9 +24,8 @@ from spark_throttle.checkpoint.manifest import Manifest
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.commit import append_to_table
-from spark_throttle.spark.delta.file_stats import IndexedColumns
-from spark_throttle.spark.delta.table_files import FileForm, TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns, TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_log import append_to_table
 from spark_throttle.spark.metering.charging import decided_policy
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.sinks.table_features import check_table

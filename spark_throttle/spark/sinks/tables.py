@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, ForeignFilesError, did_you_mean
 from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.delta.commit import open_table
+from spark_throttle.spark.delta.table_log import open_table
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.sink_formats import DELTA

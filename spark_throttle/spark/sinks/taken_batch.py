@@ -26,8 +26,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
-from spark_throttle.spark.delta.commit import has_batch, open_table
-from spark_throttle.spark.delta.table_log import version_of_batch
+from spark_throttle.spark.delta.table_log import has_batch, open_table, version_of_batch
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
 """Kinds of rows; the keys of `Definition.targets`."""

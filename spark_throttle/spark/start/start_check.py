@@ -38,8 +38,13 @@ from spark_throttle.control.feedback import newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.commit import append_batch, open_table
-from spark_throttle.spark.delta.table_log import LaterBatches, batches_beyond, identity_of_batch
+from spark_throttle.spark.delta.table_log import (
+    LaterBatches,
+    append_batch,
+    batches_beyond,
+    identity_of_batch,
+    open_table,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

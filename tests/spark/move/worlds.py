@@ -24,16 +24,14 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.record import unpack
 from spark_throttle.spark.decider.queue_folder import QueueStorage
-from spark_throttle.spark.delta.file_stats import IndexedColumns
-from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
 from spark_throttle.spark.move.answer import Answer, mask_of
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
-from spark_throttle.spark.rows.digest import ROW_BITS
+from spark_throttle.spark.rows.digest import ROW_BITS, HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable

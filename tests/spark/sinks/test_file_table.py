@@ -19,8 +19,8 @@ from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.record import pack
-from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_log import append_batch, has_batch, open_table
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.status.usage_table import USAGE_SCHEMA

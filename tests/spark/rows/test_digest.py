@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_throttle.spark.rows.digest import HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 
 def test_helper_column_that_is_a_column_of_the_users_does_not_travel_twice() -> None:
