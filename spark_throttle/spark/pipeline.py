@@ -42,10 +42,10 @@ from spark_throttle.spark.columns.payload_columns import (
     half_hashed_columns,
     row_columns,
     staged_schema,
+    stream_definition,
     with_helpers,
 )
-from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.columns.volatile import volatile_columns
+from spark_throttle.spark.columns.stream_plan import volatile_columns
 from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
 from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
@@ -59,7 +59,7 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import cluster_cores, is_served, task_slots
+from spark_throttle.spark.start.executors import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
 

@@ -24,8 +24,13 @@ from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import to_json
-from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns, staged_schema
-from spark_throttle.spark.columns.stream_definition import stream_definition
+from spark_throttle.spark.columns.payload_columns import (
+    as_column,
+    check_columns,
+    row_columns,
+    staged_schema,
+    stream_definition,
+)
 from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, QueueStorage
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.pipeline import (
@@ -46,7 +51,7 @@ from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.staged.payload import StagedPayload
 from spark_throttle.spark.sinks.staged.source_reader import Source
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
-from spark_throttle.spark.start.executor_sight import task_slots
+from spark_throttle.spark.start.executors import task_slots
 from spark_throttle.spark.start.start_check import Sinks
 
 _TIES = "places 1"

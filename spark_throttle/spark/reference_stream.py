@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
-from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
+from spark_throttle.spark.columns.stream_plan import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_log import table_at
 from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition

@@ -16,10 +16,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.batch_errors import ReadableErrors
-from spark_throttle.spark.batch_functions.function_sink import FunctionSink
-from spark_throttle.spark.columns.stream_operators import refused_by_spark
 from spark_throttle.spark.control_look import ControlLook
+from spark_throttle.spark.function_sink import FunctionSink
 from spark_throttle.spark.paced.paced_options import (
     check_send,
     check_travels,
@@ -46,8 +44,14 @@ from spark_throttle.spark.sinks.tables import (
     table_of_files,
     usage_table,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem, task_slots, warn_unwritable
-from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
+from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
+from spark_throttle.spark.start.executors import (
+    check_executors_see,
+    check_installation,
+    control_problem,
+    task_slots,
+    warn_unwritable,
+)
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
 

@@ -1,4 +1,8 @@
-"""Conversion of the user's columns to the form in which they are staged and back, and the helper columns."""
+"""The user's columns and expressions: converted to the form in which rows are staged and back, and as text.
+
+The text is the query's definition. Spark prints an expression in the name of the column that it selects. On Spark
+Connect the server chooses that name, so the text is the same.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,12 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.rows.digest import HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str
 
@@ -52,6 +58,13 @@ _LENGTH = re.compile(
     r"\s*(?:length|len|char_length|character_length|(?P<octet>octet_length))\s*\(\s*(?P<of>\w+)\s*\)\s*", re.IGNORECASE
 )
 _CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
+
+_SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+"""Settings of the session on which casts, times in JSON and arithmetic depend."""
+
+_NAMED: Final = re.compile(r" AS \w+$")
+
+_JSON_LENGTH: Final = "the length of the row as JSON"
 
 
 def as_column(value: ColumnLike) -> Column:
@@ -215,7 +228,7 @@ def with_helpers(
 
     Without a `size` expression the size of a row is the length of its JSON form, a stable stand-in for its payload. A
     size that cannot be cast to a 64-bit integer counts as missing, whether or not the session's casts would fail on it.
-    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`spark.columns.volatile`) count for
+    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`columns.stream_plan`) count for
     neither size nor hash: rows that differ only in them are interchangeable.
     """
     schema = events.schema
@@ -344,3 +357,39 @@ def quoted(name: str) -> str:
     '`a.b``c`'
     """
     return f"`{name.replace('`', '``')}`"
+
+
+def stream_definition(
+    events: DataFrame,
+    namespace: ColumnLike,
+    size: ColumnLike | None,
+    order_by: Sequence[ColumnLike] | None,
+    volatile: Collection[str],
+    targets: Mapping[str, str],
+    partition_columns: Sequence[str] = (),
+) -> Definition:
+    """Return the definition of a query over a stream.
+
+    The sink's partition columns are part of it: a row for which they give no folder is rejected.
+    """
+    schema, session = events.schema, events.sparkSession
+    given = deciding_columns(schema, namespace, size, order_by)
+    length, tie = row_columns(schema, size, volatile)
+    check_size(events.select(length).schema[0])
+    *texts, length_text, tie_text = _printed(events, [*given.values(), length, tie])
+    expressions = dict(zip(given, texts, strict=True))
+    columns = tuple((field.name, field.dataType.simpleString()) for field in schema)
+    if size is None:
+        expressions["size"] = _JSON_LENGTH
+        tie_text = f"{length_text}, {tie_text}"
+    if partition_columns:
+        expressions["partitionBy"] = ", ".join(partition_columns)
+    settings = {name: str(session.conf.get(name, None)) for name in _SETTINGS}
+    ties = digest(f"{tie_text}, digests {VERSION}")
+    return Definition(expressions, columns, ties, settings, dict(targets))
+
+
+def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
+    """Return expressions as Spark prints them, without their aliases."""
+    names = events.select(*map(F.isnull, expressions)).columns
+    return [_NAMED.sub("", name.removeprefix("(").removesuffix(" IS NULL)")) for name in names]

@@ -1,4 +1,10 @@
-"""Whether executors reach the files of a query: on the local disk, and on the store of the control directory.
+"""The executors of a query are asked, before it runs, how many they are, what they lack, and which files they reach.
+
+A query runs Python in four places: this process, Spark's process for Python data sources beside the driver, the
+executors and, with Spark Connect, the server. Without this package there, Spark fails in its own words, at length, and
+for the executors only in the first batch. So they are asked by a function that travels by value and needs nothing of
+this package. What ``--py-files`` ships reaches neither of Spark's processes for streaming sources (tried on 4.2.0): the
+start is refused if this package came that way. `docs/install.md` says how to install instead.
 
 Rows are staged by the executors. If these are other machines, a path on the local disk is a different place on each of
 them, so data files of committed rows would lie where no reader looks. A store with a name of its own is the same for
@@ -10,6 +16,7 @@ control directory, files travel with their digests (`move.inline_files`).
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import platform
 import re
@@ -24,14 +31,25 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.utils import is_remote
 
-from spark_throttle.errors import ConfigurationError, ThrottleError
+import spark_throttle
+from spark_throttle.errors import ConfigurationError, NotInstalledError, ThrottleError
 from spark_throttle.files.storage import Directory
+from spark_throttle.spark.spark_errors import NO_PY_FILES, PYTHON_OF_SOURCES
+from spark_throttle.spark.spark_version import check_version
 from spark_throttle.spark.start.spark_paths import local_path
+
+logger = logging.getLogger(__name__)
 
 _PROBE_ROWS: Final = 1 << 20
 """More rows than a cluster has slots: a shorter range would have fewer partitions."""
 
+_ALONE: Final = "local"
 _ONE_MACHINE: Final = re.compile(r"local(?:\[(\d+)(?:,\s*\d+)?\])?")
+
+_PROBLEM_DDL: Final = "host string, problem string"
+_PACKAGE: Final = "spark-throttle"
+_NEEDED: Final = ("numpy", "pyarrow", "pandas", "spark_throttle")
+_PY_FILES_CONF: Final = "spark.submit.pyFiles"
 
 
 def task_slots(spark: SparkSession) -> int:
@@ -45,11 +63,6 @@ def cluster_cores(spark: SparkSession) -> int:
     if master is not None:
         return max(1, int(master[1] or 1))
     return max(1, task_slots(spark)) * int(str(spark.conf.get("spark.task.cpus", "1")))
-
-
-logger = logging.getLogger(__name__)
-
-_ALONE = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +155,7 @@ def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) ->
     if not is_remote() and local_path(control_path).startswith("/"):
         missing = [] if is_seen else look(spark, control_path)
         return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
-    found = on_executors(spark, _Try(control_path), "host string, problem string")
+    found = on_executors(spark, _Try(control_path), _PROBLEM_DDL)
     return f"on {found[0][0]}: {found[0][1]}" if found else None
 
 
@@ -189,3 +202,69 @@ def look(spark: SparkSession, control_path: str, tables: Sequence[str] = ()) -> 
         return on_executors(spark, _Look(local), "host string, path string")
     finally:
         directory.delete(probe)
+
+
+def check_installation(spark: SparkSession) -> None:
+    """Check the version of Spark, how this package came here, and what the executors have.
+
+    The executors are asked by one small Spark job, unless they are on this machine.
+
+    Raises
+    ------
+    NotInstalledError
+        If something is missing, or of another version.
+    """
+    check_version(spark.version, "the cluster")
+    here = str(spark_throttle.__file__)
+    for shipped in str(spark.conf.get(_PY_FILES_CONF, "") or "").split(","):
+        name = shipped.rpartition("/")[2]
+        if name and f"/{name}/" in here:
+            raise NotInstalledError("spark_throttle", PYTHON_OF_SOURCES, f"it came by {name}; {NO_PY_FILES}")
+    if is_one_machine(spark):
+        return
+    found = on_executors(spark, _inspection(_version(), platform.python_version_tuple()[:2]), _PROBLEM_DDL)
+    if found:
+        host, what = found[0]
+        raise NotInstalledError(
+            what, f"the Python of the executors on {host}", "install there what the driver has, in the same versions"
+        )
+
+
+def _version() -> str | None:
+    """Return the version of this package; `None` if it is not known, because nothing was installed."""
+    try:
+        return importlib.metadata.version(_PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _inspection(
+    version: str | None, python: tuple[str, ...]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for executors that yields what they lack.
+
+    It is defined here so that it is pickled by value: an executor without this package could not load it otherwise.
+    """
+    needed = _NEEDED
+
+    def inspect(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import importlib.metadata
+        import importlib.util
+        import platform
+
+        import pyarrow as pa
+
+        for _ in batches:
+            problems = [name for name in needed if importlib.util.find_spec(name) is None]
+            if platform.python_version_tuple()[:2] != python:
+                problems.append(f"Python {'.'.join(python)}")
+            try:
+                there: str | None = importlib.metadata.version("spark-throttle")
+            except importlib.metadata.PackageNotFoundError:
+                there = None
+            if None not in (version, there) and version != there:
+                problems.append(f"spark-throttle {version} (there is {there})")
+            hosts = [platform.node()] * len(problems)
+            yield pa.record_batch({"host": pa.array(hosts, pa.string()), "problem": pa.array(problems, pa.string())})
+
+    return inspect

@@ -1,9 +1,15 @@
-"""Volatile columns, whose values change when a batch is run again: refused in decisions, left out of size and hash.
+"""The plan of a stream, as ``EXPLAIN`` prints it, shows what cannot stand before the throttle, and volatile columns.
 
-A batch that was stopped half-way is planned again from the same input, and must then be decided in the same way. A list
-of function names is not enough to find the values that change, so two more sources are asked. Spark's analyzer refuses
-a nondeterministic expression as the condition of a join, including Python functions that are marked as such. The plan
-of the stream, as ``EXPLAIN`` prints it, shows the functions from which the stream computes a column.
+Spark refuses most operators that cannot stand there itself, when the query starts and with the whole plan, or only
+inside a batch. The plan shows them before anything is written: Spark marks a node of a stream with a tilde (tried on
+4.2.0), so an aggregation of a static table that is joined is not one. Where Spark prints no plan, nothing is refused
+here. `docs/streams.md` lists what works.
+
+A *volatile* column has another value when a batch is run again. A batch that was stopped half-way is planned again from
+the same input, and must then be decided in the same way: such columns are refused in decisions, and left out of size
+and hash. A list of function names is not enough to find them, so two more sources are asked. Spark's analyzer refuses a
+nondeterministic expression as the condition of a join, including Python functions that are marked as such. The plan
+shows the functions from which the stream computes a column.
 
 Spark treats three functions as deterministic that are not (tried on 4.2.0). ``now()`` and ``current_time()`` are set
 when a batch is optimized. ``aes_encrypt()`` draws an initialization vector for each value, unless one is given or its
@@ -22,8 +28,9 @@ Not detected are:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final
@@ -34,12 +41,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
-from spark_throttle.spark.columns.stream_operators import refuse_operators
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_PAGE: Final = "docs/streams.md"
+_TABLE_BETWEEN: Final = "write its result to a table, and throttle the stream of that table in a query of its own"
+_OPERATOR: Final = "DigestDecider("
+"""How Spark prints the operator of a stream that `apply` has decided."""
 
 _FUNCTION: Final = re.compile(
     r"(?<![\w.`])(rand|randn|random|uuid|shuffle|randstr|uniform|now|current_time|spark_partition_id"
@@ -68,6 +81,90 @@ _OTHER: Final = "__throttle_other"
 _PREFIX: Final = "__throttle_asked_"
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """An operator that is refused."""
+
+    node: str
+    """How its line of a plan begins, as a regular expression."""
+
+    what: str
+    why: str
+    remedy: str = _TABLE_BETWEEN
+    store: str = ""
+    """The state store on which it is not refused, if there is one."""
+
+
+_REFUSED: Final = (
+    _Refused(
+        rf"FlatMapGroupsInPandasWithState {re.escape(_OPERATOR)}",
+        "another throttle",
+        "Spark runs one throttle in a query",
+        "write what it admits to a table, and throttle the stream of that table in a query of its own",
+    ),
+    _Refused(
+        r"FlatMapGroups(InPandas)?WithState",
+        "a stateful function",
+        "Spark runs no such function before another one, which the throttle is",
+    ),
+    _Refused(r"Aggregate", "an aggregation", "Spark runs none before a stateful function, which the throttle is"),
+    _Refused(r"Sort", "an orderBy", "a stream has no end to sort to", "give the columns to the throttle as order_by"),
+    _Refused(
+        r"Window",
+        "a window function",
+        "Spark runs none over a stream",
+        "write the stream to a table, and compute the function where the table is read",
+    ),
+    _Refused(
+        r"Except|Intersect",
+        "an except or an intersect",
+        "Spark runs neither over a stream",
+        "use a join with a static table: how='left_anti' or how='left_semi'",
+    ),
+    _Refused(
+        r"TransformWithState\w*",
+        "a transformWithState",
+        "Spark runs it on RocksDB only",
+        f"begin with {_PROVIDER} set to RocksDBStateStoreProvider (docs/changing-a-job.md), or {_TABLE_BETWEEN}",
+        store="RocksDB",
+    ),
+)
+_NODES: Final = tuple((re.compile(rf"^[\s:|+\-]*~({each.node})\b", re.MULTILINE), each) for each in _REFUSED)
+
+
+def refuse_operators(plan: str, setting: Callable[[str, str], str | None]) -> None:
+    r"""Refuse a stream with an operator that cannot stand before the throttle.
+
+    Parameters
+    ----------
+    plan
+        The analyzed plan of the stream, as Spark prints it.
+    setting
+        Returns a setting of the session, or the default that it is given.
+
+    Raises
+    ------
+    ConfigurationError
+        If the plan has such an operator.
+
+    Examples
+    --------
+    >>> unset = {}.get
+    >>> refuse_operators("~Project [ns#1]\n+- ~Join Inner\n   :- Relation [id#2]\n   +- Aggregate [id#3]", unset)
+    >>> try:
+    ...     refuse_operators("~Project [ns#1]\n+- ~Sort [ns#1 ASC NULLS FIRST], true", unset)
+    ... except ConfigurationError as error:
+    ...     str(error).partition(": ")[0]
+    'the stream has an orderBy before the throttle, but a stream has no end to sort to'
+    """
+    for node, refused in _NODES:
+        runs = bool(refused.store) and refused.store in (setting(_PROVIDER, "") or "")
+        if node.search(plan) and not runs:
+            raise ConfigurationError(
+                f"the stream has {refused.what} before the throttle, but {refused.why}: {refused.remedy} ({_PAGE})"
+            )
+
+
 def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> frozenset[str]:
     """Return the columns of a stream that have other values at the next attempt, as far as its plan shows.
 
@@ -80,7 +177,7 @@ def volatile_columns(events: DataFrame, expressions: Mapping[str, Column]) -> fr
     ------
     ConfigurationError
         If Spark cannot resolve one of `expressions`, or one has another value at the next attempt; if the stream
-        filters its rows by such a value, or has an operator that cannot stand before the throttle (`stream_operators`).
+        filters its rows by such a value, or has an operator that cannot stand before the throttle (`refuse_operators`).
     """
     _refuse_nondeterministic(events, expressions)
     asked = {name: f"{_PREFIX}{place}" for place, name in enumerate(expressions)}

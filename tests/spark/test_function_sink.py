@@ -13,7 +13,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import Backpressure, DeliveryError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.batch_functions.function_sink import FunctionSink
+from spark_throttle.spark.function_sink import FunctionSink
 from spark_throttle.spark.metering.charging import note_refusal
 
 ROWS: Any = object()

@@ -1,4 +1,4 @@
-"""A function for `foreachBatch`, and what becomes of a batch to which one of its destinations says "not now".
+"""A batch goes to a function of `foreachBatch` until it takes it: without the rows for destinations that say "not now".
 
 A function that raises `Backpressure` says that it has taken no row of its call. What follows depends on whether it had
 rows for a destination of the policy that it names, or for any if it names none:

@@ -1,4 +1,4 @@
-"""What Spark is told of a batch that failed, or was interrupted by the end of its query."""
+"""An error crosses between Spark and Python in words that the other side can read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import traceback
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
-from spark_throttle.spark.batch_errors import BatchError, ReadableErrors
+from spark_throttle.errors import ConfigurationError, NotInstalledError
+from spark_throttle.spark.spark_errors import BatchError, ReadableErrors, told_in_one_line
 
 PHRASE = "py4j.protocol.Py4JJavaError: An error occurred while calling"
 """After these words Spark's regular expression needs more stack for each character."""
@@ -69,3 +71,38 @@ def test_error_of_python_is_raised_as_it_is() -> None:
     with pytest.raises(ValueError, match=r"^x+$") as error:
         failing(problem)(None, 3)  # type: ignore[arg-type]
     assert error.value is problem
+
+
+SOURCE = "[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback:\n  File …\n"
+WORKER = "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where"),
+    [
+        (f"{SOURCE}ModuleNotFoundError: No module named 'spark_throttle.spark'", "spark_throttle", "data sources"),
+        (f"{WORKER}ModuleNotFoundError: No module named 'pyarrow'", "pyarrow", "the Python of the executors"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", "Python 3", "the executors"),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", "the jar of Delta", "session"),
+    ],
+)
+def test_error_of_spark_that_names_what_is_not_installed_becomes_one_line(text: str, what: str, where: str) -> None:
+    with pytest.raises(NotInstalledError) as told, told_in_one_line():
+        raise RuntimeError(text)
+    assert told.value.what.startswith(what)
+    assert where in told.value.where
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PySparkException("the disk is full"),
+        ConfigurationError("ModuleNotFoundError: No module named 'x' is in a policy"),
+        RuntimeError("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make sure"),
+    ],
+)
+def test_other_errors_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as passed, told_in_one_line():
+        raise error
+    assert passed.value is error
