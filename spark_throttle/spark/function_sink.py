@@ -46,7 +46,7 @@ from spark_throttle.spark.paced.gate import (
     LONGEST_PAUSE_SECONDS,
     wall_ms,
 )
-from spark_throttle.spark.sinks.batch_sink import BatchFunction
+from spark_throttle.spark.sinks.targets import BatchFunction
 
 _RAW: Final = "__throttle_namespace_bytes"
 _PART: Final = WHOLE - WHOLE // 4

@@ -54,10 +54,11 @@ from spark_throttle.spark.move.former_files import columns_in_footer
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nullable
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.sinks.batch_sink import BatchSink
+from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
+from spark_throttle.spark.sinks.payload import StagedPayload
+from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.executors import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks

@@ -46,10 +46,11 @@ from spark_throttle.spark.references.deciding_columns import DecidingColumns, de
 from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import FirstReading
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
-from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
-from spark_throttle.spark.sinks.staged.source_reader import Source
+from spark_throttle.spark.sinks.payload import StagedPayload
+from spark_throttle.spark.sinks.source_reader import Source
+from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.executors import task_slots
 from spark_throttle.spark.start.start_check import Sinks

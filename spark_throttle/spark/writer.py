@@ -33,16 +33,23 @@ from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, sinks_of, targets_of
 from spark_throttle.spark.sinks.tables import (
-    Targets,
     refuse_lacking_letters,
-    sink_options,
     sink_partition_columns,
     table_of_files,
     usage_table,
+)
+from spark_throttle.spark.sinks.targets import (
+    DELTA,
+    PACED,
+    Target,
+    Targets,
+    format_of,
+    refuse_dead_letters,
+    refuse_shared_places,
+    sink_options,
+    sinks_of,
+    targets_of,
 )
 from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
 from spark_throttle.spark.start.executors import (

@@ -22,7 +22,7 @@ from spark_throttle.spark.move.answer import FileAnswer, bits_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.offline.drain import drain
 from spark_throttle.spark.references.second_reading import admitted_rows
-from spark_throttle.spark.sinks.staged.reader import StagedReader
+from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 

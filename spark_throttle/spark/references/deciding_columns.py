@@ -3,7 +3,7 @@
 Conditions of ``where`` that take no Spark are comparisons of texts or of whole numbers (`deciding_values`), ``IS
 NULL``, ``IN`` and ``BETWEEN``, and those joined by ``AND``, ``OR`` and ``NOT``, by SQL's logic of three values. All
 others take Spark. Spark counts the rows that its own evaluation keeps before a batch is written
-(`sinks.staged.source_reader`).
+(`sinks.source_reader`).
 """
 
 from __future__ import annotations

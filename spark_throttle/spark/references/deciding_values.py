@@ -5,7 +5,7 @@ them: ``concat`` or ``||``, ``length``, ``octet_length``, and ``coalesce`` with 
 their rows are staged. sqlglot reads the expressions in Spark's dialect.
 
 Values equal Spark's, the length in characters of text that is not valid UTF-8 included: what a batch admits is counted
-again by Spark before it is written (`sinks.staged.source_reader`).
+again by Spark before it is written (`sinks.source_reader`).
 """
 
 from __future__ import annotations

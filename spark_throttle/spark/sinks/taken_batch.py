@@ -59,8 +59,6 @@ def begin_batch(
     DefinitionChangedError
         If a sink has the batch as decided by another definition.
     """
-    if not definition:
-        return True
     return begin(
         directory,
         batch,

@@ -22,8 +22,8 @@ from spark_throttle.spark.move.cutting import RowsOfFile
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.sinks.staged import decided_stream
-from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
+from spark_throttle.spark.sinks import decided_stream
+from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from tests.spark.move.worlds import Event, StagedJob
 
 SCHEMA: Final = pa.schema([("ns", pa.string()), ("n", pa.int64()), (THROTTLE, VERDICT_TYPE)])

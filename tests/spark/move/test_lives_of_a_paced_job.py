@@ -21,7 +21,7 @@ from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
+from spark_throttle.spark.sinks.payload import StagedPayload
 from tests.spark.decider.played import START_MS
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt, sent
 

@@ -20,8 +20,8 @@ from spark_throttle.spark.move import held_files, leaving, stager
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.leaving import files_in_order
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.targets import Target
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, sent
 

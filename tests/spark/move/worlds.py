@@ -33,9 +33,9 @@ from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
 from spark_throttle.spark.rows.digest import ROW_BITS, HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.row_digests import row_digests
-from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.targets import Target
 from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in
 
 Event = tuple[str, int]

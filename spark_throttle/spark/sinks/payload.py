@@ -42,11 +42,10 @@ from spark_throttle.spark.references.second_reading import (
     words_of,
 )
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, file_numbers
-from spark_throttle.spark.sinks.batch_sink import BatchFunction, Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.sink_formats import PACED
-from spark_throttle.spark.sinks.staged.reader import IS_SET, StagedReader, codes_of
-from spark_throttle.spark.sinks.staged.source_reader import Source, SourceReader
+from spark_throttle.spark.sinks.source_reader import Source, SourceReader
+from spark_throttle.spark.sinks.staged_reader import IS_SET, StagedReader, codes_of
+from spark_throttle.spark.sinks.targets import PACED, BatchFunction, Target
 
 _CODE: Final = "__throttle_code"
 _MESSAGES_OF_A_TASK: Final = 100_000
@@ -186,11 +185,11 @@ class StagedRows:
 
     @property
     def has_admitted(self) -> bool:
-        """Whether any row leaves."""
+        """Whether any row leaves, those included that are sent again."""
         return any(file.admitted for file in self._files)
 
     def append(self, target: Target, mark: BatchMark) -> None:
-        """Append the admitted rows to a target, once; to nothing, nothing."""
+        """Append the admitted rows to a target; called again with the same mark if the batch is run again."""
         if self.payload.table is not None:
             self.payload.table.append_staged(mark, self._files, self.written)
         elif target.format != "noop":  # what it would count is in the usage report
@@ -216,9 +215,9 @@ class StagedRows:
             return [], np.concatenate([*map(_admitted_places, lying), self.ranked])
         return lying, self.ranked
 
-    def rejected(self, target: Target) -> DataFrame:  # noqa: ARG002 - the files say how many tasks there are
-        """Return the rejected rows, with the ``throttle`` column."""
-        assert self.explained is not None  # noqa: S101 - called only if rows were rejected
+    def rejected(self) -> DataFrame:
+        """Return the rejected rows, with the ``throttle`` column; called only if there are any."""
+        assert self.explained is not None  # noqa: S101 - as above
         places = self.explained.column(PLACE).to_numpy()
         distinct, codes = distinct_values(self.explained.column(THROTTLE).combine_chunks())
         table = pa.table({_CODE: pa.array(np.arange(1, len(distinct) + 1)), THROTTLE: distinct})
@@ -234,9 +233,6 @@ class StagedRows:
             self.reader.source.check_read()
         if self.answer is not None:
             self.payload.upkeep.clean(self.answer)
-
-    def close(self) -> None:
-        """Do nothing: no row was kept."""
 
     def _as_they_lie(self, files: Sequence[FileAnswer]) -> Iterator[DataFrame]:
         """Yield the admitted rows of some files."""

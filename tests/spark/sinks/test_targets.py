@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.sink_formats import FORMATS, SinkFormat, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, targets_of
 from spark_throttle.spark.sinks.taken_batch import FOLDERS, SINK, TABLE
+from spark_throttle.spark.sinks.targets import (
+    FORMATS,
+    SinkFormat,
+    Target,
+    refuse_dead_letters,
+    refuse_shared_places,
+    targets_of,
+)
 
 LETTERS = Target("parquet", path="/letters")
 

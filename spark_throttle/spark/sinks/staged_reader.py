@@ -30,7 +30,7 @@ from spark_throttle.spark.move.inline_files import InlineRows, inline_file_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import places_in
 from spark_throttle.spark.references.second_reading import FileRows, as_table
-from spark_throttle.spark.sinks.staged.source_reader import VALUES, SourceReader, strict_scan
+from spark_throttle.spark.sinks.source_reader import VALUES, SourceReader, strict_scan
 
 _NUMBER: Final = "__throttle_number"
 IS_SET: Final = f"getbit(get({VALUES}, int(shiftright({ROW}, 6))), int({ROW} & 63)) = 1"
