@@ -46,14 +46,14 @@ from spark_throttle.spark.columns.payload_columns import (
     with_helpers,
 )
 from spark_throttle.spark.columns.stream_plan import volatile_columns
-from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
-from spark_throttle.spark.move.former_files import columns_in_footer
+from spark_throttle.spark.move.decider_batch import VERDICT_TYPE
+from spark_throttle.spark.move.queue_frames import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nullable
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
+from spark_throttle.spark.move.waiting_files import columns_in_footer
+from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA, THROTTLE
 from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable

@@ -20,8 +20,8 @@ from spark_throttle.spark.columns.payload_columns import from_staged, staged_sch
 from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.held_files import HeldFiles
-from spark_throttle.spark.move.inline_files import StoredInlineRows, inline_files_of
 from spark_throttle.spark.move.stager import STAGED, StagingPlace, nullable
+from spark_throttle.spark.move.waiting_files import StoredInlineRows, inline_files_of
 
 _NUMBER, _NAME = "__throttle_number", "__throttle_name"
 _PLACE: Final = StructType().add(FILE, "long").add(ROW, "long")

@@ -31,8 +31,8 @@ from spark_throttle.spark.columns.payload_columns import (
     staged_schema,
     stream_definition,
 )
-from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, QueueStorage
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
+from spark_throttle.spark.move.queue_frames import INLINE_BYTES, QueueStorage
 from spark_throttle.spark.pipeline import (
     Pipeline,
     ThrottleSettings,

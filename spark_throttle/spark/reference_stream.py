@@ -23,11 +23,11 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
 from spark_throttle.spark.columns.stream_plan import FILE_FUNCTION, analyzed_plan
-from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_log import table_at
 from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
 from spark_throttle.spark.references.extents import FileFeed
 from spark_throttle.spark.references.feeds import DeltaFeed, FolderFeed, columns_of, folder_problem, reading_problem
+from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)

@@ -23,9 +23,9 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.cutting import FILE, ROW, as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import as_nullable, nullable
 from spark_throttle.spark.queued_files import staged_copies
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS

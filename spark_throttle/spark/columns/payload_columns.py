@@ -36,9 +36,8 @@ from pyspark.sql.types import (
 
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.rows.digest import HelperColumns
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE
 from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str

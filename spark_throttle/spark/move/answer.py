@@ -57,7 +57,7 @@ class FileAnswer:
 
     stats: str = ""
     is_inline: bool = False
-    """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
+    """Whether the file with its rows before the batch comes in a frame beside the answer (`waiting_files`)."""
 
     lies_in_order: bool = False
     """Whether its admitted rows may leave as they lie (`leaving`)."""
@@ -122,7 +122,7 @@ class Decided:
     """The packed usage report; empty without an answer."""
 
     inline: tuple[bytes, ...] = ()
-    """Frames of the inline files of which rows leave (`inline_files`)."""
+    """Frames of the inline files of which rows leave (`waiting_files`)."""
 
 
 def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:

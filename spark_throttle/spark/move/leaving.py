@@ -32,7 +32,7 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.table_files import ROW_GROUP_ROWS
 from spark_throttle.spark.move.cutting import FILE, ROW, as_read
-from spark_throttle.spark.move.former_files import in_columns
+from spark_throttle.spark.move.waiting_files import in_columns
 from spark_throttle.spark.rows.digest import ROW_BITS, file_numbers
 from spark_throttle.spark.rows.gathering import gathered
 

@@ -163,7 +163,7 @@ class StagingPlace:
     form: FileForm
     in_table: bool
     is_inline: bool = False
-    """Whether files lie nowhere: their bytes travel with their digests (`inline_files`)."""
+    """Whether files lie nowhere: their bytes travel with their digests (`waiting_files`)."""
 
     @property
     def file_bytes(self) -> int:

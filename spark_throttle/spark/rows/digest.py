@@ -58,7 +58,7 @@ class StagedFile:
     """Statistics of its columns, in the form of a Delta log."""
 
     is_inline: bool = False
-    """Whether it lies nowhere: its bytes travel with its digest (`inline_files`)."""
+    """Whether it lies nowhere: its bytes travel with its digest (`waiting_files`)."""
 
     is_source: bool = False
     """Whether it is a file of the stream's source: its digest lacks the rows that the stream drops."""

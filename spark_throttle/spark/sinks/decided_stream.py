@@ -34,7 +34,6 @@ from spark_throttle.control.feedback import write_report
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
-from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.metering.charging import batch_of_task
 from spark_throttle.spark.move.answer import Answer, Decided, decided_in
 from spark_throttle.spark.move.cutting import Cut, RowsOfFile
@@ -42,6 +41,7 @@ from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.stager import StagingPlace, described
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.digest import PLACE
+from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 

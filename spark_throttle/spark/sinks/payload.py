@@ -27,11 +27,9 @@ from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.spark.columns.payload_columns import to_carried
-from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_files import WrittenFile
 from spark_throttle.spark.move.answer import Answer, FileAnswer, decided_in, mask_of
-from spark_throttle.spark.move.cutting import CUT_DDL, FILE, ROW, Cut, RowsOfFile, cut_file
-from spark_throttle.spark.move.source_rests import RESTS_DDL, SourceRests
+from spark_throttle.spark.move.cutting import CUT_DDL, FILE, RESTS_DDL, ROW, Cut, RowsOfFile, SourceRests, cut_file
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.references.second_reading import (
@@ -42,6 +40,7 @@ from spark_throttle.spark.references.second_reading import (
     words_of,
 )
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, file_numbers
+from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.source_reader import Source, SourceReader
 from spark_throttle.spark.sinks.staged_reader import IS_SET, StagedReader, codes_of

@@ -25,10 +25,8 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.spark.columns.payload_columns import from_staged
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
-from spark_throttle.spark.move.former_files import FormerFiles, is_former
-from spark_throttle.spark.move.inline_files import InlineRows, inline_file_of
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.move.upkeep import places_in
+from spark_throttle.spark.move.waiting_files import FormerFiles, InlineRows, inline_file_of, is_former, places_in
 from spark_throttle.spark.references.second_reading import FileRows, as_table
 from spark_throttle.spark.sinks.source_reader import VALUES, SourceReader, strict_scan
 
@@ -51,7 +49,7 @@ class StagedReader:
     table_root: str
     waiting: StagingPlace
     former: dict[str, bool]
-    """By the names of files that are known: whether they have other columns (`move.former_files`)."""
+    """By the names of files that are known: whether they have other columns (`move.waiting_files`)."""
 
     inline: tuple[bytes, ...] = ()
     """The frames of the inline files of which rows leave."""

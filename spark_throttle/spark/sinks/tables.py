@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, ForeignFilesError
-from spark_throttle.spark.decider.decider_batch import THROTTLE
 from spark_throttle.spark.delta.table_log import open_table
+from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
 from spark_throttle.spark.sinks.targets import DELTA, Target, Targets
 from spark_throttle.spark.start.spark_paths import local_path

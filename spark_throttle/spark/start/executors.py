@@ -11,7 +11,7 @@ them, so data files of committed rows would lie where no reader looks. A store w
 all machines, or fails with an error.
 
 They write with pyarrow, which knows nothing of the credentials that Spark was given. If they cannot write to the
-control directory, files travel with their digests (`move.inline_files`).
+control directory, files travel with their digests (`move.waiting_files`).
 """
 
 from __future__ import annotations

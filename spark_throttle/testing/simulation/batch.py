@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.spark.decider.decider_batch import BatchOutcome
+from spark_throttle.spark.move.decider_batch import BatchOutcome
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 from spark_throttle.testing.simulation.exchange import Rates
 from spark_throttle.testing.simulation.rows import RejectedRow, Row

@@ -17,12 +17,12 @@ from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import pack
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.decider import DigestDecider
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.sinks.payload import StagedPayload
-from tests.spark.decider.played import START_MS
+from tests.spark.move.played import START_MS
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt, sent
 
 POLICY = compile_policy(PolicyDocument.model_validate({

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta import table_files
 from spark_throttle.spark.move import held_files, leaving, stager
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.leaving import files_in_order
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
 from spark_throttle.spark.sinks.targets import Target

@@ -16,13 +16,13 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s, OnExcess, Overflow
 from spark_throttle.core.usage import pack_usage, unpack_usage
 from spark_throttle.errors import ConfigurationError, DamagedError, QueueOverflowError
 from spark_throttle.record import pack
-from spark_throttle.spark.decider import decider_batch
-from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE, run_batch
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode, encode
+from spark_throttle.spark.move import decider_batch
+from spark_throttle.spark.move.decider_batch import VERDICT_TYPE, run_batch
+from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE, decode, encode
 from spark_throttle.spark.rows.gathering import gathered
 from tests.effort import first_of
 from tests.oracle.worlds import Namespace, Window, limit, make_policy
-from tests.spark.decider.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers, with_tokens
+from tests.spark.move.played import PLENTY, START_MS, PlayedDecider, column, control_block, with_helpers, with_tokens
 
 QUEUE = QueueBounds(60, 2**30, 30_000, Overflow.REJECT)
 

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.spark.decider import queue_frames
-from spark_throttle.spark.decider.queue_folder import QueueFolder
-from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
+from spark_throttle.spark.move import queue_frames
+from spark_throttle.spark.move.queue_frames import QueueFolder, QueueFrames, likely_order
 from spark_throttle.spark.rows.frames import FRAME_BYTES, decode, encode_whole
 
 IN_STATE = QueueFolder(None)

@@ -37,13 +37,11 @@ from spark_throttle.core.stored_state import StoredState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import pack, unpack
-from spark_throttle.spark.decider.queue_folder import QueueFolder
-from spark_throttle.spark.decider.queue_frames import QueueFrames, likely_order
-from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, arranged, payload
+from spark_throttle.spark.move.queue_frames import QueueFolder, QueueFrames, likely_order
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, THROTTLE, arranged, payload
 from spark_throttle.spark.rows.gathering import gathered
 from spark_throttle.spark.rows.partition_names import has_folder
 
-THROTTLE = "throttle"
 VERDICT_TYPE = pa.struct([
     ("verdict", pa.string()), ("reason", pa.string()), ("level", pa.string()), ("dimension", pa.string()),
     ("scope", pa.string()), ("throttle_time_ms", pa.int64()), ("delayed_ms", pa.int64()),

@@ -18,10 +18,10 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.record import pack
-from spark_throttle.spark.decider.decider_batch import run_batch
+from spark_throttle.spark.move.decider_batch import run_batch
 from spark_throttle.store.policy_location import load_policies
 from tests.effort import crossed
-from tests.spark.decider.played import START_MS, column, with_helpers
+from tests.spark.move.played import START_MS, column, with_helpers
 
 
 class Job:

@@ -16,8 +16,8 @@ from spark_throttle.core.quota import MICRO, CompiledPolicy
 from spark_throttle.core.state import ControlRow
 from spark_throttle.core.stored_state import StoredState
 from spark_throttle.record import pack, unpack
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 
 START_MS = 1_760_000_000_000

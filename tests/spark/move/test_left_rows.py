@@ -27,8 +27,8 @@ from spark_throttle.errors import DamagedError
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import pack, unpack
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from tests.spark.decider.played import START_MS, column, with_helpers
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
+from tests.spark.move.played import START_MS, column, with_helpers
 
 NAMES = ("api/a", "api/b", "free/c")
 

@@ -16,17 +16,23 @@ from spark_throttle.core.stored_state import DELETED_FILES, NO_FILES, QueueFiles
 from spark_throttle.errors import DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.queue_folder import FOLDER, INLINE_BYTES, FramePlace, QueueFolder, QueueStorage
-from spark_throttle.spark.decider.queue_frames import QueueFrames
 from spark_throttle.spark.move.decider import DigestDecider
+from spark_throttle.spark.move.queue_frames import (
+    FOLDER,
+    INLINE_BYTES,
+    FramePlace,
+    QueueFolder,
+    QueueFrames,
+    QueueStorage,
+)
 from spark_throttle.spark.rows.frames import FRAME_BYTES, FrameKind
 from spark_throttle.testing.simulation.disk import MemoryDirectory
 from tests.effort import examples
 from tests.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.decider.played import START_MS, PlayedDecider, State, column, group_state, state_in, with_helpers
-from tests.spark.decider.test_decider_batch import ids
-from tests.spark.decider.test_queue_frames import table
+from tests.spark.move.played import START_MS, PlayedDecider, State, column, group_state, state_in, with_helpers
 from tests.spark.move.test_decider import KEY, batch, ids_of, pieces
+from tests.spark.move.test_decider_batch import ids
+from tests.spark.move.test_queue_frames import table
 
 
 class CountedDirectory(MemoryDirectory):
