@@ -31,7 +31,7 @@ from spark_throttle.spark.paced.paced_sink import PacedSink
 from spark_throttle.spark.paced.paced_task import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.sinks.tables import (
     refuse_lacking_letters,
@@ -78,7 +78,7 @@ class ThrottledStreamWriter:
     exactly once; one that takes files which Spark did not write (`sinks.tables`) gets those that leave whole as they
     lie. All other rows are read once, by Spark, and written by its batch writers: to other formats at least once, for a
     batch that was written but not committed before a crash is written again. A stream of `Throttle.read_stream` is
-    decided on by references, if nothing stands against it (`pipeline_choice`). The log says which way a query takes.
+    decided on by references, if nothing stands against it (`reference_pipeline`). The log says which way a query takes.
 
     Parameters
     ----------

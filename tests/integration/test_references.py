@@ -20,8 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
-from spark_throttle.spark.reference_pipeline import ReferencePipeline
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, ReferencePipeline, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.deciding_columns import row_condition
 from spark_throttle.spark.references.second_reading import ReadingSums, text_of_sums

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import writer
 from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.drained_query import drain
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.offline.drain import drain
 from spark_throttle.spark.references.second_reading import admitted_rows
 from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.state_reader import read_queued

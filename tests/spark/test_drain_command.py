@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from spark_throttle import spark as spark_package
 from spark_throttle.command_line import checkpoints
 from spark_throttle.command_line.app import app
-from spark_throttle.spark.offline.drain import DrainedQuery
+from spark_throttle.spark.drained_query import DrainedQuery
 
 
 @pytest.fixture

@@ -32,11 +32,10 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.offline.source_positions import SourcePosition, positions_after
-from spark_throttle.spark.offline.stopped_query import StoppedQuery, stopped_query
 from spark_throttle.spark.spark_errors import known_error, reading_state, spark_line
 from spark_throttle.spark.start.spark_paths import SparkPaths, local_path
 from spark_throttle.spark.state_reader import queued_after, waiting_messages
+from spark_throttle.spark.stopped_query import SourcePosition, StoppedQuery, positions_after, stopped_query
 
 DrainFormat: TypeAlias = Literal["delta", "parquet"]
 

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from spark_throttle.checkpoint.manifest import Drained, read_drained, write_drained
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.offline.drain import DrainedQuery, _write
+from spark_throttle.spark.drained_query import DrainedQuery, _write
 
 
 class RefusedRows:
