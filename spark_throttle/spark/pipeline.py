@@ -95,19 +95,9 @@ class Pipeline:
     is_inline: bool = False
     """Whether the executors cannot write to the control directory, so that files travel with their digests."""
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether the job shares its quotas with other jobs."""
-        return self.settings.exchange is not None
-
-    @property
-    def waiting_schema(self) -> StructType:
-        """The columns with which rows leave that waited."""
-        return self.carried
-
     @cached_property
-    def carried(self) -> StructType:
-        """The user's columns in the types in which they are staged."""
+    def waiting_schema(self) -> StructType:
+        """The user's columns in the types in which they are staged, wait and leave."""
         return staged_schema(self.events.schema)
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
@@ -144,7 +134,7 @@ class Pipeline:
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        waiting = waiting_place(control_path, self.carried, is_inline=self.is_inline)
+        waiting = waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline)
         place = waiting if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
         stage = Stager(
             tuple(helped.columns), derived, place, waiting, control_path,
@@ -169,11 +159,11 @@ class Pipeline:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
         assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
         frames = self.frames(control_path=control_path, is_explained=True)
-        schema = StructType([*self.carried, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+        schema = StructType([*self.waiting_schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
         rows = DecidedRows(
             to_arrow_schema(schema, timezone="UTC"),
             Upkeep(control_path, self._kept_turns),
-            waiting_place(control_path, self.carried, is_inline=self.is_inline),
+            waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             to_json(definition).decode(),
         )
         return from_staged(frames.mapInArrow(rows, schema), self.events.schema)
@@ -195,9 +185,9 @@ class Pipeline:
         payload = StagedPayload(
             control_path,
             self.events.schema,
-            self.carried,
+            self.waiting_schema,
             as_column(self.settings.namespace),
-            waiting_place(control_path, self.carried, is_inline=self.is_inline),
+            waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             self._kept_turns,
             task_slots(self.events.sparkSession),
             self.table,

@@ -88,11 +88,6 @@ class ReferencePipeline:
         """No rows, with the stream's columns."""
         return self.stream.empty()
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether the job shares its quotas with other jobs."""
-        return self.settings.exchange is not None
-
     def problem(self, partition_columns: Sequence[str]) -> str | None:
         """Return why this query cannot decide on references; `None` if it can."""
         problem = self.stream.problem()

@@ -27,8 +27,7 @@ from spark_throttle.spark.paced.paced_options import (
     send_options,
     words_of,
 )
-from spark_throttle.spark.paced.paced_sink import PacedSink
-from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.paced_sink import PacedSink, SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
@@ -57,7 +56,6 @@ from spark_throttle.spark.start.executors import (
     check_installation,
     control_problem,
     task_slots,
-    warn_unwritable,
 )
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
@@ -244,15 +242,7 @@ class ThrottledStreamWriter:
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
         """Start the query, which writes to `path` if the format takes one."""
-        if format is not None:
-            self.format(format)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
-        if queryName is not None:
-            self.queryName(queryName)
-        self.options(**options)
+        self._set(format, outputMode, partitionBy, queryName, options)
         return self._start(path or self._sink_options().pop("path", None), None)
 
     def toTable(  # noqa: N802 - Spark's name
@@ -265,15 +255,26 @@ class ThrottledStreamWriter:
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
         """Start the query, which writes to a table of the catalog; a missing table is created."""
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
-        if queryName is not None:
-            self.queryName(queryName)
-        self.format(format or self._format or DELTA)
-        self.options(**options)
+        self._set(format or self._format or DELTA, outputMode, partitionBy, queryName, options)
         return self._start(None, tableName)
+
+    def _set(
+        self,
+        source: str | None,
+        output_mode: str | None,
+        partition_by: str | list[str] | None,
+        query_name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        if source is not None:
+            self.format(source)
+        if output_mode is not None:
+            self.outputMode(output_mode)
+        if partition_by is not None:
+            self.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
+        if query_name is not None:
+            self.queryName(query_name)
+        self.options(**options)
 
     def _sink_options(self) -> dict[str, str]:
         return sink_options(self._options, _CHECKPOINT, (_PATIENCE_OPTION,))
@@ -305,7 +306,7 @@ class ThrottledStreamWriter:
         admitted = self._function if self._function is not None else target
         rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
         usage = None if self._usage is None else self._usage.resolved(paths)
-        targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
+        targets = Targets(admitted, rejected, usage, self._pipeline.settings.exchange is not None)
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         spark, schema = self._events.sparkSession, self._events.schema
@@ -413,8 +414,11 @@ class ThrottledStreamWriter:
             return replace(pipeline, keeps_order=keeps_order), "rows go from their source to Spark's writer"
         pipeline = replace(pipeline, keeps_order=keeps_order)
         if unwritable is not None:
-            warn_unwritable(
-                control_path, unwritable, "rows travel with their digests, and a long queue needs much memory"
+            logger.warning(
+                "rows travel with their digests, and a long queue needs much memory: the executors cannot write to %s "
+                "(%s); give their processes the access that pyarrow needs, as by environment variables",
+                control_path,
+                unwritable,
             )
             return replace(pipeline, is_inline=True), "rows go through the decider to Spark's writer"
         table, why = table_of_files(spark, targets.admitted, self._events.schema)

@@ -1,4 +1,4 @@
-"""What the command `drain` answers, with the work itself and its session made up."""
+"""The command `drain` answers what the work returns, with the work and its session made up."""
 
 from __future__ import annotations
 

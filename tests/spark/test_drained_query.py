@@ -1,4 +1,4 @@
-"""What a drain answers, and what it does where Spark does not take the rows."""
+"""A drain names its rows only if there are any, and leaves the checkpoint open where Spark takes none."""
 
 from __future__ import annotations
 

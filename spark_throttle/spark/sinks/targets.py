@@ -230,8 +230,7 @@ class Targets:
     admitted: Target | Callable[[DataFrame, int], None]
     rejected: Target
     usage: Target | None
-
-    has_shares: bool = False
+    has_shares: bool
     """Whether the job shares quotas with other jobs, which adds columns to its usage rows."""
 
 

@@ -17,7 +17,6 @@ control directory, files travel with their digests (`move.waiting_files`).
 from __future__ import annotations
 
 import importlib.metadata
-import logging
 import platform
 import re
 import uuid
@@ -37,8 +36,6 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.spark_errors import NO_PY_FILES, PYTHON_OF_SOURCES
 from spark_throttle.spark.spark_version import check_version
 from spark_throttle.spark.start.spark_paths import local_path
-
-logger = logging.getLogger(__name__)
 
 _PROBE_ROWS: Final = 1 << 20
 """More rows than a cluster has slots: a shorter range would have fewer partitions."""
@@ -157,17 +154,6 @@ def control_problem(spark: SparkSession, control_path: str, *, is_seen: bool) ->
         return f"the executors on {missing[0][0]} do not see the driver's disk" if missing else None
     found = on_executors(spark, _Try(control_path), _PROBLEM_DDL)
     return f"on {found[0][0]}: {found[0][1]}" if found else None
-
-
-def warn_unwritable(control_path: str, problem: str, consequence: str) -> None:
-    """Warn of what it means that the executors cannot write to the control directory."""
-    logger.warning(
-        "%s: the executors cannot write to %s (%s); give their processes the access that pyarrow needs, as by "
-        "environment variables",
-        consequence,
-        control_path,
-        problem,
-    )
 
 
 def is_one_machine(spark: SparkSession) -> bool:

@@ -1,4 +1,4 @@
-"""Which columns may travel, and as what: the parts that need no JVM."""
+"""Columns travel in a type that Arrow holds, or are refused: the parts that need no JVM."""
 
 from __future__ import annotations
 

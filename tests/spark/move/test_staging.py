@@ -1,4 +1,4 @@
-"""What a stager writes and tells, and what a cut takes out of files."""
+"""A stager writes rows whole and tells their digests, and a cut takes out of files what is asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of a query's tables and options before it starts, against a session that is made up."""
+"""A query's tables and options are refused before it starts, against a session that is made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a table took a batch, as its log says without Spark."""
+"""A table took a batch if its log says so, without Spark."""
 
 from __future__ import annotations
 
