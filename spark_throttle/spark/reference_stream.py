@@ -27,7 +27,7 @@ from spark_throttle.spark.delta.table_log import table_at
 from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
 from spark_throttle.spark.references.extents import FileFeed
 from spark_throttle.spark.references.feeds import DeltaFeed, FolderFeed, columns_of, folder_problem, reading_problem
-from spark_throttle.spark.rows.frames import THROTTLE
+from spark_throttle.spark.rows.frames import HELPER_PREFIX, THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)
@@ -319,7 +319,7 @@ class ReferenceStream:
 
 
 def _is_taken(name: str) -> bool:
-    return name in (THROTTLE, "_metadata") or name.startswith("__throttle_")
+    return name in (THROTTLE, "_metadata") or name.startswith(HELPER_PREFIX)
 
 
 def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

@@ -47,6 +47,9 @@ _NUMBER, _NAME = "__throttle_number", "__throttle_name"
 _PLACE: Final = StructType().add(FILE, "long").add(ROW, "long")
 _joined = partial(DataFrame.unionByName, allowMissingColumns=True)
 
+_ENCODED = re.compile(r"[\s%\[\]{}?#^`\"<>|\\]")
+"""What Spark's state reader writes otherwise in a path, and then does not find (tried on 4.2.0)."""
+
 
 def read_queued(
     spark: SparkSession, checkpoint: str, *, schema: StructType | None = None, control_path: str | None = None
@@ -184,10 +187,6 @@ def _copied(
     for name in places.names[1:]:
         waiting = waiting.withColumnRenamed(name, f"throttle_{name}") if name in taken else waiting
     return copies.join(waiting.drop(PLACE), [FILE, ROW]).drop(FILE, ROW)
-
-
-_ENCODED = re.compile(r"[\s%\[\]{}?#^`\"<>|\\]")
-"""What Spark's state reader writes otherwise in a path, and then does not find (tried on 4.2.0)."""
 
 
 def is_readable(checkpoint: str) -> bool:

@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.rows.digest import HelperColumns
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE
+from spark_throttle.spark.rows.frames import HELPER_PREFIX, NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE
 from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str
@@ -83,7 +83,7 @@ def check_columns(schema: StructType) -> None:
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise ConfigurationError(f"the stream has several columns named {doubled}; rename all but one")
-    taken = [name for name in schema.names if name.lower().startswith("__throttle_") or name.lower() == THROTTLE]
+    taken = [name for name in schema.names if name.lower().startswith(HELPER_PREFIX) or name.lower() == THROTTLE]
     if taken:
         raise ConfigurationError(f"the columns {taken} have names that the throttle uses; rename them")
     for field in schema:

@@ -54,6 +54,15 @@ from spark_throttle.spark.metering.meter import (
     names_of_rows,
 )
 
+Function = Callable[..., Any]
+
+_METER: Final = "meter"
+_ROWS_AT_A_TIME: Final = 1000
+"""Rows of Spark come one by one; they are taken from it, and counted, by so many."""
+
+_MOST_COUNTS: Final = 256
+_ARRAYS: Final = frozenset((("pandas", "Series"), ("pandas", "DataFrame"), ("pyarrow", "Array")))
+
 
 class MeteredQuery:
     """The control directory of the only query of a throttle that has metered functions."""
@@ -99,16 +108,6 @@ class MeteredQuery:
                 f"a throttle with metered functions has the queries of {self._control_paths[:2]}, and a function "
                 f"cannot know which of them to charge; give each query a Throttle of its own"
             )
-
-
-Function = Callable[..., Any]
-
-_METER: Final = "meter"
-_ROWS_AT_A_TIME: Final = 1000
-"""Rows of Spark come one by one; they are taken from it, and counted, by so many."""
-
-_MOST_COUNTS: Final = 256
-_ARRAYS: Final = frozenset((("pandas", "Series"), ("pandas", "DataFrame"), ("pyarrow", "Array")))
 
 
 class Metered:

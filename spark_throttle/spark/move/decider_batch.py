@@ -48,6 +48,14 @@ VERDICT_TYPE = pa.struct([
 ])  # fmt: skip
 """Type of the ``throttle`` column."""
 
+_MATCHES: Final = MatchMemory()
+"""Matches of the batch that this process decided last; a worker is likely to get the next one too."""
+
+_NO_STATE: Final = (
+    "the decider has no state and its batch brings no policy: its state was removed from the checkpoint; restore the "
+    "checkpoint, or start a new one"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchOutcome:
@@ -65,16 +73,6 @@ class BatchOutcome:
 
     sent_before: pa.StringArray
     """The namespaces of which rows are admitted that the state held, each once; empty unless order is kept."""
-
-
-_MATCHES: Final = MatchMemory()
-"""Matches of the batch that this process decided last; a worker is likely to get the next one too."""
-
-
-_NO_STATE: Final = (
-    "the decider has no state and its batch brings no policy: its state was removed from the checkpoint; restore the "
-    "checkpoint, or start a new one"
-)
 
 
 @lru_cache(maxsize=64)

@@ -43,6 +43,11 @@ _PS_OF_A_MILLITOKEN: Final = 10**15
 MOST_PS: Final = 2**53
 """The highest cost of one row, two and a half hours: so sums fit into 64 bits."""
 
+_NS_MILLI: Final = 10**12
+"""Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
+
+_PS_PER_NS: Final = 1_000
+
 
 class RowCost(NamedTuple):
     """The time for which one row of a namespace uses up the namespace's rate."""
@@ -135,12 +140,6 @@ def _costs_ps(counts: Int64s, own_rates: Int64s, scopes: Int64s, shared_rates: I
         part_ps = -(-longest_ps[rank] // count)
         found[at] = max(found[at], part_ps)
     return found
-
-
-_NS_MILLI: Final = 10**12
-"""Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
-
-_PS_PER_NS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,14 @@ from pyspark.sql.types import (
 )
 
 from spark_throttle.spark.columns.payload_columns import ColumnLike
-from spark_throttle.spark.references.deciding_values import ArrowExpression, Kind, arrow_expression, kind_of, translated
+from spark_throttle.spark.references.deciding_values import (
+    MOST_TEXT,
+    ArrowExpression,
+    Kind,
+    arrow_expression,
+    kind_of,
+    translated,
+)
 
 _COMPARISONS: Final[Mapping[str, Callable[..., Any]]] = {
     "equal": pc.equal,
@@ -46,6 +53,16 @@ _COMPARISONS: Final[Mapping[str, Callable[..., Any]]] = {
     "greater_equal": pc.greater_equal,
 }
 _JOINTS: Final[Mapping[str, Callable[..., Any]]] = {"and": pc.and_kleene, "or": pc.or_kleene}
+
+_OPERATIONS: Final[Mapping[str, str]] = {
+    "EQ": "equal", "NEQ": "not_equal", "LT": "less", "LTE": "less_equal", "GT": "greater", "GTE": "greater_equal",
+}  # fmt: skip
+"""The operation of each of sqlglot's comparisons."""
+
+_NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
+_ORDERED: Final = (
+    *_NUMBERS, BooleanType, DateType, DecimalType, DoubleType, FloatType, TimestampNTZType, TimestampType,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +149,12 @@ def row_condition(text: str, kinds: Mapping[str, Kind]) -> RowCondition | None:
     import sqlglot
     from sqlglot.errors import SqlglotError
 
-    if len(text) > _MOST_TEXT:
+    if len(text) > MOST_TEXT:
         return None
     try:
         return _condition(sqlglot.parse_one(text, read="spark"), kinds)
     except (SqlglotError, RecursionError):
         return None
-
-
-_MOST_TEXT: Final = 10_000
-"""Longest text of a condition that is read."""
-
-_OPERATIONS: Final[Mapping[str, str]] = {
-    "EQ": "equal", "NEQ": "not_equal", "LT": "less", "LTE": "less_equal", "GT": "greater", "GTE": "greater_equal",
-}  # fmt: skip
-"""The operation of each of sqlglot's comparisons."""
 
 
 def _condition(node: Any, kinds: Mapping[str, Kind]) -> RowCondition | None:  # noqa: ANN401 - sqlglot's nodes
@@ -186,12 +194,6 @@ def _comparison(operation: str, left: Any, right: Any, kinds: Mapping[str, Kind]
     if kind not in ("text", "number") or kind_of(second, kinds) != kind:
         return None  # Spark would convert one of them, or orders them by a rule of its own
     return RowCondition(operation, (first, second))
-
-
-_NUMBERS: Final = (ByteType, ShortType, IntegerType, LongType)
-_ORDERED: Final = (
-    *_NUMBERS, BooleanType, DateType, DecimalType, DoubleType, FloatType, TimestampNTZType, TimestampType,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,12 @@ import pyarrow.compute as pc
 Operation = Literal["column", "constant", "concat", "characters", "bytes", "coalesce"]
 Kind = Literal["text", "binary", "number", "other"]
 
+MOST_TEXT: Final = 10_000
+"""Longest text of an expression, or of a condition, that is read."""
+
+_MOST_NUMBER: Final = (1 << 63) - 1
+"""Spark takes a greater number for a decimal."""
+
 
 @dataclass(frozen=True, slots=True)
 class ArrowExpression:
@@ -116,13 +122,6 @@ def _skipped(text: bytes) -> int:
     return found
 
 
-_MOST_TEXT: Final = 10_000
-"""Longest text of an expression that is read."""
-
-_MOST_NUMBER: Final = (1 << 63) - 1
-"""Spark takes a greater number for a decimal."""
-
-
 def arrow_expression(text: str, kinds: Mapping[str, Kind]) -> ArrowExpression | None:
     """Return the expression that a SQL text describes; `None` if it takes Spark to compute it.
 
@@ -144,7 +143,7 @@ def arrow_expression(text: str, kinds: Mapping[str, Kind]) -> ArrowExpression | 
     import sqlglot
     from sqlglot.errors import SqlglotError
 
-    if len(text) > _MOST_TEXT:
+    if len(text) > MOST_TEXT:
         return None
     try:
         return translated(sqlglot.parse_one(text, read="spark"), kinds)

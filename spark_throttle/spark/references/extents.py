@@ -36,6 +36,14 @@ _REPEATED_EVERY: Final = 100
 Position = Mapping[str, int]
 """Where a feed goes on after an extent, in words of the feed."""
 
+_RESTORE = (
+    "restore it with its time of writing (as cp -p does), then start the query again: nothing of this batch was written"
+)
+_PUT_BACK = (
+    "the sink may have been given other rows than were decided: restore the file with its time of writing (as cp -p "
+    "does), put the sink back to before this batch, then start the query again"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -211,15 +219,6 @@ class FileFeed(Protocol):
     def to_fields(self) -> dict[str, Any]:
         """Return the feed's settings as JSON values."""
         ...
-
-
-_RESTORE = (
-    "restore it with its time of writing (as cp -p does), then start the query again: nothing of this batch was written"
-)
-_PUT_BACK = (
-    "the sink may have been given other rows than were decided: restore the file with its time of writing (as cp -p "
-    "does), put the sink back to before this batch, then start the query again"
-)
 
 
 def written_ms(info: fs.FileInfo) -> int:

@@ -34,6 +34,7 @@ from spark_throttle.files.error_lines import one_line
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.table_log import table_at
 from spark_throttle.spark.references.extents import FileFeed, FoundFile, Position, written_ms
+from spark_throttle.spark.rows.partition_names import NO_VALUE, PARTITION_TYPES
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -43,7 +44,24 @@ _BEGUN: Final = "._COPYING_"
 """The end of the names under which Hadoop's shell copies files."""
 
 _LOG: Final = "_spark_metadata"
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+
+_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features that leave a data file as plain Parquet."""
+
+_MAPPING: Final = "delta.columnMapping.mode"
+_FIRST_WITH_MAPPING: Final = 2
+_OF_A_TYPE: Final = ("name", "type", "fields", "elementType", "keyType", "valueType")
+
+_RESTART: Final = "start the query with a new checkpoint, after its waiting rows have left"
+_OTHER_TABLE: Final = (
+    "put the query's table back, or start with a new checkpoint, after the waiting rows have been read with read_queued"
+)
+_START_AGAIN: Final = "start the query again, which then has the new columns"
+
+_SKIP: Final = (
+    "start the query with option('skipChangeCommits', 'true') on its source, which leaves such commits out as a whole, "
+    "or with a new checkpoint"
+)
 
 
 class FolderFeed:
@@ -87,7 +105,7 @@ class FolderFeed:
             is_begun = info.type == fs.FileType.File and info.size > 0
             if not is_begun or not _is_read(path):
                 continue
-            listed.append(FoundFile(path, info.size, written_ms(info), partition_values(path)))
+            listed.append(FoundFile(path, info.size, written_ms(info), values_in_path(path)))
         return sorted(listed, key=lambda file: (file.modified_ms, file.path))
 
 
@@ -115,28 +133,19 @@ def _is_read(path: str) -> bool:
     return not is_hidden and not name.endswith(_BEGUN) and all("=" in folder for folder in folders)
 
 
-def partition_values(path: str) -> tuple[tuple[str, str | None], ...]:
+def values_in_path(path: str) -> tuple[tuple[str, str | None], ...]:
     """Return the values of the partition columns that the folders of a path name.
 
     Examples
     --------
-    >>> partition_values("day=mon/kind=a%2Fb/part-0.parquet")
+    >>> values_in_path("day=mon/kind=a%2Fb/part-0.parquet")
     (('day', 'mon'), ('kind', 'a/b'))
     """
     *folders, _ = path.split("/")
     pairs = (folder.partition("=") for folder in folders)
     return tuple(
-        (unquote(column), None if value == _NO_VALUE else unquote(value)) for column, mark, value in pairs if mark
+        (unquote(column), None if value == NO_VALUE else unquote(value)) for column, mark, value in pairs if mark
     )
-
-
-_FEATURES: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Features that leave a data file as plain Parquet."""
-
-_MAPPING: Final = "delta.columnMapping.mode"
-_FIRST_WITH_MAPPING: Final = 2
-_OF_A_TYPE: Final = ("name", "type", "fields", "elementType", "keyType", "valueType")
-_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 
 
 def reading_problem(table: DeltaTable) -> str | None:
@@ -151,7 +160,7 @@ def reading_problem(table: DeltaTable) -> str | None:
         return f"the table's readers must be of version {protocol.min_reader_version}"
     types = {field["name"]: field["type"] for field in json.loads(table.schema().to_json())["fields"]}
     for column in table.metadata().partition_columns:
-        if types[column] not in _PARTITION_TYPES:
+        if types[column] not in PARTITION_TYPES:
             return f"the table's partition column {column!r} is {types[column]}"
     paths = pa.table(table.get_add_actions()).column("path")
     if any(map(is_elsewhere, paths.to_pylist())):
@@ -187,19 +196,6 @@ def _bare(node: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(node, dict):
         return {key: _bare(value) for key, value in node.items() if key in _OF_A_TYPE}
     return node
-
-
-_RESTART: Final = "start the query with a new checkpoint, after its waiting rows have left"
-_OTHER_TABLE: Final = (
-    "put the query's table back, or start with a new checkpoint, after the waiting rows have been read with read_queued"
-)
-_START_AGAIN: Final = "start the query again, which then has the new columns"
-
-
-_SKIP: Final = (
-    "start the query with option('skipChangeCommits', 'true') on its source, which leaves such commits out as a whole, "
-    "or with a new checkpoint"
-)
 
 
 class DeltaFeed:

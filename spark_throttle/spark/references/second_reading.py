@@ -31,6 +31,9 @@ _MOST_COUNTED: Final = 1 << 20
 
 _STORE: Final = re.compile(r"^[a-zA-Z][a-zA-Z0-9+.-]*:(//[^/]*)?")
 
+_HALF_BITS: Final = 32
+_HALF: Final = (1 << _HALF_BITS) - 1
+
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
@@ -154,10 +157,6 @@ def path_in_store(name: str) -> str:
     ('/a b%.parquet', '/a b%.parquet')
     """
     return "/" + _STORE.sub("", name).lstrip("/")
-
-
-_HALF_BITS: Final = 32
-_HALF: Final = (1 << _HALF_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ THROTTLE: Final = "throttle"
 
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
-_HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
+HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("key", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 FRAME_DDL = "key int, kind int, frame binary"
@@ -114,7 +114,7 @@ def decode(frame: bytes) -> pa.Table:
 
 def payload(table: pa.Table) -> pa.Table:
     """Return the user's columns of a table, without the helper columns."""
-    names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
+    names = [name for name in table.column_names if not name.startswith(HELPER_PREFIX)]
     return table.select(names).replace_schema_metadata(None)
 
 

@@ -52,6 +52,7 @@ from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns, Tab
 from spark_throttle.spark.delta.table_log import append_to_table
 from spark_throttle.spark.metering.charging import decided_policy
 from spark_throttle.spark.move.answer import FileAnswer
+from spark_throttle.spark.rows.partition_names import PARTITION_TYPES
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -69,7 +70,6 @@ _PLAIN_TYPES = (
     | TimestampType
     | TimestampNTZType
 )
-_PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
 
 _NEWEST_WRITER_VERSION: Final = 4
 """Newest writer version for a table that lists no features.
@@ -155,7 +155,7 @@ def check_table(table: DeltaTable, what: str, schema: StructType, partition_colu
             if rule in field["metadata"]:
                 raise ForeignFilesError(what, f"its column {path!r} {meaning}")
     types = {field["name"]: field["type"] for field in fields}
-    odd = [name for name in found_partitions if types[name] not in _PARTITION_TYPES]
+    odd = [name for name in found_partitions if types[name] not in PARTITION_TYPES]
     if odd:
         raise ForeignFilesError(what, f"it is partitioned by {odd[0]!r}, which is {types[odd[0]]}")
     if set(schema.names) <= set(found_partitions):

@@ -55,6 +55,9 @@ _REMEDY: Final = (
 _MOST_SCANS: Final = 8
 """Most partitions whose files are read apart, each with its values as constants; a join finds the values of more."""
 
+_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
+"""Characters of a path that Spark would take for a pattern."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -261,10 +264,6 @@ def strict_scan(spark: SparkSession, schema: StructType, locations: Sequence[str
     """Return the rows of Parquet files, all of which must be there and whole."""
     reader = spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
     return reader.schema(schema).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
-
-
-_GLOB: Final = re.compile(r"[{}\[\]*?\\]")
-"""Characters of a path that Spark would take for a pattern."""
 
 
 def _matched(value: str) -> Column:

@@ -37,6 +37,14 @@ TABLE, NAMED_TABLE, FOLDERS = "Delta ", "Delta table ", "folders in "
 APP_SUFFIX: Final = {SINK: "", DEAD_LETTERS: "/rejected", USAGE: "/usage", OWN_SINK: ""}
 """Suffix of the query's name in the transactions of each kind of rows."""
 
+_COMMITS_ASKED_FOR = 100
+"""Number of commits that are searched; others may have committed since the write."""
+
+_MOST_TABLES: Final = 64
+
+_SEEN: Final[dict[tuple[str, str], int]] = {}
+"""By location and query, a version of the table that is not older than the query's newest batch there."""
+
 
 def batch_folder(batch: int) -> str:
     """Return the name of the folder of a batch's dead letters."""
@@ -93,15 +101,6 @@ def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | No
         return True
     newest = table.transaction_version(app) if table is not None else None
     return newest is not None and newest >= batch
-
-
-_COMMITS_ASKED_FOR = 100
-"""Number of commits that are searched; others may have committed since the write."""
-
-_MOST_TABLES: Final = 64
-
-_SEEN: Final[dict[tuple[str, str], int]] = {}
-"""By location and query, a version of the table that is not older than the query's newest batch there."""
 
 
 def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: BatchMark) -> None:
