@@ -49,9 +49,8 @@ from spark_throttle.spark.pipeline import (
     waiting_place,
 )
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.extents import Extents
-from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.references.reading import DecidingColumns, FirstReading, deciding_columns_of
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
 from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.file_table import FileTable
@@ -121,10 +120,7 @@ class ReferencePipeline:
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
-        reading = FirstReading(
-            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns,
-            found.condition,
-        )  # fmt: skip
+        reading = FirstReading(self.stream.root, found)
         slots = str(task_slots(spark))
         spark.dataSource.register(ThrottleReferenceSource)
         options = control_options(spark, given, control_path, sinks)

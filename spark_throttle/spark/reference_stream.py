@@ -24,9 +24,9 @@ from spark_throttle.files.error_lines import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
 from spark_throttle.spark.columns.stream_plan import FILE_FUNCTION, analyzed_plan
 from spark_throttle.spark.delta.table_log import table_at
-from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
 from spark_throttle.spark.references.extents import FileFeed
 from spark_throttle.spark.references.feeds import DeltaFeed, FolderFeed, columns_of, folder_problem, reading_problem
+from spark_throttle.spark.references.row_expressions import RowCondition, both, kinds_of, row_condition
 from spark_throttle.spark.rows.frames import HELPER_PREFIX, THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
@@ -173,7 +173,7 @@ class ReferenceStream:
         """Keep the rows that meet a condition.
 
         A text that compares columns of the source with each other or with constants is computed without Spark
-        (`references.deciding_columns`). With any other condition, rows are staged.
+        (`references.row_expressions`). With any other condition, rows are staged.
         """
         return self._then(_Step(lambda rows, _: rows.where(condition), dict, condition))
 

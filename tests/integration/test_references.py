@@ -22,7 +22,7 @@ from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
 from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, ReferencePipeline, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.deciding_columns import row_condition
+from spark_throttle.spark.references.row_expressions import row_condition
 from spark_throttle.spark.references.second_reading import ReadingSums, text_of_sums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 from spark_throttle.spark.sinks import source_reader
