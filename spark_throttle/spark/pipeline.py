@@ -13,7 +13,7 @@ driver, once per start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -54,11 +54,9 @@ from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nulla
 from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.move.waiting_files import columns_in_footer
 from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA, THROTTLE
-from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.payload import StagedPayload
-from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
 from spark_throttle.spark.start.executors import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks
@@ -173,26 +171,16 @@ class Pipeline:
         given = self.settings
         return as_column(given.namespace), row_columns(self.events.schema, given.size, self._volatile)[0]
 
-    def batch_sink(
-        self,
-        control_path: str,
-        admitted: Target | Callable[[DataFrame, int], None],
-        rejected: Target,
-        usage: Target | FileTable | None,
-        definition: Definition,
-    ) -> BatchSink:
-        """Return the `foreachBatch` function that gives each batch to its sinks."""
-        payload = StagedPayload(
-            control_path,
+    def payload(self, control_path: str) -> StagedPayload:
+        """Return how the rows of the query's batches are found."""
+        return StagedPayload(
+            Upkeep(control_path, self._kept_turns, "" if self.table is None else self.table.location),
             self.events.schema,
-            self.waiting_schema,
             as_column(self.settings.namespace),
             waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
-            self._kept_turns,
             task_slots(self.events.sparkSession),
             self.table,
         )
-        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     @property
     def _kept_turns(self) -> int:

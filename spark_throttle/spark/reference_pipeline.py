@@ -18,7 +18,7 @@ of. Rows wait in the same way in both.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias
@@ -30,7 +30,6 @@ from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.checkpoint.offset_log import read_offset_log, source_offsets
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import to_json
 from spark_throttle.spark.columns.payload_columns import (
     as_column,
     check_columns,
@@ -40,6 +39,7 @@ from spark_throttle.spark.columns.payload_columns import (
 )
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
 from spark_throttle.spark.move.queue_frames import INLINE_BYTES, QueueStorage
+from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.pipeline import (
     Pipeline,
     ThrottleSettings,
@@ -52,11 +52,8 @@ from spark_throttle.spark.reference_stream import ReferenceStream
 from spark_throttle.spark.references.extents import Extents
 from spark_throttle.spark.references.reading import DecidingColumns, FirstReading, deciding_columns_of
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
-from spark_throttle.spark.sinks.batch_sink import BatchSink
-from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.payload import StagedPayload
 from spark_throttle.spark.sinks.source_reader import Source
-from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
 from spark_throttle.spark.start.executors import task_slots
 from spark_throttle.spark.start.start_check import Sinks
@@ -147,16 +144,9 @@ class ReferencePipeline:
         given = self.settings
         return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0]
 
-    def batch_sink(
-        self,
-        control_path: str,
-        admitted: Target | Callable[[DataFrame, int], None],
-        rejected: Target,
-        usage: Target | FileTable | None,
-        definition: Definition,
-    ) -> BatchSink:
-        """Return the `foreachBatch` function that writes each batch."""
-        stream, given, carried = self.stream, self.settings, self.waiting_schema
+    def payload(self, control_path: str) -> StagedPayload:
+        """Return how the rows of the query's batches are found."""
+        stream, given = self.stream, self.settings
         found, namespace = self._deciding(()), as_column(given.namespace)
         assert given.size is not None  # noqa: S101 - `problem` asks for it
         source = Source(
@@ -170,17 +160,14 @@ class ReferencePipeline:
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
             drops_rows=stream.condition() is not None,
         )
-        payload = StagedPayload(
-            control_path,
+        return StagedPayload(
+            Upkeep(control_path, kept_turns(stream.spark)),
             stream.source_schema,
-            carried,
             namespace,
-            waiting_place(control_path, carried),
-            kept_turns(stream.spark),
+            waiting_place(control_path, self.waiting_schema),
             task_slots(stream.spark),
             source=source,
         )
-        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     def staged(self) -> Pipeline:
         """Return the pipeline in which the rows of the same stream are staged."""

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
+from spark_throttle.record import to_json
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.function_sink import FunctionSink
 from spark_throttle.spark.paced.paced_options import (
@@ -32,6 +33,7 @@ from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
 from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
+from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.tables import (
     refuse_lacking_letters,
     sink_partition_columns,
@@ -327,8 +329,9 @@ class ThrottledStreamWriter:
         frames = pipeline.frames(
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
-        sink = pipeline.batch_sink(control_path, admitted, rejected, usage_sink, definition)
-        writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
+        payload, words = pipeline.payload(control_path), to_json(definition).decode()
+        sink = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, outlet)
+        writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(sink))
         writer = writer.option(_CHECKPOINT, checkpoint)
         if self._name is not None:
             writer = writer.queryName(self._name)

@@ -282,7 +282,7 @@ def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: 
     form = FileForm(pa.schema([("id", pa.int64())]))
     waiting = StagingPlace(lake.path("staged"), form, in_table=False)
     schema = StructType().add("id", "long")
-    reader = StagedReader(lake.spark, schema, schema, path, waiting, {})
+    reader = StagedReader(lake.spark, schema, path, waiting, {})
     bits = admitted_rows(np.array([1]))
     assert [row["id"] for row in reader.admitted([file], bits).collect()] == [1]
     Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())

@@ -56,16 +56,12 @@ _GROUP_ROWS: Final = 500_000
 class StagedPayload:
     """How the rows of a query's batches are found; its methods run on the driver, once per attempt at a batch."""
 
-    control_path: str
+    upkeep: Upkeep
     schema: StructType
     """The user's columns, or those of the source."""
 
-    carried: StructType
-    """The same, in the types in which they are staged."""
-
     namespace: Column
     waiting: StagingPlace
-    kept_turns: int
     slots: int
     """How many tasks run at the same time."""
 
@@ -75,10 +71,6 @@ class StagedPayload:
     source: Source | None = None
     """The source whose files are decided on where they lie; `None` if rows are staged."""
 
-    _copied: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What this process has copied in its last batch: by the copy's name, how many rows and the sum of positions."""
-
-    _left_out: set[str] = field(default_factory=set)
     _former: dict[str, bool] = field(default_factory=dict)
 
     def take(self, frames: DataFrame, batch: int) -> StagedRows:
@@ -103,9 +95,7 @@ class StagedPayload:
                 cuts = [each for each in cuts if each.has_places]
             written = self._run(spark, cuts)
         root = self.upkeep.table_root
-        reader = StagedReader(
-            spark, self.schema, self.carried, root, self.waiting, self._former, decided.inline, source
-        )  # fmt: skip
+        reader = StagedReader(spark, self.schema, root, self.waiting, self._former, decided.inline, source)
         admitted, rejected = (
             pa.concat_tables(found) if found else None for found in (decided.admitted, decided.rejected)
         )
@@ -116,12 +106,6 @@ class StagedPayload:
     def staging(self) -> StagingPlace | None:
         """Where rows that leave are written, if the sink's table takes files."""
         return None if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
-
-    @property
-    def upkeep(self) -> Upkeep:
-        """What the files of the query need."""
-        root = "" if self.table is None else self.table.location
-        return Upkeep(self.control_path, self.kept_turns, root, self._copied, self._left_out)
 
     def leaving(self, rows: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
         """Return rows that were decided on as they leave, with the columns `keep` beside them."""
@@ -147,7 +131,7 @@ class StagedPayload:
         numbered = found.toDF(*(f"c{at}" for at in range(len(found.columns))))
         copies = numbered.mapInArrow(copy, RESTS_DDL).collect()
         made = {row["rest"]: (row["messages"], row["positions"]) for row in copies}
-        wanted = {each.rest: self._copied[each.rest] for each in rows}
+        wanted = {each.rest: self.upkeep.copied[each.rest] for each in rows}
         if made != wanted:
             problem = f"rows that wait have the numbers and places {wanted}, and Spark reads {made}"
             raise SourceChangedError("the source", problem, "restore its files")

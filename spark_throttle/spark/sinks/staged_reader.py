@@ -22,7 +22,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_throttle.core.quota import Int64s
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
-from spark_throttle.spark.columns.payload_columns import from_staged
+from spark_throttle.spark.columns.payload_columns import from_staged, staged_schema
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.stager import StagingPlace
@@ -43,9 +43,6 @@ class StagedReader:
     schema: StructType
     """The user's columns, or those of the source."""
 
-    carried: StructType
-    """The same in the types in which they are staged."""
-
     table_root: str
     waiting: StagingPlace
     former: dict[str, bool]
@@ -56,6 +53,11 @@ class StagedReader:
 
     source: SourceReader | None = None
     """What reads the files that the batch brings, if these are the source's."""
+
+    @property
+    def carried(self) -> StructType:
+        """The columns in the types in which they are staged."""
+        return staged_schema(self.schema)
 
     @property
     def staged_root(self) -> str:

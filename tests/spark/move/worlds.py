@@ -30,6 +30,7 @@ from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.leaving import leaving
 from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
+from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.rows.digest import ROW_BITS, HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
 from spark_throttle.spark.rows.row_digests import row_digests
@@ -111,12 +112,10 @@ class StagedJob:
         self.waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
         self._table = FileTable(str(self.table), SCHEMA.json())
         self._payload = StagedPayload(
-            str(self.control),
-            SCHEMA,
+            Upkeep(str(self.control), self.kept_turns, str(self.table)),
             SCHEMA,
             None,  # type: ignore[arg-type]  # by namespace only sinks are sorted that are none here
             self.waiting,
-            self.kept_turns,
             2,
             self._table,
         )
