@@ -98,7 +98,7 @@ def keep_journal() -> None:
         shown = [repr(row) for row in found.admitted(_SINK).collect()]
         if found.explained is not None:
             shown += [repr(row) for row in found.rejected().collect()]
-        _write_line(_root_of(self.control_path), batch, sorted([*shown, found.usage.hex()]))
+        _write_line(_root_of(self.upkeep.control_path), batch, sorted([*shown, found.usage.hex()]))
         return found
 
     StagedPayload.take = take_and_digest  # type: ignore[method-assign]

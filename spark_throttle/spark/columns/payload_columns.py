@@ -147,13 +147,6 @@ def carried_schema(schema: StructType) -> StructType:
     )
 
 
-def leaving_schema(schema: StructType) -> StructType:
-    """Return `carried_schema` with nullable columns: a row that waited lacks those that the stream got meanwhile."""
-    return StructType(
-        [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in carried_schema(schema)]
-    )
-
-
 def to_carried(schema: StructType) -> list[Column]:
     """Return the user's columns converted to `carried_schema`."""
     columns = []
@@ -166,7 +159,7 @@ def to_carried(schema: StructType) -> list[Column]:
     return columns
 
 
-def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
+def _from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
     """Return rows converted back from `carried_schema` to the user's types; columns that were added follow."""
     if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
         return frame
@@ -181,15 +174,18 @@ def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def staged_schema(schema: StructType) -> StructType:
-    """Return the schema in which rows lie in files: `leaving_schema` without the columns that hold nothing.
+    """Return the schema in which rows lie in files: `carried_schema` without the columns that hold nothing.
 
-    A shape is what Arrow carries of it: its reference system, and its well-known binary.
+    All columns are nullable: a row that waited lacks those that the stream got meanwhile. A shape is what Arrow carries
+    of it: its reference system, and its well-known binary.
     """
     shape = StructType().add("srid", IntegerType()).add("wkb", BinaryType())
     return StructType(
         [
-            StructField(field.name, shape, nullable=True) if isinstance(field.dataType, _SHAPES) else field
-            for field in leaving_schema(schema)
+            StructField(field.name, shape, nullable=True)
+            if isinstance(field.dataType, _SHAPES)
+            else StructField(field.name, field.dataType, nullable=True, metadata=field.metadata)
+            for field in carried_schema(schema)
             if not isinstance(field.dataType, NullType)
         ]
     )
@@ -200,7 +196,7 @@ def from_staged(frame: DataFrame, schema: StructType) -> DataFrame:
     if any(isinstance(field.dataType, NullType | _SHAPES) for field in schema):
         behind = [F.col(quoted(name)) for name in frame.columns if name not in schema.names]
         frame = frame.select(*map(_unstaged, schema), *behind)
-    return from_carried(frame, schema)
+    return _from_carried(frame, schema)
 
 
 def _unstaged(field: StructField) -> Column:

@@ -90,12 +90,12 @@ class BatchSink:
             is_given = has_admitted or not isinstance(self.admitted, Target)
             given = partial(rows.admitted, self.admitted) if is_given else None
             self.outlet.write(given, directory, mark, report, is_again=is_again)
-        elif not isinstance(self.admitted, Target):
-            raise TypeError(f"{self.admitted!r} is a function, and has no outlet that calls it")
-        elif has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
+        else:
+            assert isinstance(self.admitted, Target)  # noqa: S101 - a function has an outlet that calls it
             # A table has the mark of every batch that writes anything: so two copies of a query meet there.
-            with metered_write(directory, batch, report):
-                rows.append(self.admitted, mark)
+            if has_admitted or batch == 0 or (has_rejected and self.admitted.is_delta):
+                with metered_write(directory, batch, report):
+                    rows.append(self.admitted, mark)
         if has_rejected:
             self._write_rejected(rows.rejected(), mark.of_part("rejected"))
         if isinstance(self.usage, FileTable) and report is not None:
