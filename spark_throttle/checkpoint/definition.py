@@ -71,7 +71,7 @@ class Definition:
     """The settings of the session that values depend on."""
 
     targets: Mapping[str, str] = field(default_factory=dict)
-    """Where each kind of rows goes, in the words of `sink_targets`; no decision depends on it."""
+    """Where each kind of rows goes, in the words of `sinks.targets`; no decision depends on it."""
 
     def differences(self, new: Definition) -> list[Difference]:
         """Return the differences by which `new` would decide otherwise."""

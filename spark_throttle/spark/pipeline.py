@@ -13,7 +13,7 @@ driver, once per start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -42,25 +42,23 @@ from spark_throttle.spark.columns.payload_columns import (
     half_hashed_columns,
     row_columns,
     staged_schema,
+    stream_definition,
     with_helpers,
 )
-from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.columns.volatile import volatile_columns
-from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
-from spark_throttle.spark.delta.file_stats import IndexedColumns
-from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.columns.stream_plan import volatile_columns
+from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
-from spark_throttle.spark.move.former_files import columns_in_footer
+from spark_throttle.spark.move.decider_batch import VERDICT_TYPE
+from spark_throttle.spark.move.queue_frames import INLINE_BYTES, SLACK_EPOCHS, QueueStorage
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace, nullable
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA
-from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
+from spark_throttle.spark.move.waiting_files import columns_in_footer
+from spark_throttle.spark.rows.frames import FRAME_DDL, OUTPUT_SCHEMA, THROTTLE
+from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
+from spark_throttle.spark.sinks.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
-from spark_throttle.spark.start.executor_sight import cluster_cores, is_served, task_slots
+from spark_throttle.spark.start.executors import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
 
@@ -95,19 +93,9 @@ class Pipeline:
     is_inline: bool = False
     """Whether the executors cannot write to the control directory, so that files travel with their digests."""
 
-    @property
-    def has_shares(self) -> bool:
-        """Whether the job shares its quotas with other jobs."""
-        return self.settings.exchange is not None
-
-    @property
-    def waiting_schema(self) -> StructType:
-        """The columns with which rows leave that waited."""
-        return self.carried
-
     @cached_property
-    def carried(self) -> StructType:
-        """The user's columns in the types in which they are staged."""
+    def waiting_schema(self) -> StructType:
+        """The user's columns in the types in which they are staged, wait and leave."""
         return staged_schema(self.events.schema)
 
     def definition(self, targets: Mapping[str, str], partition_columns: Sequence[str] = ()) -> Definition:
@@ -144,7 +132,7 @@ class Pipeline:
         derived = derived_columns(events.schema, given.namespace, given.size, given.order_by)
         helped = with_helpers(events, given.namespace, given.size, given.order_by, derived.helpers, self._volatile)
         numbered = helped.toDF(*(f"c{number}" for number in range(len(helped.columns))))
-        waiting = waiting_place(control_path, self.carried, is_inline=self.is_inline)
+        waiting = waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline)
         place = waiting if self.table is None else StagingPlace(self.table.location, self.table.form(), in_table=True)
         stage = Stager(
             tuple(helped.columns), derived, place, waiting, control_path,
@@ -169,11 +157,11 @@ class Pipeline:
         """Return the decided rows: the user's columns and the ``throttle`` column."""
         assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
         frames = self.frames(control_path=control_path, is_explained=True)
-        schema = StructType([*self.carried, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+        schema = StructType([*self.waiting_schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
         rows = DecidedRows(
             to_arrow_schema(schema, timezone="UTC"),
             Upkeep(control_path, self._kept_turns),
-            waiting_place(control_path, self.carried, is_inline=self.is_inline),
+            waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             to_json(definition).decode(),
         )
         return from_staged(frames.mapInArrow(rows, schema), self.events.schema)
@@ -183,26 +171,16 @@ class Pipeline:
         given = self.settings
         return as_column(given.namespace), row_columns(self.events.schema, given.size, self._volatile)[0]
 
-    def batch_sink(
-        self,
-        control_path: str,
-        admitted: Target | Callable[[DataFrame, int], None],
-        rejected: Target,
-        usage: Target | FileTable | None,
-        definition: Definition,
-    ) -> BatchSink:
-        """Return the `foreachBatch` function that gives each batch to its sinks."""
-        payload = StagedPayload(
-            control_path,
+    def payload(self, control_path: str) -> StagedPayload:
+        """Return how the rows of the query's batches are found."""
+        return StagedPayload(
+            Upkeep(control_path, self._kept_turns, "" if self.table is None else self.table.location),
             self.events.schema,
-            self.carried,
             as_column(self.settings.namespace),
-            waiting_place(control_path, self.carried, is_inline=self.is_inline),
-            self._kept_turns,
+            waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             task_slots(self.events.sparkSession),
             self.table,
         )
-        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     @property
     def _kept_turns(self) -> int:

@@ -1,4 +1,4 @@
-"""The assembly of a query that decides on references: on rows where they lie, in the files of their source.
+"""A query decides on references where its rows can be read again: on rows where they lie, in the files of their source.
 
 ::
 
@@ -8,26 +8,38 @@
 
 Control rows and digests come from one source, so that one offset pins both. All else is as where rows are staged
 (`pipeline`). Everything here runs on the driver, once per start.
+
+References are for a stream of `Throttle.read_stream` whose expressions Spark can be asked again, and for every sink but
+a Delta table, which takes staged files as they lie, and the paced sink, which may be given a row twice: its expressions
+are computed once where it is staged. A checkpoint keeps the way with which it began, which its offsets have the form
+of. Rows wait in the same way in both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.definition import Definition, digest
+from spark_throttle.checkpoint.offset_log import read_offset_log, source_offsets
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import to_json
-from spark_throttle.spark.columns.payload_columns import as_column, check_columns, row_columns, staged_schema
-from spark_throttle.spark.columns.stream_definition import stream_definition
-from spark_throttle.spark.decider.queue_folder import INLINE_BYTES, QueueStorage
+from spark_throttle.spark.columns.payload_columns import (
+    as_column,
+    check_columns,
+    row_columns,
+    staged_schema,
+    stream_definition,
+)
 from spark_throttle.spark.move.decider import STATE_SCHEMA, DigestDecider
+from spark_throttle.spark.move.queue_frames import INLINE_BYTES, QueueStorage
+from spark_throttle.spark.move.upkeep import Upkeep
 from spark_throttle.spark.pipeline import (
     Pipeline,
     ThrottleSettings,
@@ -37,20 +49,20 @@ from spark_throttle.spark.pipeline import (
     waiting_place,
 )
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.deciding_columns import DecidingColumns, deciding_columns_of
 from spark_throttle.spark.references.extents import Extents
-from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.references.reading import DecidingColumns, FirstReading, deciding_columns_of
 from spark_throttle.spark.rows.frames import OUTPUT_SCHEMA
-from spark_throttle.spark.sinks.batch_sink import BatchSink, Target
-from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
-from spark_throttle.spark.sinks.staged.source_reader import Source
+from spark_throttle.spark.sinks.payload import StagedPayload
+from spark_throttle.spark.sinks.source_reader import Source
 from spark_throttle.spark.sources.reference_source import REFERENCE_FORMAT, ThrottleReferenceSource
-from spark_throttle.spark.start.executor_sight import task_slots
+from spark_throttle.spark.start.executors import task_slots
 from spark_throttle.spark.start.start_check import Sinks
 
 _TIES = "places 1"
 """How rows that are equal in the order are told apart: by their places."""
+
+REFERENCES: Final = "references"
+STAGED: Final = "staged files"
 
 
 @dataclass(frozen=True)
@@ -71,11 +83,6 @@ class ReferencePipeline:
     def events(self) -> DataFrame:
         """No rows, with the stream's columns."""
         return self.stream.empty()
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether the job shares its quotas with other jobs."""
-        return self.settings.exchange is not None
 
     def problem(self, partition_columns: Sequence[str]) -> str | None:
         """Return why this query cannot decide on references; `None` if it can."""
@@ -110,10 +117,7 @@ class ReferencePipeline:
         spark, given, found = self.stream.spark, self.settings, self._deciding(partition_columns)
         if isinstance(found, str):
             raise ConfigurationError(f"the query cannot decide on references: {found}")
-        reading = FirstReading(
-            self.stream.root, found.types, found.namespace, found.size, found.order, found.partition_columns,
-            found.condition,
-        )  # fmt: skip
+        reading = FirstReading(self.stream.root, found)
         slots = str(task_slots(spark))
         spark.dataSource.register(ThrottleReferenceSource)
         options = control_options(spark, given, control_path, sinks)
@@ -140,16 +144,9 @@ class ReferencePipeline:
         given = self.settings
         return as_column(given.namespace), row_columns(self.events.schema, given.size, ())[0]
 
-    def batch_sink(
-        self,
-        control_path: str,
-        admitted: Target | Callable[[DataFrame, int], None],
-        rejected: Target,
-        usage: Target | FileTable | None,
-        definition: Definition,
-    ) -> BatchSink:
-        """Return the `foreachBatch` function that writes each batch."""
-        stream, given, carried = self.stream, self.settings, self.waiting_schema
+    def payload(self, control_path: str) -> StagedPayload:
+        """Return how the rows of the query's batches are found."""
+        stream, given = self.stream, self.settings
         found, namespace = self._deciding(()), as_column(given.namespace)
         assert given.size is not None  # noqa: S101 - `problem` asks for it
         source = Source(
@@ -163,17 +160,14 @@ class ReferencePipeline:
             as_column(given.size) if isinstance(found, DecidingColumns) and found.size.operation == "column" else None,
             drops_rows=stream.condition() is not None,
         )
-        payload = StagedPayload(
-            control_path,
+        return StagedPayload(
+            Upkeep(control_path, kept_turns(stream.spark)),
             stream.source_schema,
-            carried,
             namespace,
-            waiting_place(control_path, carried),
-            kept_turns(stream.spark),
+            waiting_place(control_path, self.waiting_schema),
             task_slots(stream.spark),
             source=source,
         )
-        return BatchSink(control_path, payload, admitted, rejected, usage, to_json(definition).decode())
 
     def staged(self) -> Pipeline:
         """Return the pipeline in which the rows of the same stream are staged."""
@@ -187,3 +181,60 @@ class ReferencePipeline:
         return deciding_columns_of(
             stream.source_schema, known, given.namespace, given.size, given.order_by, partition_columns, condition
         )
+
+
+AnyPipeline: TypeAlias = Pipeline | ReferencePipeline
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineChoice:
+    """The pipeline of a query, and the reason for the choice."""
+
+    pipeline: AnyPipeline
+    why: str
+
+
+def choose_pipeline(
+    pipeline: AnyPipeline, control_path: str, partition_columns: Sequence[str], against: str | None
+) -> PipelineChoice:
+    """Return the pipeline of a query.
+
+    Parameters
+    ----------
+    against
+        Why a new query is not to decide on references, if anything of its sink says so.
+
+    Raises
+    ------
+    ConfigurationError
+        If the checkpoint began with references, and something stands against them.
+    """
+    begun = way_of(control_path)
+    if isinstance(pipeline, Pipeline):
+        if begun == REFERENCES:
+            raise ConfigurationError(
+                "the checkpoint began with references, and events is a stream of spark.readStream; read it with "
+                "throttle.read_stream(spark), or start with a new checkpoint"
+            )
+        return PipelineChoice(pipeline, "the stream is one of spark.readStream")
+    if begun == STAGED:
+        return PipelineChoice(pipeline.staged(), "the checkpoint began with staged files")
+    problem = pipeline.problem(partition_columns)
+    if begun == REFERENCES and problem is not None:
+        raise ConfigurationError(
+            f"the checkpoint began with references, and {problem}; change that, or start with a new checkpoint"
+        )
+    if begun is None:
+        problem = problem or against
+    if problem is not None:
+        return PipelineChoice(pipeline.staged(), problem)
+    return PipelineChoice(pipeline, "its rows can be read again")
+
+
+def way_of(control_path: str) -> str | None:
+    """Return the way with which a checkpoint began; `None` if it is new, or if this process does not see it."""
+    checkpoint = Directory(control_path.rpartition("/")[0])
+    planned = read_offset_log(checkpoint).logged
+    if planned < 0:
+        return None
+    return REFERENCES if any("extent" in each for each in source_offsets(checkpoint, planned)) else STAGED

@@ -22,13 +22,12 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import one_line
 from spark_throttle.spark.columns.payload_columns import ColumnLike, check_columns
-from spark_throttle.spark.columns.volatile import FILE_FUNCTION, analyzed_plan
-from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.delta.commit import table_at
-from spark_throttle.spark.references.deciding_columns import RowCondition, both, kinds_of, row_condition
-from spark_throttle.spark.references.delta_feed import DeltaFeed, columns_of, reading_problem
-from spark_throttle.spark.references.file_feed import FileFeed
-from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.columns.stream_plan import FILE_FUNCTION, analyzed_plan
+from spark_throttle.spark.delta.table_log import table_at
+from spark_throttle.spark.references.extents import FileFeed
+from spark_throttle.spark.references.feeds import DeltaFeed, FolderFeed, columns_of, folder_problem, reading_problem
+from spark_throttle.spark.references.row_expressions import RowCondition, both, kinds_of, row_condition
+from spark_throttle.spark.rows.frames import HELPER_PREFIX, THROTTLE
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _MANY_ROWS: Final = re.compile(r"^[\s:|+\-~'!]*(Window|Generate|Aggregate|Expand|WithCTE)\b", re.MULTILINE)
@@ -174,7 +173,7 @@ class ReferenceStream:
         """Keep the rows that meet a condition.
 
         A text that compares columns of the source with each other or with constants is computed without Spark
-        (`references.deciding_columns`). With any other condition, rows are staged.
+        (`references.row_expressions`). With any other condition, rows are staged.
         """
         return self._then(_Step(lambda rows, _: rows.where(condition), dict, condition))
 
@@ -320,7 +319,7 @@ class ReferenceStream:
 
 
 def _is_taken(name: str) -> bool:
-    return name in (THROTTLE, "_metadata") or name.startswith("__throttle_")
+    return name in (THROTTLE, "_metadata") or name.startswith(HELPER_PREFIX)
 
 
 def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[str, str]:

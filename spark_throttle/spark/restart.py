@@ -1,8 +1,8 @@
-"""What a start on an existing checkpoint is refused for, before anything is written.
+"""A start on an existing checkpoint is refused, before anything is written, if the query could not go on from it.
 
-A checkpoint may belong to a query without the throttle, or of the other direction, or its uncommitted
-batch may be in a sink, decided otherwise. And rows may wait that cannot leave with the stream's columns. All of this
-would else end the query later: in Spark's words, or in every batch in which such a row leaves.
+A checkpoint may belong to a query without the throttle, or of the other direction, or its uncommitted batch may be in a
+sink, decided otherwise. And rows may wait that cannot leave with the stream's columns. All of this would else end the
+query later: in Spark's words, or in every batch in which such a row leaves.
 
 A process that does not see the checkpoint, or cannot read its states, refuses nothing here. What can be is refused by
 the control source, or inside a batch, in the same words.

@@ -1,4 +1,4 @@
-"""Which Spark the adapter runs on: any other is refused by name, before a query can meet what it lacks.
+"""The adapter runs on one version of Spark: any other is refused by name, before a query can meet what it lacks.
 
 The control source needs two things that Spark 4.2 brought: the offset at which a batch begins, which tells the source
 after a restart which epoch the checkpoint goes on from, and `SupportsTriggerAvailableNow`, without which a query would

@@ -2,6 +2,9 @@
 
 Spark's state reader returns the blocks of the last committed batch. They are opened on the executors, so a long queue
 does not pass through the driver. Reading does not disturb a running query.
+
+The state names the files of the rows (`move.held_files`) and their numbers. A file that lies as it was staged has a
+row's position as Spark tells it; a rest or a pack has the places as columns. All have rows that do not wait any more.
 """
 
 from __future__ import annotations
@@ -9,12 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from spark_throttle.core.left_rows import TAKEN, fates
@@ -23,11 +28,13 @@ from spark_throttle.core.state import StoredState
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.queue_folder import QueueStorage
+from spark_throttle.spark.columns.payload_columns import from_staged, staged_schema
+from spark_throttle.spark.delta.table_files import FileForm
 from spark_throttle.spark.move.cutting import FILE, ROW, as_read
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
-from spark_throttle.spark.move.stager import as_nullable, nullable
-from spark_throttle.spark.queued_files import staged_copies
+from spark_throttle.spark.move.queue_frames import QueueStorage
+from spark_throttle.spark.move.stager import STAGED, StagingPlace, as_nullable, nullable
+from spark_throttle.spark.move.waiting_files import StoredInlineRows, inline_files_of
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
 from spark_throttle.spark.rows.frames import aligned, decode
 from spark_throttle.spark.start.spark_paths import SparkPaths
@@ -35,6 +42,13 @@ from spark_throttle.spark.start.spark_paths import SparkPaths
 _OPERATOR = "applyInPandasWithState"
 _BESIDE = (("namespace", StringType()), ("arrival_ms", LongType()), ("release_ms", LongType()))
 _POSITION = ("queue_position", LongType())
+
+_NUMBER, _NAME = "__throttle_number", "__throttle_name"
+_PLACE: Final = StructType().add(FILE, "long").add(ROW, "long")
+_joined = partial(DataFrame.unionByName, allowMissingColumns=True)
+
+_ENCODED = re.compile(r"[\s%\[\]{}?#^`\"<>|\\]")
+"""What Spark's state reader writes otherwise in a path, and then does not find (tried on 4.2.0)."""
 
 
 def read_queued(
@@ -175,10 +189,6 @@ def _copied(
     return copies.join(waiting.drop(PLACE), [FILE, ROW]).drop(FILE, ROW)
 
 
-_ENCODED = re.compile(r"[\s%\[\]{}?#^`\"<>|\\]")
-"""What Spark's state reader writes otherwise in a path, and then does not find (tried on 4.2.0)."""
-
-
 def is_readable(checkpoint: str) -> bool:
     """Return whether Spark can read the states of a checkpoint by its path.
 
@@ -279,3 +289,55 @@ def _positions(stored: StoredState, undelivered: Undelivered | None) -> Int64s:
 
 def _opened(block: bytes) -> StoredState:
     return unpack(StoredState, block, "the decider's state")
+
+
+def staged_copies(
+    spark: SparkSession, control_path: str, held: HeldFiles, inline: DataFrame, schema: StructType | None
+) -> DataFrame:
+    """Return the rows of the files of which rows wait, with the number of their file and their position in it.
+
+    Parameters
+    ----------
+    inline
+        What the state has in its column of that name.
+    schema
+        The user's columns; by default those of the files.
+    """
+    reader, root = spark.read.option("mergeSchema", "true"), f"{control_path}/{STAGED}"
+    lies = [not is_inline for is_inline in held.inline.tolist()]
+    as_staged = [
+        f"{root}/{name}" for name, copy, is_mine in zip(held.name, held.copy, lies, strict=True) if is_mine and not copy
+    ]
+    copies = sorted({f"{root}/{copy}" for copy, is_mine in zip(held.copy, lies, strict=True) if is_mine and copy})
+    columns = None if schema is None else staged_schema(schema)
+    numbers = pa.table({_NAME: list(held.name), _NUMBER: held.number.astype(np.int64)})
+    found = []
+    if held.in_state():
+        found.append(_of_state(inline, columns).withColumnRenamed(FILE, _NAME))
+    if as_staged:
+        rows = (reader if columns is None else reader.schema(columns)).parquet(*as_staged)
+        place = f"_metadata.file_name AS {_NAME}", f"_metadata.row_index AS {ROW}"
+        found.append(rows.selectExpr("*", *place))
+    if copies:
+        with_names = None if columns is None else StructType([*columns, *_place_of_copy()])
+        rows = (reader if with_names is None else reader.schema(with_names)).parquet(*copies)
+        found.append(rows.withColumnRenamed(FILE, _NAME))
+    if not found:
+        return spark.createDataFrame([], StructType([*(columns or ()), *_PLACE]))
+    rows = reduce(_joined, found).join(F.broadcast(spark.createDataFrame(numbers)), _NAME).drop(_NAME)
+    rows = rows.withColumnRenamed(_NUMBER, FILE)
+    return rows if schema is None else from_staged(rows, schema)
+
+
+def _of_state(inline: DataFrame, columns: StructType | None) -> DataFrame:
+    """Return the rows of the files that the state holds, with their places."""
+    if columns is None:
+        (stored,) = inline.collect()
+        columns = from_arrow_schema(inline_files_of(stored["inline"]).schema())
+    form = FileForm(nullable(to_arrow_schema(columns, timezone="UTC")))
+    read = StoredInlineRows(StagingPlace("", form, in_table=False))
+    return inline.mapInArrow(read, StructType([*columns, *_place_of_copy()]))
+
+
+def _place_of_copy() -> StructType:
+    return StructType().add(FILE, "string").add(ROW, "long")

@@ -29,8 +29,8 @@ from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
-from spark_throttle.spark.start.executor_sight import refuse_unwritable
-from spark_throttle.spark.start.installation import check_installation, told_in_one_line
+from spark_throttle.spark.spark_errors import told_in_one_line
+from spark_throttle.spark.start.executors import check_installation, refuse_unwritable
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
 from spark_throttle.status.explanation import Explanation

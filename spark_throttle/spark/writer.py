@@ -16,10 +16,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_throttle.control.epochs import Epochs
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.batch_errors import ReadableErrors
-from spark_throttle.spark.batch_functions.function_sink import FunctionSink
-from spark_throttle.spark.columns.stream_operators import refused_by_spark
+from spark_throttle.record import to_json
 from spark_throttle.spark.control_look import ControlLook
+from spark_throttle.spark.function_sink import FunctionSink
 from spark_throttle.spark.paced.paced_options import (
     check_send,
     check_travels,
@@ -29,25 +28,37 @@ from spark_throttle.spark.paced.paced_options import (
     send_options,
     words_of,
 )
-from spark_throttle.spark.paced.paced_sink import PacedSink
-from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.paced_sink import PacedSink, SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask, Send
 from spark_throttle.spark.pipeline import Pipeline, batches_retained
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, AnyPipeline, PipelineChoice, choose_pipeline
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.sink_formats import DELTA, PACED, format_of, refuse_dead_letters
-from spark_throttle.spark.sinks.sink_targets import refuse_shared_places, sinks_of, targets_of
+from spark_throttle.spark.sinks.batch_sink import BatchSink
 from spark_throttle.spark.sinks.tables import (
-    Targets,
     refuse_lacking_letters,
-    sink_options,
     sink_partition_columns,
     table_of_files,
     usage_table,
 )
-from spark_throttle.spark.start.executor_sight import check_executors_see, control_problem, task_slots, warn_unwritable
-from spark_throttle.spark.start.installation import check_installation, missing_in, told_in_one_line
+from spark_throttle.spark.sinks.targets import (
+    DELTA,
+    PACED,
+    Target,
+    Targets,
+    format_of,
+    refuse_dead_letters,
+    refuse_shared_places,
+    sink_options,
+    sinks_of,
+    targets_of,
+)
+from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
+from spark_throttle.spark.start.executors import (
+    check_executors_see,
+    check_installation,
+    control_problem,
+    task_slots,
+)
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
 
@@ -67,7 +78,7 @@ class ThrottledStreamWriter:
     exactly once; one that takes files which Spark did not write (`sinks.tables`) gets those that leave whole as they
     lie. All other rows are read once, by Spark, and written by its batch writers: to other formats at least once, for a
     batch that was written but not committed before a crash is written again. A stream of `Throttle.read_stream` is
-    decided on by references, if nothing stands against it (`pipeline_choice`). The log says which way a query takes.
+    decided on by references, if nothing stands against it (`reference_pipeline`). The log says which way a query takes.
 
     Parameters
     ----------
@@ -233,15 +244,7 @@ class ThrottledStreamWriter:
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
         """Start the query, which writes to `path` if the format takes one."""
-        if format is not None:
-            self.format(format)
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
-        if queryName is not None:
-            self.queryName(queryName)
-        self.options(**options)
+        self._set(format, outputMode, partitionBy, queryName, options)
         return self._start(path or self._sink_options().pop("path", None), None)
 
     def toTable(  # noqa: N802 - Spark's name
@@ -254,15 +257,26 @@ class ThrottledStreamWriter:
         **options: Any,  # noqa: ANN401 - as Spark's
     ) -> StreamingQuery:
         """Start the query, which writes to a table of the catalog; a missing table is created."""
-        if outputMode is not None:
-            self.outputMode(outputMode)
-        if partitionBy is not None:
-            self.partitionBy(*([partitionBy] if isinstance(partitionBy, str) else partitionBy))
-        if queryName is not None:
-            self.queryName(queryName)
-        self.format(format or self._format or DELTA)
-        self.options(**options)
+        self._set(format or self._format or DELTA, outputMode, partitionBy, queryName, options)
         return self._start(None, tableName)
+
+    def _set(
+        self,
+        source: str | None,
+        output_mode: str | None,
+        partition_by: str | list[str] | None,
+        query_name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        if source is not None:
+            self.format(source)
+        if output_mode is not None:
+            self.outputMode(output_mode)
+        if partition_by is not None:
+            self.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
+        if query_name is not None:
+            self.queryName(query_name)
+        self.options(**options)
 
     def _sink_options(self) -> dict[str, str]:
         return sink_options(self._options, _CHECKPOINT, (_PATIENCE_OPTION,))
@@ -296,7 +310,7 @@ class ThrottledStreamWriter:
         admitted = self._function if self._function is not None else target
         rejected = (self._rejected or Target("parquet", path=f"{control_path}/rejected")).resolved(paths)
         usage = None if self._usage is None else self._usage.resolved(paths)
-        targets = Targets(admitted, rejected, usage, self._pipeline.has_shares)
+        targets = Targets(admitted, rejected, usage, self._pipeline.settings.exchange is not None)
         refuse_shared_places(admitted, rejected, usage)
         places = targets_of(admitted, rejected, usage)
         spark, schema = self._events.sparkSession, self._events.schema
@@ -317,8 +331,9 @@ class ThrottledStreamWriter:
         frames = pipeline.frames(
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
-        sink = pipeline.batch_sink(control_path, admitted, rejected, usage_sink, definition)
-        writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(replace(sink, outlet=outlet)))
+        payload, words = pipeline.payload(control_path), to_json(definition).decode()
+        sink = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, outlet)
+        writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(sink))
         writer = writer.option(_CHECKPOINT, checkpoint)
         if self._name is not None:
             writer = writer.queryName(self._name)
@@ -404,8 +419,11 @@ class ThrottledStreamWriter:
             return replace(pipeline, keeps_order=keeps_order), "rows go from their source to Spark's writer"
         pipeline = replace(pipeline, keeps_order=keeps_order)
         if unwritable is not None:
-            warn_unwritable(
-                control_path, unwritable, "rows travel with their digests, and a long queue needs much memory"
+            logger.warning(
+                "rows travel with their digests, and a long queue needs much memory: the executors cannot write to %s "
+                "(%s); give their processes the access that pyarrow needs, as by environment variables",
+                control_path,
+                unwritable,
             )
             return replace(pipeline, is_inline=True), "rows go through the decider to Spark's writer"
         table, why = table_of_files(spark, targets.admitted, self._events.schema)

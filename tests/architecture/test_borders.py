@@ -28,7 +28,7 @@ SEEDS: Final = {
     "The plane of a job knows no store": ("control.plane", "spark_throttle.store"),
     "Sharing and checkpoints know no policies": ("sharing.member", "pydantic"),
     "An exchange knows no reports": ("sharing.delta_exchange", "spark_throttle.core.usage"),
-    "The Delta writer needs no JVM, and knows no frame": ("spark.delta.commit", "pandas"),
+    "The Delta writer needs no JVM, and knows no frame": ("spark.delta.table_log", "pandas"),
     "Made-up traffic knows no throttle": ("load.source", "spark_throttle.policy.model"),
 }
 """For each contract a module of the library, and what it may not import."""

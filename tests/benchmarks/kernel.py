@@ -36,7 +36,7 @@ from spark_throttle.core.names.matching import MatchMemory
 from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState
 from spark_throttle.record import pack, unpack
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream

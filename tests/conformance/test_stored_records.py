@@ -38,7 +38,7 @@ from spark_throttle.sharing.settings import ShareTerms
 from spark_throttle.sharing.status import Observation, PeerStatus
 from spark_throttle.spark.metering.charging import Refusal
 from spark_throttle.spark.move.held_files import HeldFiles
-from spark_throttle.spark.move.inline_files import InlineFiles
+from spark_throttle.spark.move.waiting_files import InlineFiles
 from spark_throttle.spark.references.extents import Extent, ExtentName, SourceFile
 from spark_throttle.spark.rows.digest import InlineFile
 from tests.core.reports import usage_of_two

@@ -15,7 +15,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.limits.token_bucket import MOST_LAG_MS
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.decider.decider_batch import BatchOutcome
+from spark_throttle.spark.move.decider_batch import BatchOutcome
 from tests.control.queries import START_MS, per_second
 from tests.control.whole_job import Rows, WholeJob
 from tests.effort import IS_SEARCH

@@ -13,7 +13,7 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.decider.decider_batch import BatchOutcome
+from spark_throttle.spark.move.decider_batch import BatchOutcome
 from tests.control.queries import Query, per_second
 from tests.control.whole_job import Rows, WholeJob
 from tests.object_store import ObjectStore, object_store

@@ -17,9 +17,9 @@ from spark_throttle.core.state import StoredState
 from spark_throttle.core.usage import UsageReport, unpack_usage
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import pack, unpack
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
 from tests.control.queries import START_MS, FakePolicies, snapshot
-from tests.spark.decider.played import with_helpers
+from tests.spark.move.played import with_helpers
 
 Rows = Sequence[tuple[str, int]]
 """Namespace and size of each."""

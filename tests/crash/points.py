@@ -20,15 +20,14 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark import pipeline, reference_pipeline
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.move.answer import FileAnswer
-from spark_throttle.spark.move.cutting import Cut, RowsOfFile
+from spark_throttle.spark.move.cutting import Cut, RowsOfFile, SourceRests
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.move.source_rests import SourceRests
 from spark_throttle.spark.move.stager import Stager
 from spark_throttle.spark.sinks import batch_sink
-from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks import payload as staged_payload
+from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged import payload as staged_payload
-from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
+from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.sources.reference_source import (
     FilePartition,

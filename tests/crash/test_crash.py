@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
+from spark_throttle.spark.reference_pipeline import REFERENCES, way_of
 from tests.crash.history import contracts_of
 from tests.crash.plan import CLUSTER, draw_lives
 from tests.crash.points import OF_A_BATCH_SINK

@@ -16,7 +16,7 @@ from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
 from spark_throttle.sharing.settings import SHARE_POLICIES
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
-from spark_throttle.spark.sinks.sink_formats import FORMATS
+from spark_throttle.spark.sinks.targets import FORMATS
 from spark_throttle.status.usage_table import USAGE_SCHEMA
 from spark_throttle.store.policy_location import open_store
 from tests.docs.names import make_targets

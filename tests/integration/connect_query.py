@@ -25,7 +25,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.pipeline_choice import way_of
+from spark_throttle.spark.reference_pipeline import way_of
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.service import PolicyService

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from pyspark.sql.types import BinaryType, DataType, GeographyType, GeometryType, VariantType
 
 from spark_throttle.spark import Throttle
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, way_of
 from tests.integration.streams import policies, publish
 
 if TYPE_CHECKING:

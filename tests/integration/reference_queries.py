@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
+from spark_throttle.spark.reference_pipeline import REFERENCES, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
 from tests.integration.streams import SCHEMA, Event, Lake, finish, policies, publish
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from spark_throttle.spark.batch_errors import readable
+from spark_throttle.spark.spark_errors import readable
 from tests.integration.streams import Lake, finish, policies, publish
 
 ANY = policies(tenants={"a": publish(messages_per_second=1_000)})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED
 from tests.integration.every_type import WAYS
 from tests.sessions import ROOT
 

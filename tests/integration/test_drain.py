@@ -30,8 +30,8 @@ from spark_throttle.errors import (
 )
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain, pipeline
-from spark_throttle.spark.offline import drain as module
-from spark_throttle.spark.offline.drain import DrainedQuery
+from spark_throttle.spark import drained_query as module
+from spark_throttle.spark.drained_query import DrainedQuery
 from spark_throttle.spark.state_reader import queued_after
 from tests.integration.streams import SCHEMA, Lake, finish, policies, publish
 

@@ -14,8 +14,8 @@ from pyspark.errors import StreamingQueryException
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.spark.sinks import taken_batch
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.start.executor_sight import look
+from spark_throttle.spark.sinks.targets import Target
+from spark_throttle.spark.start.executors import look
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
 from spark_throttle.spark.state_reader import queued_after, read_queued
 from tests.integration.reference_queries import pack_with, stream
 from tests.integration.streams import Lake, finish, policies, publish

@@ -20,15 +20,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import IdempotencyKey
-from spark_throttle.spark.pipeline_choice import REFERENCES, STAGED, way_of
-from spark_throttle.spark.reference_pipeline import ReferencePipeline
+from spark_throttle.spark.reference_pipeline import REFERENCES, STAGED, ReferencePipeline, way_of
 from spark_throttle.spark.reference_stream import ReferenceStream
-from spark_throttle.spark.references.deciding_columns import row_condition
-from spark_throttle.spark.references.reading_sums import ReadingSums, text_of_sums
+from spark_throttle.spark.references.row_expressions import row_condition
+from spark_throttle.spark.references.second_reading import ReadingSums, text_of_sums
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
-from spark_throttle.spark.sinks.staged import source_reader
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from spark_throttle.spark.sinks.staged.source_reader import SourceReader
+from spark_throttle.spark.sinks import source_reader
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.source_reader import SourceReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.reference_queries import BOUNDED, rows, run, start, stream

@@ -23,7 +23,7 @@ from spark_throttle.checkpoint.offset_log import read_offset_log
 from spark_throttle.errors import ConfigurationError, DrainedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark import drain
-from spark_throttle.spark.pipeline_choice import REFERENCES, way_of
+from spark_throttle.spark.reference_pipeline import REFERENCES, way_of
 from tests.integration.restarts import BAD, CAME, LINES, OPEN, REFUSALS, SHUT, WAITED, Job, Line, Refusal, columns_of
 from tests.integration.streams import SCHEMA, Lake, finish
 

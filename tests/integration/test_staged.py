@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark import writer
 from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.drained_query import drain
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.offline.drain import drain
-from spark_throttle.spark.references.selection import admitted_rows
-from spark_throttle.spark.sinks.staged.reader import StagedReader
+from spark_throttle.spark.references.second_reading import admitted_rows
+from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, finish, policies, publish
 
@@ -293,7 +293,7 @@ def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: 
     form = FileForm(pa.schema([("id", pa.int64())]))
     waiting = StagingPlace(lake.path("staged"), form, in_table=False)
     schema = StructType().add("id", "long")
-    reader = StagedReader(lake.spark, schema, schema, path, waiting, {})
+    reader = StagedReader(lake.spark, schema, path, waiting, {})
     bits = admitted_rows(np.array([1]))
     assert [row["id"] for row in reader.admitted([file], bits).collect()] == [1]
     Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())

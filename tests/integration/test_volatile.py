@@ -9,7 +9,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.columns.volatile import volatile_columns
+from spark_throttle.spark.columns.stream_plan import volatile_columns
 from tests.integration.streams import Lake, policies, publish
 
 if TYPE_CHECKING:

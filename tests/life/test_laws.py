@@ -30,7 +30,7 @@ from spark_throttle.sharing.lease_keeper import Clocks, LeaseKeeper
 from spark_throttle.sharing.register import ShareRegister
 from spark_throttle.sharing.report import ShareReport
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.spark.decider import decider_batch
+from spark_throttle.spark.move import decider_batch
 from spark_throttle.testing.simulation import query as simulated_query
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.query import FollowedPolicies

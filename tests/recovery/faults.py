@@ -20,9 +20,9 @@ from spark_throttle.control.reports import write_report
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.paced import paced_sink
 from spark_throttle.spark.sinks import batch_sink
-from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.targets import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,8 +97,8 @@ def keep_journal() -> None:
         found = take(self, frames, batch)
         shown = [repr(row) for row in found.admitted(_SINK).collect()]
         if found.explained is not None:
-            shown += [repr(row) for row in found.rejected(_SINK).collect()]
-        _write_line(_root_of(self.control_path), batch, sorted([*shown, found.usage.hex()]))
+            shown += [repr(row) for row in found.rejected().collect()]
+        _write_line(_root_of(self.upkeep.control_path), batch, sorted([*shown, found.usage.hex()]))
         return found
 
     StagedPayload.take = take_and_digest  # type: ignore[method-assign]

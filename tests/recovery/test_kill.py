@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from demos.tables import read_paying_times_ms
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
+from spark_throttle.spark.sinks.payload import StagedPayload
 from tests.effort import thorough_after
 from tests.ledger import BATCH, count_out_of_order, excess, read_table
 from tests.recovery import faults, paced_job, throttled_job

@@ -1,4 +1,4 @@
-"""What the reader of waiting rows knows before Spark reads a state."""
+"""The reader of waiting rows refuses a path that Spark cannot read, before it reads a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
 """The user's columns: conversion to and from frames, grouping keys, and columns whose values change when run again.
 
-It may import `spark.decider` and the layers below. Start with `payload_columns`.
+It may import `spark.rows` and the layers below. Start with `payload_columns`.
 """

@@ -1,4 +1,8 @@
-"""Conversion of the user's columns to the form in which they are staged and back, and the helper columns."""
+"""The user's columns and expressions: converted to the form in which rows are staged and back, and as text.
+
+The text is the query's definition. Spark prints an expression in the name of the column that it selects. On Spark
+Connect the server chooses that name, so the text is the same.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +34,11 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
+from spark_throttle.checkpoint.definition import Definition, digest
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
-from spark_throttle.spark.rows.helper_columns import HelperColumns
+from spark_throttle.spark.rows.digest import HelperColumns
+from spark_throttle.spark.rows.frames import HELPER_PREFIX, NAMESPACE, ORDER_PREFIX, SIZE, THROTTLE, TIE
+from spark_throttle.spark.rows.row_digests import VERSION
 
 ColumnLike = Column | str
 
@@ -53,6 +58,13 @@ _LENGTH = re.compile(
 )
 _CONSTANT = re.compile(r"true|false|null|user|session_user|(current|local)[a-z_]*", re.IGNORECASE)
 
+_SETTINGS: Final = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+"""Settings of the session on which casts, times in JSON and arithmetic depend."""
+
+_NAMED: Final = re.compile(r" AS \w+$")
+
+_JSON_LENGTH: Final = "the length of the row as JSON"
+
 
 def as_column(value: ColumnLike) -> Column:
     """Return the column that a SQL expression describes, or the given column."""
@@ -71,7 +83,7 @@ def check_columns(schema: StructType) -> None:
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise ConfigurationError(f"the stream has several columns named {doubled}; rename all but one")
-    taken = [name for name in schema.names if name.lower().startswith("__throttle_") or name.lower() == THROTTLE]
+    taken = [name for name in schema.names if name.lower().startswith(HELPER_PREFIX) or name.lower() == THROTTLE]
     if taken:
         raise ConfigurationError(f"the columns {taken} have names that the throttle uses; rename them")
     for field in schema:
@@ -135,13 +147,6 @@ def carried_schema(schema: StructType) -> StructType:
     )
 
 
-def leaving_schema(schema: StructType) -> StructType:
-    """Return `carried_schema` with nullable columns: a row that waited lacks those that the stream got meanwhile."""
-    return StructType(
-        [StructField(f.name, f.dataType, nullable=True, metadata=f.metadata) for f in carried_schema(schema)]
-    )
-
-
 def to_carried(schema: StructType) -> list[Column]:
     """Return the user's columns converted to `carried_schema`."""
     columns = []
@@ -154,7 +159,7 @@ def to_carried(schema: StructType) -> list[Column]:
     return columns
 
 
-def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
+def _from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
     """Return rows converted back from `carried_schema` to the user's types; columns that were added follow."""
     if not any(isinstance(field.dataType, YearMonthIntervalType) for field in schema):
         return frame
@@ -169,15 +174,18 @@ def from_carried(frame: DataFrame, schema: StructType) -> DataFrame:
 
 
 def staged_schema(schema: StructType) -> StructType:
-    """Return the schema in which rows lie in files: `leaving_schema` without the columns that hold nothing.
+    """Return the schema in which rows lie in files: `carried_schema` without the columns that hold nothing.
 
-    A shape is what Arrow carries of it: its reference system, and its well-known binary.
+    All columns are nullable: a row that waited lacks those that the stream got meanwhile. A shape is what Arrow carries
+    of it: its reference system, and its well-known binary.
     """
     shape = StructType().add("srid", IntegerType()).add("wkb", BinaryType())
     return StructType(
         [
-            StructField(field.name, shape, nullable=True) if isinstance(field.dataType, _SHAPES) else field
-            for field in leaving_schema(schema)
+            StructField(field.name, shape, nullable=True)
+            if isinstance(field.dataType, _SHAPES)
+            else StructField(field.name, field.dataType, nullable=True, metadata=field.metadata)
+            for field in carried_schema(schema)
             if not isinstance(field.dataType, NullType)
         ]
     )
@@ -188,7 +196,7 @@ def from_staged(frame: DataFrame, schema: StructType) -> DataFrame:
     if any(isinstance(field.dataType, NullType | _SHAPES) for field in schema):
         behind = [F.col(quoted(name)) for name in frame.columns if name not in schema.names]
         frame = frame.select(*map(_unstaged, schema), *behind)
-    return from_carried(frame, schema)
+    return _from_carried(frame, schema)
 
 
 def _unstaged(field: StructField) -> Column:
@@ -215,7 +223,7 @@ def with_helpers(
 
     Without a `size` expression the size of a row is the length of its JSON form, a stable stand-in for its payload. A
     size that cannot be cast to a 64-bit integer counts as missing, whether or not the session's casts would fail on it.
-    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`spark.columns.volatile`) count for
+    The order defaults to the source's own (`SOURCE_ORDERS`). Columns in `volatile` (`columns.stream_plan`) count for
     neither size nor hash: rows that differ only in them are interchangeable.
     """
     schema = events.schema
@@ -344,3 +352,39 @@ def quoted(name: str) -> str:
     '`a.b``c`'
     """
     return f"`{name.replace('`', '``')}`"
+
+
+def stream_definition(
+    events: DataFrame,
+    namespace: ColumnLike,
+    size: ColumnLike | None,
+    order_by: Sequence[ColumnLike] | None,
+    volatile: Collection[str],
+    targets: Mapping[str, str],
+    partition_columns: Sequence[str] = (),
+) -> Definition:
+    """Return the definition of a query over a stream.
+
+    The sink's partition columns are part of it: a row for which they give no folder is rejected.
+    """
+    schema, session = events.schema, events.sparkSession
+    given = deciding_columns(schema, namespace, size, order_by)
+    length, tie = row_columns(schema, size, volatile)
+    check_size(events.select(length).schema[0])
+    *texts, length_text, tie_text = _printed(events, [*given.values(), length, tie])
+    expressions = dict(zip(given, texts, strict=True))
+    columns = tuple((field.name, field.dataType.simpleString()) for field in schema)
+    if size is None:
+        expressions["size"] = _JSON_LENGTH
+        tie_text = f"{length_text}, {tie_text}"
+    if partition_columns:
+        expressions["partitionBy"] = ", ".join(partition_columns)
+    settings = {name: str(session.conf.get(name, None)) for name in _SETTINGS}
+    ties = digest(f"{tie_text}, digests {VERSION}")
+    return Definition(expressions, columns, ties, settings, dict(targets))
+
+
+def _printed(events: DataFrame, expressions: Sequence[Column]) -> list[str]:
+    """Return expressions as Spark prints them, without their aliases."""
+    names = events.select(*map(F.isnull, expressions)).columns
+    return [_NAMED.sub("", name.removeprefix("(").removesuffix(" IS NULL)")) for name in names]

@@ -43,6 +43,20 @@ from spark_throttle.record import Count, to_json
 
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 
+_RUN_DIGITS: Final = 12
+_MOST_LOTS: Final = 256
+DRIVER: Final = "driver"
+SINK: Final = "sink"
+"""Works of a batch that no task names."""
+_OF_DRIVER: Final[dict[tuple[str, str], tuple[str, int, TimeCharges]]] = {}
+"""What a run has charged for a batch, by control directory and work: a function may call several metered ones."""
+
+_LOCK: Final = threading.Lock()
+"""They may be called in threads, and other queries run in others."""
+
+_RUNNING: Final[dict[str, tuple[int, UsageReport | None]]] = {}
+"""By control directory; a query runs one batch at a time."""
+
 
 def batch_of_task() -> int:
     """Return the number of the batch to which this task belongs.
@@ -78,13 +92,6 @@ class RunningTask:
         return cls(batch_of_task(), context.stageId(), context.partitionId(), context.taskAttemptId())
 
 
-_RUN_DIGITS: Final = 12
-_MOST_LOTS: Final = 256
-DRIVER: Final = "driver"
-SINK: Final = "sink"
-"""Works of a batch that no task names."""
-
-
 @dataclass(slots=True)
 class _Charged:
     """What this process has charged for a task."""
@@ -94,11 +101,6 @@ class _Charged:
 
 
 _CHARGED: Final = _Charged()
-_OF_DRIVER: Final[dict[tuple[str, str], tuple[str, int, TimeCharges]]] = {}
-"""What a run has charged for a batch, by control directory and work: a function may call several metered ones."""
-
-_LOCK: Final = threading.Lock()
-"""They may be called in threads, and other queries run in others."""
 
 
 @dataclass(slots=True)
@@ -174,10 +176,6 @@ def take_refusal(directory: Directory, batch: int) -> Backpressure | None:
 
 def _name(batch: int) -> str:
     return record_name(batch, REFUSAL, "task")
-
-
-_RUNNING: Final[dict[str, tuple[int, UsageReport | None]]] = {}
-"""By control directory; a query runs one batch at a time."""
 
 
 @contextmanager

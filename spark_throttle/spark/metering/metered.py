@@ -42,8 +42,26 @@ from spark_throttle.spark.metering.charging import (
     note_refusal,
     report_of_running,
 )
-from spark_throttle.spark.metering.given_rows import Counts, Place, counts_by_name, counts_of, names_of_rows
-from spark_throttle.spark.metering.meter import CLOCKS, CallClock, ClockName, Meter
+from spark_throttle.spark.metering.meter import (
+    CLOCKS,
+    CallClock,
+    ClockName,
+    Counts,
+    Meter,
+    Place,
+    counts_by_name,
+    counts_of,
+    names_of_rows,
+)
+
+Function = Callable[..., Any]
+
+_METER: Final = "meter"
+_ROWS_AT_A_TIME: Final = 1000
+"""Rows of Spark come one by one; they are taken from it, and counted, by so many."""
+
+_MOST_COUNTS: Final = 256
+_ARRAYS: Final = frozenset((("pandas", "Series"), ("pandas", "DataFrame"), ("pyarrow", "Array")))
 
 
 class MeteredQuery:
@@ -90,16 +108,6 @@ class MeteredQuery:
                 f"a throttle with metered functions has the queries of {self._control_paths[:2]}, and a function "
                 f"cannot know which of them to charge; give each query a Throttle of its own"
             )
-
-
-Function = Callable[..., Any]
-
-_METER: Final = "meter"
-_ROWS_AT_A_TIME: Final = 1000
-"""Rows of Spark come one by one; they are taken from it, and counted, by so many."""
-
-_MOST_COUNTS: Final = 256
-_ARRAYS: Final = frozenset((("pandas", "Series"), ("pandas", "DataFrame"), ("pyarrow", "Array")))
 
 
 class Metered:

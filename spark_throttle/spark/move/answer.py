@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_throttle.core.quota import Bools, Int64s
 from spark_throttle.record import unpack
-from spark_throttle.spark.references.reading_sums import ReadingSums
+from spark_throttle.spark.references.second_reading import ReadingSums
 from spark_throttle.spark.rows.frames import FrameKind, decode
 
 
@@ -57,7 +57,7 @@ class FileAnswer:
 
     stats: str = ""
     is_inline: bool = False
-    """Whether the file with its rows before the batch comes in a frame beside the answer (`inline_files`)."""
+    """Whether the file with its rows before the batch comes in a frame beside the answer (`waiting_files`)."""
 
     lies_in_order: bool = False
     """Whether its admitted rows may leave as they lie (`leaving`)."""
@@ -122,7 +122,7 @@ class Decided:
     """The packed usage report; empty without an answer."""
 
     inline: tuple[bytes, ...] = ()
-    """Frames of the inline files of which rows leave (`inline_files`)."""
+    """Frames of the inline files of which rows leave (`waiting_files`)."""
 
 
 def decided_in(frames: Iterable[tuple[int, bytes]]) -> Decided:

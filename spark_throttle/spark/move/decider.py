@@ -39,15 +39,14 @@ from spark_throttle.core.quota import Int64s, QueueBounds
 from spark_throttle.core.state import StoredState
 from spark_throttle.errors import DamagedError, UnknownVersionError
 from spark_throttle.record import FORMAT, pack, unpack
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from spark_throttle.spark.decider.queue_folder import QueueFolder, QueueStorage
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
-from spark_throttle.spark.move.inline_files import InlineFiles, inline_file_of, inline_files_of
 from spark_throttle.spark.move.leaving import files_in_order
+from spark_throttle.spark.move.queue_frames import QueueFolder, QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.references.reading_sums import ReadingSums
-from spark_throttle.spark.references.selection import rows_by_file
+from spark_throttle.spark.move.waiting_files import InlineFiles, inline_file_of, inline_files_of
+from spark_throttle.spark.references.second_reading import ReadingSums, rows_by_file
 from spark_throttle.spark.rows.digest import (
     PLACE,
     ROW_BITS,

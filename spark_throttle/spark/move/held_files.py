@@ -69,7 +69,7 @@ class HeldFiles:
     """1 if it lies in the sink's table or in the stream's source, 0 if in the control directory or nowhere."""
 
     inline: Int64s = field(default_factory=_NOTHING.copy)
-    """1 if the file that has its waiting rows is in the state (`inline_files`), 0 if it lies in a directory."""
+    """1 if the file that has its waiting rows is in the state (`waiting_files`), 0 if it lies in a directory."""
 
     rows: Int64s = field(default_factory=_NOTHING.copy)
     """The rows of each file, as it was staged."""

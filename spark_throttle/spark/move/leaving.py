@@ -32,9 +32,12 @@ from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
 from spark_throttle.files.storage import file_system
 from spark_throttle.spark.delta.table_files import ROW_GROUP_ROWS
 from spark_throttle.spark.move.cutting import FILE, ROW, as_read
-from spark_throttle.spark.move.former_files import in_columns
+from spark_throttle.spark.move.waiting_files import in_columns
 from spark_throttle.spark.rows.digest import ROW_BITS, file_numbers
 from spark_throttle.spark.rows.gathering import gathered
+
+_BATCH_BYTES: Final = 1 << 20
+"""Bytes of rows that come out together, more or less."""
 
 
 def files_in_order(
@@ -83,10 +86,6 @@ def _is_ascending(at: Int64s, code: np.ndarray[tuple[int], np.dtype[np.integer]]
     order = np.argsort(code, kind="stable")
     at, code = at[order], code[order]
     return bool(((at[1:] > at[:-1]) | (code[1:] != code[:-1])).all())
-
-
-_BATCH_BYTES: Final = 1 << 20
-"""Bytes of rows that come out together, more or less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,21 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.record import pack
 from spark_throttle.spark.delta.table_files import FILE_BYTES, FileForm, TableFileWriter, write_parquet
-from spark_throttle.spark.rows.digest import InlineFile, StagedFile, digest_frames
-from spark_throttle.spark.rows.frames import FRAME_BYTES, NAMESPACE, TIE, FrameKind, aligned, frame_batch
-from spark_throttle.spark.rows.helper_columns import HelperColumns
+from spark_throttle.spark.rows.digest import HelperColumns, InlineFile, StagedFile, digest_frames
+from spark_throttle.spark.rows.frames import FRAME_BYTES, HELPER_PREFIX, NAMESPACE, TIE, FrameKind, aligned, frame_batch
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 from spark_throttle.spark.rows.row_digests import row_digests
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+
+_FILE: Final = "staging-hint.json"
+_NO_TURN: Final = 10**12 - 1
+"""A turn that no job comes to."""
+
+_MOST_TENANTS: Final = 10_000
+_AS_BYTES: Final = "surrogateescape"
+
+STAGED: Final = "staged"
+"""The folder of staged files in the control directory."""
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -85,14 +94,6 @@ def _nullable(field: pa.Field) -> pa.Field:
     elif pa.types.is_map(kind):
         kind = pa.map_(kind.key_field, _nullable(kind.item_field))
     return pa.field(field.name, kind, nullable=True, metadata=field.metadata)
-
-
-_FILE: Final = "staging-hint.json"
-_NO_TURN: Final = 10**12 - 1
-"""A turn that no job comes to."""
-
-_MOST_TENANTS: Final = 10_000
-_AS_BYTES: Final = "surrogateescape"
 
 
 def short_tenants(report: UsageReport) -> list[str]:
@@ -155,12 +156,6 @@ def _tenants(namespaces: pa.Array) -> pa.Array:
     return pc.list_element(pc.split_pattern(namespaces.cast(pa.string()), "/", max_splits=1), 0).cast(pa.binary())
 
 
-STAGED: Final = "staged"
-"""The folder of staged files in the control directory."""
-
-_HELPER_PREFIX: Final = "__throttle_"
-
-
 @dataclass(frozen=True, slots=True)
 class StagingPlace:
     """Where files are staged, and in which form."""
@@ -169,7 +164,7 @@ class StagingPlace:
     form: FileForm
     in_table: bool
     is_inline: bool = False
-    """Whether files lie nowhere: their bytes travel with their digests (`inline_files`)."""
+    """Whether files lie nowhere: their bytes travel with their digests (`waiting_files`)."""
 
     @property
     def file_bytes(self) -> int:
@@ -244,7 +239,7 @@ class Stager:
     def _split(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Table]:
         """Return the user's columns, and the helper columns."""
         table = self.derived.restore(pa.Table.from_batches([rows]).rename_columns(list(self.names)))
-        columns = {name: table.column(name) for name in table.column_names if name.startswith(_HELPER_PREFIX)}
+        columns = {name: table.column(name) for name in table.column_names if name.startswith(HELPER_PREFIX)}
         columns[NAMESPACE] = columns[NAMESPACE].cast(pa.string())  # it may have 64-bit offsets, or be binary
         if self.half_hashed:
             seen = table.column(TIE).to_numpy().view(np.uint64) ^ row_digests(table.select(list(self.half_hashed)))

@@ -22,18 +22,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.dataset as ds
 
-from spark_throttle.core.quota import Int64s
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError
-from spark_throttle.files.storage import Directory, file_system
+from spark_throttle.errors import DamagedError
+from spark_throttle.files.storage import Directory
 from spark_throttle.spark.move.answer import Answer, FileAnswer, LoadedFile, bits_of, mask_of
-from spark_throttle.spark.move.cutting import FILE, ROW, RowsOfFile
+from spark_throttle.spark.move.cutting import RowsOfFile
 from spark_throttle.spark.move.held_files import turn_in
 from spark_throttle.spark.move.leaving import PlacedFile
 from spark_throttle.spark.move.stager import STAGED, Hint, short_tenants, write_hint
+from spark_throttle.spark.move.waiting_files import places_in
 
 logger = logging.getLogger(__name__)
 
@@ -161,23 +159,3 @@ class Upkeep:
         except DamagedError:
             return False
         return len(found) == file.rows or (len(found), int(found.sum())) == wanted
-
-
-def places_in(root: str, name: str) -> dict[str, Int64s]:
-    """Return the positions of the rows of a copy, by the file in which they were staged.
-
-    Raises
-    ------
-    DamagedError
-        If it is gone, or cannot be read.
-    """
-    files, path = file_system(root)
-    try:
-        found = ds.dataset([f"{path.rstrip('/')}/{name}"], filesystem=files, format="parquet")
-        table = found.to_table(columns=[FILE, ROW], use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        what = f"the file of waiting rows {name}"
-        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
-    coded = table.column(FILE).combine_chunks().dictionary_encode()
-    code, row = coded.indices.to_numpy(), table.column(ROW).to_numpy()
-    return {each: row[code == at] for at, each in enumerate(coded.dictionary.to_pylist())}

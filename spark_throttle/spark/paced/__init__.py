@@ -1,8 +1,8 @@
 """A paced sink: admitted rows leave evenly until the next batch, through a function that the user gives.
 
 It may import every subpackage of `spark` except `sources`, and `pace`, whose buckets hold the calls. Start with
-`paced_sink`, which plans a batch on the driver; then `paced_task`, which sends on the executors. `calls` is
-pure: it decides which rows one call takes.
+`paced_sink`, which plans a batch on the driver, and sends it on the executors. `calls` is pure: it decides which rows
+one call takes.
 """
 
 from __future__ import annotations

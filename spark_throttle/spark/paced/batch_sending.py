@@ -1,10 +1,10 @@
-"""What a batch has to send: how fast its namespaces may go, and how fast each of its destinations is to be sent to.
+"""A batch's report and epoch say how fast its namespaces may go, and how fast each of its destinations is sent to.
 
-All of it is a function of the batch's report and of its epoch: the same when the batch is run again.
+They are the same when the batch is run again, and so are the costs: counts, policy and shares are pinned with the
+batch's epoch.
 
 A scope's rate is divided over the batch's namespaces by what each of them has to send, so that the namespaces of a
-scope all need the same time. A namespace is sent by one task, so no two tasks need to talk. Counts, policy and shares
-are pinned with the batch's epoch: a batch that is run again has the same costs.
+scope all need the same time. A namespace is sent by one task, so no two tasks need to talk.
 
 Laws: what the costs allow all namespaces of a scope together is at most the scope's rate, in messages and in bytes; a
 namespace without a limit anywhere costs nothing. Scopes that only observe hold nothing back.
@@ -41,6 +41,11 @@ _PS_OF_A_MILLITOKEN: Final = 10**15
 
 MOST_PS: Final = 2**53
 """The highest cost of one row, two and a half hours: so sums fit into 64 bits."""
+
+_NS_MILLI: Final = 10**12
+"""Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
+
+_PS_PER_NS: Final = 1_000
 
 
 class RowCost(NamedTuple):
@@ -134,12 +139,6 @@ def _costs_ps(counts: Int64s, own_rates: Int64s, scopes: Int64s, shared_rates: I
         part_ps = -(-longest_ps[rank] // count)
         found[at] = max(found[at], part_ps)
     return found
-
-
-_NS_MILLI: Final = 10**12
-"""Nanoseconds in which a rate of one micro-token per millisecond adds a token."""
-
-_PS_PER_NS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,15 @@ from spark_throttle.spark.rows.gathering import gathered
 _LONGEST_NAMESPACE: Final = 4_000
 """Servers refuse headers from 8,000 characters on; a namespace that needs more than this is told by its SHA-256."""
 
+CALL_NS: Final = 3_000_000
+"""The cost of a call's rows, its first not counted, is at most this."""
+
+SLACK_NS: Final = 4_000_000
+"""For how long a flow that was delayed may catch up."""
+
+HASTE: Final = (100, 108)
+"""A batch whose rows cost 108 ms may be sent in 100."""
+
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
@@ -120,16 +129,6 @@ def _decoded(value: Any, kind: pa.DataType) -> Any:  # noqa: ANN401 - what Arrow
     if kinds.is_struct(kind):
         return {field.name: _decoded(value[field.name], field.type) for field in kind.fields}
     return value
-
-
-CALL_NS: Final = 3_000_000
-"""The cost of a call's rows, its first not counted, is at most this."""
-
-SLACK_NS: Final = 4_000_000
-"""For how long a flow that was delayed may catch up."""
-
-HASTE: Final = (100, 108)
-"""A batch whose rows cost 108 ms may be sent in 100."""
 
 
 def sorted_by_namespace(table: pa.Table) -> tuple[pa.Table, list[tuple[str, int, int]]]:

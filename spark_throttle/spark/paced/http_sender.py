@@ -4,8 +4,12 @@ A task opens its connections once. 429 and 503 are `Backpressure`, with the time
 `sending` waits, and makes the call again. A request without an answer, or with another answer that may change, is made
 again here, up to `attempts` times, and is `Backpressure` after that, or if that takes long: nobody else waits for it
 then. Of such a request nobody knows whether it was taken, unless no connection was made. Every other answer but a
-success ends the batch. Each attempt has the same key and the same bytes. Of an answer
-only the status and the headers are looked at, and no more than `_MOST_ANSWER_BYTES` are read.
+success ends the batch. Each attempt has the same key and the same bytes. Of an answer only the status and the headers
+are looked at, and no more than `_MOST_ANSWER_BYTES` are read.
+
+``Retry-After`` (RFC 9110, 10.2.3) is so many seconds, or a date: a time by the destination's clock. So it is compared
+with the answer's own ``Date``, and with this machine's clock only where the answer has none. What is no number and no
+date says nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +19,18 @@ import base64
 import json
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced.calls import IdempotencyKey
-from spark_throttle.spark.paced.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, retry_after_seconds
+from spark_throttle.spark.paced.gate import FIRST_PAUSE_SECONDS, LONGEST_ASKED_SECONDS, LONGEST_PAUSE_SECONDS
 from spark_throttle.spark.paced.sending import Rows, Send
 
 if TYPE_CHECKING:
@@ -189,6 +195,42 @@ class _NotYetError(Exception):
         self.may_be_taken = may_be_taken
         self.problem = problem
         self.retry_after_seconds = retry_after_seconds
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that an answer asks to wait, 0 for a date that is over; `None` if it does not ask.
+
+    Parameters
+    ----------
+    headers
+        The answer's, with names in small letters.
+
+    Examples
+    --------
+    >>> retry_after_seconds({"retry-after": "120"})
+    120.0
+    >>> date, later = "Fri, 02 Jan 2026 10:00:00 GMT", "Fri, 02 Jan 2026 10:00:30 GMT"
+    >>> retry_after_seconds({"date": date, "retry-after": later})
+    30.0
+    >>> retry_after_seconds({"retry-after": "soon"}) is None
+    True
+    """
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text), LONGEST_ASKED_SECONDS)
+    until = _date(text)
+    if until is None:
+        return None
+    now = _date(headers.get("date", "")) or datetime.fromtimestamp(time.time(), UTC)  # noqa: TID251 - a date is compared
+    return min(max(0.0, (until - now).total_seconds()), LONGEST_ASKED_SECONDS)
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        found = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def shown_url(url: str) -> str:

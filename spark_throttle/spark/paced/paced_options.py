@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everywhere
 from spark_throttle.checkpoint.definition import digest
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.spark.paced.http_sender import HttpSender, shown_url
-from spark_throttle.spark.paced.paced_task import SendOptions
+from spark_throttle.spark.paced.paced_sink import SendOptions
 from spark_throttle.spark.paced.sending import OpenedPerTask
 
 _HEADER: Final = "header."

@@ -1,7 +1,8 @@
 """The first reading of a batch: namespace, order and size of every row, as digests, with pyarrow and without a JVM.
 
-Spark's executors run it. A task reads pieces of files: row groups, of which it takes only the columns that decide. The
-decider is told of a file as it is of one that was staged.
+It is made of the columns of the source that decide, if no expression takes Spark to compute (`row_expressions`).
+Spark's executors run it. A task reads pieces of files: row groups, of which it takes only these columns. The decider is
+told of a file as it is of one that was staged.
 
 Columns have the types that Spark gives them, whatever a file's own are; a column that a file lacks is null. Names are
 compared without case, as Spark does by default.
@@ -17,17 +18,41 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import file_system
-from spark_throttle.spark.references.deciding_columns import RowCondition
-from spark_throttle.spark.references.deciding_values import ArrowExpression
-from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile
-from spark_throttle.spark.references.file_feed import check_file
+from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.references.extents import MOST_ROWS, SourceFile, check_file
+from spark_throttle.spark.references.row_expressions import (
+    NUMBERS,
+    ArrowExpression,
+    Kind,
+    RowCondition,
+    arrow_expression,
+    kind_of,
+    kinds_of,
+)
 from spark_throttle.spark.rows.digest import FRAME_ROWS, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
 
+_ORDERED: Final = (
+    *NUMBERS, BooleanType, DateType, DecimalType, DoubleType, FloatType, TimestampNTZType, TimestampType,
+)  # fmt: skip
 _PIECE_BYTES: Final = 32 << 20
 """Bytes of files for which a task of its own pays."""
 
@@ -69,32 +94,110 @@ def tasks_of(files: Sequence[SourceFile], most_tasks: int) -> list[tuple[FilePie
 
 
 @dataclass(frozen=True, slots=True)
-class FirstReading:
-    """What is read of every file, and how a row's namespace, order and size come of it."""
-
-    root: str
-    types: Mapping[str, pa.DataType]
-    """The types of the source's columns that are read."""
+class DecidingColumns:
+    """The expressions that decide, over the columns of the source."""
 
     namespace: ArrowExpression
     size: ArrowExpression
     order: tuple[ArrowExpression, ...]
-    partition_columns: Mapping[str, str]
-    """The source's column for each partition column of the sink that may refuse a value."""
+    types: Mapping[str, pa.DataType]
+    """The Arrow types of all columns that are read."""
 
+    partition_columns: Mapping[str, str]
     condition: RowCondition | None = None
     """Which rows the stream keeps; `None` for all."""
 
+
+def deciding_columns_of(
+    schema: StructType,
+    known: Mapping[str, str],
+    namespace: ColumnLike,
+    size: ColumnLike | None,
+    order_by: Sequence[ColumnLike] | None,
+    partition_columns: Sequence[str],
+    condition: RowCondition | None = None,
+) -> DecidingColumns | str:
+    """Return the expressions that decide; a text says which of them takes Spark.
+
+    Parameters
+    ----------
+    schema
+        Schema of the source.
+    known
+        The source's column for each column of the stream that is one.
+    partition_columns
+        Partition columns of the sink; those whose values may have no folder are read.
+    condition
+        Which rows the stream keeps, over the columns of the source.
+    """
+    if size is None:
+        return "size is not given, and the length of a row as JSON takes the whole row"
+    types = {field.name: field.dataType for field in schema}
+    kinds = kinds_of(schema, known)
+    found = []
+    order = list(order_by or ())
+    for what, given in (
+        ("namespace", namespace),
+        ("size", size),
+        *((f"order_by[{i}]", c) for i, c in enumerate(order)),
+    ):
+        if not isinstance(given, str):
+            return (
+                f"{what} is a Column; a text such as 'size' or \"concat(tenant, '/', topic)\" can be read without Spark"
+            )
+        expression = arrow_expression(given, kinds)
+        if expression is None:
+            return f"{what} is {given!r}, which takes Spark to compute"
+        problem = _problem(what, expression, kinds, {name: types[of] for name, of in known.items()})
+        if problem is not None:
+            return problem
+        found.append(expression.renamed(known))
+    checked = {}
+    for column in partition_columns:
+        of = {each.lower(): source for each, source in known.items()}.get(column.lower())
+        if of is None:
+            return f"the sink is partitioned by {column!r}, which takes Spark to compute"
+        if isinstance(types[of], StringType | BinaryType | DateType):
+            checked[column] = of
+    conditions = () if condition is None else (condition,)
+    names = set().union(checked.values(), *(each.columns() for each in (*found, *conditions)))
+    read = StructType([field for field in schema if field.name in names])
+    arrow = to_arrow_schema(read, timezone="UTC")
+    read_types = {field.name: field.type for field in arrow}
+    return DecidingColumns(found[0], found[1], tuple(found[2:]), read_types, checked, condition)
+
+
+def _problem(
+    what: str, expression: ArrowExpression, kinds: Mapping[str, Kind], types: Mapping[str, DataType]
+) -> str | None:
+    kind = kind_of(expression, kinds)
+    if what == "namespace" and kind != "text":
+        return f"namespace is not a text ({kind})"
+    if what == "size" and kind != "number":
+        return f"size is not a whole number ({kind})"
+    if kind == "other" and not isinstance(types[str(expression.name)], _ORDERED):
+        return f"{what} is {types[str(expression.name)].simpleString()}, whose order is Spark's"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReading:
+    """What is read of every file, and how a row's namespace, order and size come of it."""
+
+    root: str
+    columns: DecidingColumns
+
     def to_json(self) -> str:
         """Return the settings as JSON; the types as an Arrow schema."""
+        given = self.columns
         return json.dumps({
             "root": self.root,
-            "types": pa.schema(list(self.types.items())).serialize().to_pybytes().hex(),
-            "namespace": self.namespace.to_fields(),
-            "size": self.size.to_fields(),
-            "order": [each.to_fields() for each in self.order],
-            "partition_columns": dict(self.partition_columns),
-            "condition": None if self.condition is None else self.condition.to_fields(),
+            "types": pa.schema(list(given.types.items())).serialize().to_pybytes().hex(),
+            "namespace": given.namespace.to_fields(),
+            "size": given.size.to_fields(),
+            "order": [each.to_fields() for each in given.order],
+            "partition_columns": dict(given.partition_columns),
+            "condition": None if given.condition is None else given.condition.to_fields(),
         })  # fmt: skip
 
     @classmethod
@@ -102,15 +205,15 @@ class FirstReading:
         """Return the settings of the text that `to_json` returned."""
         fields: dict[str, Any] = json.loads(text)
         schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(fields["types"])))
-        return cls(
-            fields["root"],
-            {field.name: field.type for field in schema},
+        columns = DecidingColumns(
             ArrowExpression.from_fields(fields["namespace"]),
             ArrowExpression.from_fields(fields["size"]),
             tuple(ArrowExpression.from_fields(each) for each in fields["order"]),
+            {field.name: field.type for field in schema},
             fields["partition_columns"],
             None if fields["condition"] is None else RowCondition.from_fields(fields["condition"]),
         )
+        return cls(fields["root"], columns)
 
     def frames(self, pieces: Sequence[FilePiece]) -> Iterator[pa.RecordBatch]:
         """Yield the digests of pieces of files."""
@@ -141,13 +244,13 @@ class FirstReading:
 
     def _deciding(self, parquet: pq.ParquetFile, group: int, file: SourceFile, first_tie: int) -> pa.Table:
         """Return the helper columns of the rows of a row group that the stream keeps."""
-        values = {name.lower(): value for name, value in file.partition_values}
+        given, values = self.columns, {name.lower(): value for name, value in file.partition_values}
         names = _by_lower_name(parquet.schema_arrow.names)
-        wanted = [names[name.lower()] for name in self.types if name.lower() in names]
+        wanted = [names[name.lower()] for name in given.types if name.lower() in names]
         rows = parquet.read_row_group(group, columns=wanted, use_threads=False)
         count = parquet.metadata.row_group(group).num_rows
         columns = {}
-        for name, kind in self.types.items():
+        for name, kind in given.types.items():
             if name.lower() in values:
                 columns[name] = pa.repeat(_of_folder(name, values[name.lower()], kind), count)
             elif name.lower() in names:
@@ -156,14 +259,14 @@ class FirstReading:
                 columns[name] = pa.nulls(count, kind)
         table = pa.table(columns)
         helpers = {
-            NAMESPACE: _plain(self.namespace.values(table), count),
-            SIZE: _plain(self.size.values(table), count).cast(pa.int64()),
+            NAMESPACE: _plain(given.namespace.values(table), count),
+            SIZE: _plain(given.size.values(table), count).cast(pa.int64()),
             TIE: pa.array(first_tie + np.arange(count, dtype=np.int64)),
         }
-        helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(self.order)}
-        helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in self.partition_columns.items()}
+        helpers |= {f"{ORDER_PREFIX}{i:03d}": _plain(each.values(table), count) for i, each in enumerate(given.order)}
+        helpers |= {f"{PARTITION_PREFIX}{name}": table.column(of) for name, of in given.partition_columns.items()}
         found = pa.table(helpers)
-        return found if self.condition is None else found.filter(self.condition.keeps(table))
+        return found if given.condition is None else found.filter(given.condition.keeps(table))
 
 
 def _described(file: SourceFile, metadata: pq.FileMetaData) -> StagedFile:

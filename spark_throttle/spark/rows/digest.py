@@ -7,20 +7,26 @@ a task has written, no digest names.
 
 A row's *place* is one integer: the number that the decider gives the file, times 2^32, plus the position of the row in
 the file. Of a file of the stream's source, a row's tie has its position too, for rows that the stream drops have none.
+
+For the JVM, sending a value to the task that makes digests costs far more than computing it there from Arrow columns.
+So helper columns that follow from the user's columns are not sent: a copy of a user's column, and a size that is the
+length of one. Lengths equal Spark's, except for text that is not valid UTF-8: there Arrow counts the bytes that begin a
+character, while Spark skips as many bytes as the first byte announces.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.spark.rows.frames import NAMESPACE, TIE, FrameKind, decode, frame_batch, ipc_stream
+from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind, decode, frame_batch, ipc_stream
 
 PLACE: Final = "place"
 """The column of a row's place: all of its payload that the decider keeps."""
@@ -52,7 +58,7 @@ class StagedFile:
     """Statistics of its columns, in the form of a Delta log."""
 
     is_inline: bool = False
-    """Whether it lies nowhere: its bytes travel with its digest (`inline_files`)."""
+    """Whether it lies nowhere: its bytes travel with its digest (`waiting_files`)."""
 
     is_source: bool = False
     """Whether it is a file of the stream's source: its digest lacks the rows that the stream drops."""
@@ -131,3 +137,39 @@ def file_numbers(places: Int64s) -> Int64s:
 def positions(places: Int64s) -> Int64s:
     """Return the position of each place in its file."""
     return places & _IN_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class HelperColumns:
+    """The helper columns that are not sent, and how to restore them."""
+
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Names of the user's columns that helper columns copy, by the helper's name."""
+
+    characters_of: str | None = None
+    """Column whose length is the size: in characters, or in bytes for a binary column."""
+
+    bytes_of: str | None = None
+    """Column whose length in bytes is the size."""
+
+    @property
+    def helpers(self) -> frozenset[str]:
+        """Names of the helper columns that are not sent."""
+        is_measured = self.characters_of is not None or self.bytes_of is not None
+        return frozenset(self.same) | ({SIZE} if is_measured else set())
+
+    def restore(self, table: pa.Table) -> pa.Table:
+        """Return rows with all helper columns."""
+        for helper, name in self.same.items():
+            table = table.append_column(helper, table.column(name))
+        if self.characters_of is not None:
+            table = table.append_column(SIZE, _length(table.column(self.characters_of), in_bytes=False))
+        if self.bytes_of is not None:
+            table = table.append_column(SIZE, _length(table.column(self.bytes_of), in_bytes=True))
+        return table
+
+
+def _length(column: pa.ChunkedArray, *, in_bytes: bool) -> pa.ChunkedArray:
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    found = pc.utf8_length(column) if is_text and not in_bytes else pc.binary_length(column)
+    return found.cast(pa.int64())

@@ -28,9 +28,12 @@ _CODEC_LEVEL = 1
 _ON_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 """A task has one core: for a frame of a few rows, to hand its columns to other threads costs more than to read them."""
 
+THROTTLE: Final = "throttle"
+"""The column that says what was decided of a row."""
+
 NAMESPACE, SIZE, TIE = "__throttle_namespace", "__throttle_size", "__throttle_tie"
 ORDER_PREFIX = "__throttle_order_"
-_HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
+HELPER_PREFIX, _DIGEST = "__throttle_", "__throttle_digest"
 
 FRAME_SCHEMA = pa.schema([("key", pa.int32()), ("kind", pa.int32()), ("frame", pa.binary())])
 FRAME_DDL = "key int, kind int, frame binary"
@@ -53,7 +56,7 @@ class FrameKind(IntEnum):
     """Input: what decides of the rows of a file (`rows.digest`)."""
 
     INLINE = 2
-    """Input and output: a staged file itself (`move.inline_files`)."""
+    """Input and output: a staged file itself (`move.waiting_files`)."""
 
     ANSWER = 3
     """Output: which rows of which files leave (`move.answer`)."""
@@ -111,7 +114,7 @@ def decode(frame: bytes) -> pa.Table:
 
 def payload(table: pa.Table) -> pa.Table:
     """Return the user's columns of a table, without the helper columns."""
-    names = [name for name in table.column_names if not name.startswith(_HELPER_PREFIX)]
+    names = [name for name in table.column_names if not name.startswith(HELPER_PREFIX)]
     return table.select(names).replace_schema_metadata(None)
 
 

@@ -30,7 +30,10 @@ PARTITION_PREFIX: Final = "__throttle_partition_"
 LONGEST_FOLDER_BYTES: Final = 255
 """Longest folder name that local file systems and HDFS accept."""
 
-_NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+PARTITION_TYPES: Final = ("string", "byte", "short", "integer", "long", "boolean", "date")
+"""The types of partition columns, as Delta names them, whose values have such names."""
+
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _HALF_PAIR = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\ufffd"
@@ -55,7 +58,7 @@ def partition_values(values: pa.Array) -> pa.StringArray:
     """
     if _is_text(values.type):
         texts = [_read_by_java(text) for text in values.cast(pa.large_binary()).to_pylist()]
-        return pa.array([None if text in ("", _NO_VALUE) else text for text in texts], pa.string())
+        return pa.array([None if text in ("", NO_VALUE) else text for text in texts], pa.string())
     if pa.types.is_date(values.type):
         return pa.array([_date(day) for day in values.cast(pa.int32()).to_pylist()], pa.string())
     return values.cast(pa.string())
@@ -73,7 +76,7 @@ def folder(column: str, value: str | None) -> str:
     >>> folder("ns", "漢/a b"), folder("ns", None)
     ('ns=漢%2Fa b', 'ns=__HIVE_DEFAULT_PARTITION__')
     """
-    name = f"{_escaped(column)}={_NO_VALUE if value is None else _escaped(value)}"
+    name = f"{_escaped(column)}={NO_VALUE if value is None else _escaped(value)}"
     if _is_folder(name):
         return name
     return f"throttle-{blake2b(name.encode(), digest_size=16).hexdigest()}"

@@ -1,15 +1,13 @@
-"""Which of a query's Delta tables take files that Spark did not write, and what stands against it at each other one.
+"""A query's Delta tables take files that Spark did not write, if each is known to be safe (`file_table`).
 
-The sink's table takes staged files as they lie, and the usage table is written without a job of Spark's, if each is
-known to be safe (`table_features`). Spark first creates a missing table, empty, so that it is as Spark would have made
-it. All other rows go through Spark's writer. Both mark a batch in the same way, so a table may change sides at any
-restart.
+The sink's table takes staged files as they lie, and the usage table is written without a job of Spark's. Spark first
+creates a missing table, empty, so that it is as Spark would have made it. All other rows go through Spark's writer, and
+the log says why. Both mark a batch in the same way, so a table may change sides at any restart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,57 +16,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_throttle.errors import ConfigurationError, ForeignFilesError, did_you_mean
-from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.delta.commit import open_table
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.sink_formats import DELTA
-from spark_throttle.spark.sinks.table_features import check_table, check_types
+from spark_throttle.errors import ConfigurationError, ForeignFilesError
+from spark_throttle.spark.delta.table_log import open_table
+from spark_throttle.spark.rows.frames import THROTTLE
+from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
+from spark_throttle.spark.sinks.targets import DELTA, Target, Targets
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.status.usage_table import FIRST_COLUMNS, SHARE_SCHEMA, USAGE_SCHEMA
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_OWN: Final = "throttle."
-
 _CODEC_CONF: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final = {"none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
 _MERGE_CONF: Final = "spark.databricks.delta.schema.autoMerge.enabled"
 _STATISTICS_CONF: Final = "spark.databricks.delta.stats.collect"
-
-
-def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) -> dict[str, str]:
-    """Return the options of a query's sink: those that are neither Spark's option `beside` nor the throttle's own.
-
-    Raises
-    ------
-    ConfigurationError
-        If another option begins with ``throttle.``: no sink has such a one, so it is a slip.
-
-    Examples
-    --------
-    >>> sink_options({"Throttle.Wait": "1", "mergeSchema": "true"}, "checkpointLocation", ["throttle.wait"])
-    {'mergeSchema': 'true'}
-    """
-    others = {key: value for key, value in options.items() if key.lower() not in (beside.lower(), *own)}
-    for key in others:
-        if key.lower().startswith(_OWN):
-            raise ConfigurationError(f"there is no option {key!r}{did_you_mean(key.lower(), own)}")
-    return others
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """The targets of a query's rows."""
-
-    admitted: Target | Callable[[DataFrame, int], None]
-    rejected: Target
-    usage: Target | None
-
-    has_shares: bool = False
-    """Whether the job shares quotas with other jobs, which adds columns to its usage rows."""
 
 
 def table_of_files(

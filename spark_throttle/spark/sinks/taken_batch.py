@@ -25,8 +25,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
-from spark_throttle.spark.delta.commit import has_batch, open_table
-from spark_throttle.spark.delta.table_log import version_of_batch
+from spark_throttle.spark.delta.table_log import has_batch, open_table, version_of_batch
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
 """Kinds of rows; the keys of `Definition.targets`."""
@@ -36,6 +35,14 @@ TABLE, NAMED_TABLE, FOLDERS = "Delta ", "Delta table ", "folders in "
 
 APP_SUFFIX: Final = {SINK: "", DEAD_LETTERS: "/rejected", USAGE: "/usage", OWN_SINK: ""}
 """Suffix of the query's name in the transactions of each kind of rows."""
+
+_COMMITS_ASKED_FOR = 100
+"""Number of commits that are searched; others may have committed since the write."""
+
+_MOST_TABLES: Final = 64
+
+_SEEN: Final[dict[tuple[str, str], int]] = {}
+"""By location and query, a version of the table that is not older than the query's newest batch there."""
 
 
 def batch_folder(batch: int) -> str:
@@ -59,8 +66,6 @@ def begin_batch(
     DefinitionChangedError
         If a sink has the batch as decided by another definition.
     """
-    if not definition:
-        return True
     return begin(
         directory,
         batch,
@@ -95,15 +100,6 @@ def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | No
         return True
     newest = table.transaction_version(app) if table is not None else None
     return newest is not None and newest >= batch
-
-
-_COMMITS_ASKED_FOR = 100
-"""Number of commits that are searched; others may have committed since the write."""
-
-_MOST_TABLES: Final = 64
-
-_SEEN: Final[dict[tuple[str, str], int]] = {}
-"""By location and query, a version of the table that is not older than the query's newest batch there."""
 
 
 def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: BatchMark) -> None:

@@ -21,8 +21,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
-from spark_throttle.spark.references.feeds import NewFiles, open_feed
+from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, NewFiles
+from spark_throttle.spark.references.feeds import open_feed
 from spark_throttle.spark.references.reading import FilePiece, FirstReading, tasks_of
 from spark_throttle.spark.rows.frames import FRAME_DDL
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside

@@ -38,8 +38,13 @@ from spark_throttle.control.reports import newest_batch
 from spark_throttle.control.run_fence import refuse_past
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
 from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.spark.delta.commit import append_batch, open_table
-from spark_throttle.spark.delta.table_log import LaterBatches, batches_beyond, identity_of_batch
+from spark_throttle.spark.delta.table_log import (
+    LaterBatches,
+    append_batch,
+    batches_beyond,
+    identity_of_batch,
+    open_table,
+)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -47,48 +52,6 @@ if TYPE_CHECKING:
 
 MARK: Final = "_throttle_query"
 """The file of the mark; readers of tables leave out names with an underscore."""
-
-
-def refuse_others_letters(folder: Directory, query: str) -> None:
-    """Refuse a folder of dead letters that has the mark of another query.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If it has.
-    """
-    _refuse(folder, folder.read(MARK), query)
-
-
-def _refuse(folder: Directory, found: bytes | None, query: str) -> None:
-    if found is not None and found != _name(query):
-        raise CheckpointMismatchError(
-            f"the folder of dead letters {folder.location}",
-            f"belongs to another query, by the mark {folder.shown(MARK)}: each of the two would replace what the other "
-            f"rejects in a batch of the same number",
-            "give this query a folder of its own; or, if the other one is gone, move all of the folder away",
-        )
-
-
-def mark_letters(folder: Directory, query: str) -> None:
-    """Leave the mark of a query in its folder of dead letters.
-
-    Raises
-    ------
-    CheckpointMismatchError
-        If another query left its own.
-    """
-    found = folder.read(MARK)
-    if found is None:
-        folder.write(MARK, _name(query))
-        found = folder.read(MARK)  # another query may have written at the same time
-    _refuse(folder, found, query)
-
-
-def _name(query: str) -> bytes:
-    """Return the name of a query in all its lines (`manifest.next_line`)."""
-    return query.partition("-")[0].encode()
-
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +120,7 @@ def check_start(directory: Directory, manifest: Manifest, sinks: Sinks) -> Manif
     if beyond and sinks.dead_letters is not None:
         _set_aside(sinks.dead_letters, beyond)
     if letters is not None:
-        mark_letters(letters, manifest.query)
+        _mark_letters(letters, manifest.query)
     return manifest
 
 
@@ -176,7 +139,7 @@ def _check_letters(letters: Directory, manifest: Manifest, beyond: Sequence[int]
     CheckpointMismatchError
         If it is another query's, or has batches that the checkpoint does not know.
     """
-    refuse_others_letters(letters, manifest.query)
+    _refuse_others_letters(letters, manifest.query)
     if beyond:
         raise CheckpointMismatchError(
             f"the folder of dead letters {letters.location}",
@@ -184,6 +147,47 @@ def _check_letters(letters: Directory, manifest: Manifest, beyond: Sequence[int]
             "the later ones belong to batches that were undone, or to another query; move these folders away, or give "
             "this query a folder of its own, or restore the newer checkpoint",
         )
+
+
+def _refuse_others_letters(folder: Directory, query: str) -> None:
+    """Refuse a folder of dead letters that has the mark of another query.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If it has.
+    """
+    _refuse(folder, folder.read(MARK), query)
+
+
+def _refuse(folder: Directory, found: bytes | None, query: str) -> None:
+    if found is not None and found != _name(query):
+        raise CheckpointMismatchError(
+            f"the folder of dead letters {folder.location}",
+            f"belongs to another query, by the mark {folder.shown(MARK)}: each of the two would replace what the other "
+            f"rejects in a batch of the same number",
+            "give this query a folder of its own; or, if the other one is gone, move all of the folder away",
+        )
+
+
+def _mark_letters(folder: Directory, query: str) -> None:
+    """Leave the mark of a query in its folder of dead letters.
+
+    Raises
+    ------
+    CheckpointMismatchError
+        If another query left its own.
+    """
+    found = folder.read(MARK)
+    if found is None:
+        folder.write(MARK, _name(query))
+        found = folder.read(MARK)  # another query may have written at the same time
+    _refuse(folder, found, query)
+
+
+def _name(query: str) -> bytes:
+    """Return the name of a query in all its lines (`manifest.next_line`)."""
+    return query.partition("-")[0].encode()
 
 
 def _batch_folders(location: str) -> list[int]:

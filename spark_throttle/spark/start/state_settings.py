@@ -40,6 +40,16 @@ _PATIENCE_SECONDS: Final = 20.0
 _starts = threading.Lock()
 """Held while a query starts for the first time: two that start in one session would take each other's number."""
 
+_STORE: Final = "spark.sql.streaming.stateStore."
+PROVIDER: Final = f"{_STORE}providerClass"
+FORMAT: Final = f"{_STORE}checkpointFormatVersion"
+ENCODING: Final = f"{_STORE}encodingFormat"
+OFFSETS: Final = "spark.sql.streaming.offsetLog.formatVersion"
+_HDFS: Final = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_FIRST_FORMAT: Final = "1"
+_ROWS: Final = "unsaferow"
+
 
 @contextmanager
 def one_state_partition(spark: SparkSession, checkpoint: str) -> Iterator[None]:
@@ -108,17 +118,6 @@ def partitions_in(setting: str | None) -> int | None:
     (8, None, None)
     """
     return int(setting) if setting is not None and setting.isdecimal() else None
-
-
-_STORE: Final = "spark.sql.streaming.stateStore."
-PROVIDER: Final = f"{_STORE}providerClass"
-FORMAT: Final = f"{_STORE}checkpointFormatVersion"
-ENCODING: Final = f"{_STORE}encodingFormat"
-OFFSETS: Final = "spark.sql.streaming.offsetLog.formatVersion"
-_HDFS: Final = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_FIRST_FORMAT: Final = "1"
-_ROWS: Final = "unsaferow"
 
 
 def refuse_state_store(setting: Callable[[str, str], str | None], checkpoint: str) -> None:

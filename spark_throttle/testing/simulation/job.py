@@ -23,7 +23,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.policy.source import PolicySnapshot
-from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.disk import (
     Checkpoint,

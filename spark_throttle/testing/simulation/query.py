@@ -33,8 +33,8 @@ from spark_throttle.policy.source import PolicySnapshot
 from spark_throttle.sharing.lease_keeper import Clocks
 from spark_throttle.sharing.member import member_in
 from spark_throttle.sharing.sharing import Sharing
-from spark_throttle.spark.decider.decider_batch import BatchOutcome, run_batch
-from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.spark.sources.control_source import ControlPartition, ThrottleControlReader
 from spark_throttle.testing.simulation.disk import (
     Checkpoint,

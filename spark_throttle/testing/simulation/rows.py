@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.state import StoredState
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.queue_folder import QueueFolder
+from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, decode
 
 Name: TypeAlias = str | bytes | None

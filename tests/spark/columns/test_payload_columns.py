@@ -1,4 +1,4 @@
-"""Which columns may travel, and as what: the parts that need no JVM."""
+"""Columns travel in a type that Arrow holds, or are refused: the parts that need no JVM."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from spark_throttle.spark.columns.payload_columns import (
     check_size,
     derived_columns,
 )
+from spark_throttle.spark.rows.digest import HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 MONTHS = YearMonthIntervalType()
 

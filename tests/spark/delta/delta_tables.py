@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
-from spark_throttle.spark.delta.commit import open_table
+from spark_throttle.spark.delta.table_log import open_table
 
 
 def mark_of(batch: int, identity: str = "a", query: str = "q") -> BatchMark:

@@ -22,9 +22,9 @@ from spark_throttle.errors import (
     ForeignFilesError,
     TableOutOfReachError,
 )
-from spark_throttle.spark.delta import commit
-from spark_throttle.spark.delta.commit import append_batch, append_to_table, has_batch, open_table
+from spark_throttle.spark.delta import table_log
 from spark_throttle.spark.delta.table_files import WrittenFile
+from spark_throttle.spark.delta.table_log import append_batch, append_to_table, has_batch, open_table
 from tests.object_store import object_store
 from tests.spark.delta.delta_tables import make_table, mark_of, note_opened
 
@@ -34,9 +34,9 @@ QUERY = "q"
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> Iterator[None]:
-    commit._KEPT.clear()
+    table_log._KEPT.clear()
     yield
-    commit._KEPT.clear()
+    table_log._KEPT.clear()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_store_that_does_not_answer_is_told_from_one_that_only_spark_may_read(
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the locations of the tables that are opened anew, as they come."""
-    return note_opened(monkeypatch, commit)
+    return note_opened(monkeypatch, table_log)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_commit_on_an_object_store_takes_as_many_requests_however_long_the_log_i
             append("s3://lake/admitted", batch)
             costs.append(store.counted())
         assert files_of("s3://lake/admitted") == sorted(f"q-{batch}-a{batch}" for batch in range(12))
-        commit._KEPT.clear()
+        table_log._KEPT.clear()
         store.requests.clear()
         append("s3://lake/admitted", 12)
     assert costs[2] == costs[11]
@@ -241,7 +241,7 @@ def test_failed_commit_is_looked_for_and_made_if_it_was_not(
     """The connection may break, or credentials expire, before a commit is made or after it."""
     append(table, 0)
     if not is_kept:
-        commit._KEPT.clear()
+        table_log._KEPT.clear()
     calls = failures(monkeypatch, 1, is_done=is_done)
     append(table, 1)
     assert len(calls) == (1 if is_done else 2)
@@ -254,7 +254,7 @@ def test_commit_that_fails_again_and_again_is_given_up(
 ) -> None:
     append(table, 0)
     if not is_kept:
-        commit._KEPT.clear()
+        table_log._KEPT.clear()
     calls = failures(monkeypatch, 9, is_done=False)
     with pytest.raises(OSError, match="the token has expired"):
         append(table, 1)
@@ -273,7 +273,7 @@ def failures(monkeypatch: pytest.MonkeyPatch, number: int, *, is_done: bool) -> 
         if len(calls) <= number:
             raise OSError("the token has expired")
 
-    monkeypatch.setattr(commit, "append_batch", failing)
+    monkeypatch.setattr(table_log, "append_batch", failing)
     return calls
 
 
@@ -294,14 +294,14 @@ def test_files_are_written_once_for_a_batch_that_is_appended_twice(table: Path) 
 def test_tables_are_opened_anew_now_and_then(
     table: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(commit, "_MOST_COMMITS", 3)
+    monkeypatch.setattr(table_log, "_MOST_COMMITS", 3)
     for batch in range(7):
         append(table, batch)
     assert len(opened) == 3
-    monkeypatch.setattr(commit, "_MOST_TABLES", 2)
+    monkeypatch.setattr(table_log, "_MOST_TABLES", 2)
     for name in ("x", "y", "z"):
         append(make_table(tmp_path / name, ROWS), 0)
-    assert list(commit._KEPT) == [(str(tmp_path / name), QUERY) for name in ("y", "z")]
+    assert list(table_log._KEPT) == [(str(tmp_path / name), QUERY) for name in ("y", "z")]
 
 
 def test_two_queries_of_one_process_write_to_one_table(table: Path, opened: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a meter is told."""
+"""A meter takes down times of any kind of number, and refuses what is none."""
 
 from __future__ import annotations
 

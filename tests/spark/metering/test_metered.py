@@ -1,4 +1,4 @@
-"""What a metered function's calls are charged to, with a clock and a task that the tests set."""
+"""A metered function's calls are charged to the namespaces of their rows, by a clock and a task that tests set."""
 
 from __future__ import annotations
 

@@ -16,14 +16,15 @@ import pytest
 
 from spark_throttle.checkpoint.definition import Definition
 from spark_throttle.record import to_json
-from spark_throttle.spark.decider.decider_batch import THROTTLE, VERDICT_TYPE
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.cutting import RowsOfFile
 from spark_throttle.spark.move.decider import DigestDecider
+from spark_throttle.spark.move.decider_batch import VERDICT_TYPE
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.move.upkeep import Upkeep
-from spark_throttle.spark.sinks.staged import decided_stream
-from spark_throttle.spark.sinks.staged.decided_stream import DecidedRows
+from spark_throttle.spark.rows.frames import THROTTLE
+from spark_throttle.spark.sinks import decided_stream
+from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from tests.spark.move.worlds import Event, StagedJob
 
 SCHEMA: Final = pa.schema([("ns", pa.string()), ("n", pa.int64()), (THROTTLE, VERDICT_TYPE)])

@@ -13,15 +13,14 @@ import pytest
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.errors import ConfigurationError, UnknownVersionError
 from spark_throttle.record import FORMAT, unpack
-from spark_throttle.spark.decider.decider_batch import THROTTLE
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move.answer import Answer, decided_in, mask_of
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS, StagedFile, digest_frames, positions
-from spark_throttle.spark.rows.frames import TIE, FrameKind, decode, payload
+from spark_throttle.spark.rows.frames import THROTTLE, TIE, FrameKind, decode, payload
 from tests.oracle.worlds import Namespace, limit, make_policy
-from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in, with_helpers
+from tests.spark.move.played import START_MS, State, control_block, group_state, state_in, with_helpers
 
 KEY = 0
 POLICY = make_policy(job=limit(messages_per_second=100), default=Namespace(limit(messages_per_second=5)))

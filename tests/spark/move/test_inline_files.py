@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from spark_throttle.errors import DamagedError
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.answer import decided_in
 from spark_throttle.spark.move.cutting import FILE, ROW
 from spark_throttle.spark.move.decider import DigestDecider
-from spark_throttle.spark.move.inline_files import InlineFiles, InlineRows, inline_files_of
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
+from spark_throttle.spark.move.waiting_files import InlineFiles, InlineRows, inline_files_of
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob

@@ -17,12 +17,13 @@ from spark_throttle.core.undelivered import Undelivered, UndeliveredCall
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import pack
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.move import held_files
 from spark_throttle.spark.move.decider import DigestDecider
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.sinks.staged.payload import StagedPayload
-from tests.spark.decider.played import START_MS
+from spark_throttle.spark.move.upkeep import Upkeep
+from spark_throttle.spark.sinks.payload import StagedPayload
+from tests.spark.move.played import START_MS
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, dealt, sent
 
 POLICY = compile_policy(PolicyDocument.model_validate({
@@ -59,7 +60,7 @@ class PacedJob(StagedJob):
     def restart(self) -> None:
         super().restart()
         unused: Any = None
-        self._payload = StagedPayload(str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2)
+        self._payload = StagedPayload(Upkeep(str(self.control), self.kept_turns), SCHEMA, unused, self.waiting, 2)
 
     @property
     def decider(self) -> DigestDecider:

@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 from spark_throttle.core.quota import Int64s, OnExcess
 from spark_throttle.spark.move import decider, held_files, upkeep
 from spark_throttle.spark.move.answer import FileAnswer
+from spark_throttle.spark.move.waiting_files import places_in
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import COPIED, DECIDED, STOPS, Event, StagedJob, dealt
 
@@ -150,7 +151,7 @@ def test_copy_that_lacks_a_row_which_a_zombies_state_has_waiting_there_is_made_a
 def test_copies_that_this_process_made_are_not_read_to_see_that_they_are_there(
     job: StagedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, places_in = list[str](), upkeep.places_in
+    read = list[str]()
 
     def noted(root: str, name: str) -> dict[str, Int64s]:
         read.append(name)

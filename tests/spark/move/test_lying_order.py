@@ -14,14 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_throttle.spark.decider.queue_folder import QueueStorage
 from spark_throttle.spark.delta import table_files
 from spark_throttle.spark.move import held_files, leaving, stager
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.leaving import files_in_order
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import StagingPlace
-from spark_throttle.spark.sinks.batch_sink import Target
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
+from spark_throttle.spark.move.upkeep import Upkeep
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.targets import Target
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import SCHEMA, Event, StagedJob, sent
 
@@ -51,7 +52,7 @@ class TopicJob(StagedJob):
     def restart(self) -> None:
         super().restart()
         unused: Any = None
-        self._payload = StagedPayload(str(self.control), SCHEMA, SCHEMA, unused, self.waiting, self.kept_turns, 2)
+        self._payload = StagedPayload(Upkeep(str(self.control), self.kept_turns), SCHEMA, unused, self.waiting, 2)
 
     def taken(self, batch: int, deal: Sequence[Sequence[Event]]) -> StagedRows:
         """Run an attempt at a batch up to its sink."""

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_throttle.spark.delta.table_files import FileForm
-from spark_throttle.spark.move import source_rests
-from spark_throttle.spark.move.cutting import FILE, ROW
-from spark_throttle.spark.move.source_rests import SourceRests
+from spark_throttle.spark.move import cutting
+from spark_throttle.spark.move.cutting import FILE, ROW, SourceRests
 from spark_throttle.spark.move.stager import StagingPlace
 
 FORM = FileForm(pa.schema([("id", pa.int64()), ("wait", pa.duration("us"))]), {"columns": "these"})
@@ -28,7 +27,7 @@ def test_each_file_has_a_rest_with_its_rows_and_their_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(source_rests, "_GATHERED_BYTES", dice.choice([1, 100, 1 << 20]))
+    monkeypatch.setattr(cutting, "_GATHERED_BYTES", dice.choice([1, 100, 1 << 20]))
     wanted = {f"{number:012d}-x": sorted(dice.sample(range(50), 20)) for number in range(4)}
     schema = pa.schema([*FORM.schema, pa.field("void", pa.null()), (FILE, pa.string()), (ROW, pa.int64())])
     table = pa.Table.from_pylist([row for file, at in wanted.items() for row in rows_of(file, at)], schema)

@@ -1,4 +1,4 @@
-"""What a stager writes and tells, and what a cut takes out of files."""
+"""A stager writes rows whole and tells their digests, and a cut takes out of files what is asked for."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ from spark_throttle.spark.move.stager import (
     short_tenants,
     write_hint,
 )
-from spark_throttle.spark.rows.digest import Digest, digest_of
+from spark_throttle.spark.rows.digest import Digest, HelperColumns, digest_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 
 SCHEMA = pa.schema([("ns", pa.string()), ("tags", pa.list_(pa.string()))])
 NAMES = ("ns", "tags", SIZE, TIE)

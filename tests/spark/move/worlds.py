@@ -23,22 +23,21 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import unpack_usage
 from spark_throttle.record import unpack
-from spark_throttle.spark.decider.queue_folder import QueueStorage
-from spark_throttle.spark.delta.file_stats import IndexedColumns
-from spark_throttle.spark.delta.table_files import FileForm
+from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns
 from spark_throttle.spark.move.answer import Answer, mask_of
 from spark_throttle.spark.move.decider import DigestDecider
 from spark_throttle.spark.move.held_files import IN_STATE, HeldFiles
 from spark_throttle.spark.move.leaving import leaving
+from spark_throttle.spark.move.queue_frames import QueueStorage
 from spark_throttle.spark.move.stager import STAGED, Stager, StagingPlace
-from spark_throttle.spark.rows.digest import ROW_BITS
+from spark_throttle.spark.move.upkeep import Upkeep
+from spark_throttle.spark.rows.digest import ROW_BITS, HelperColumns
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE, FrameKind
-from spark_throttle.spark.rows.helper_columns import HelperColumns
 from spark_throttle.spark.rows.row_digests import row_digests
-from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.file_table import FileTable
-from spark_throttle.spark.sinks.staged.payload import StagedPayload, StagedRows
-from tests.spark.decider.played import START_MS, State, control_block, group_state, state_in
+from spark_throttle.spark.sinks.payload import StagedPayload, StagedRows
+from spark_throttle.spark.sinks.targets import Target
+from tests.spark.move.played import START_MS, State, control_block, group_state, state_in
 
 Event = tuple[str, int]
 """A namespace and a number; several rows may be the same in both."""
@@ -113,12 +112,10 @@ class StagedJob:
         self.waiting = StagingPlace(f"{self.control}/{STAGED}", form, in_table=False)
         self._table = FileTable(str(self.table), SCHEMA.json())
         self._payload = StagedPayload(
-            str(self.control),
-            SCHEMA,
+            Upkeep(str(self.control), self.kept_turns, str(self.table)),
             SCHEMA,
             None,  # type: ignore[arg-type]  # by namespace only sinks are sorted that are none here
             self.waiting,
-            self.kept_turns,
             2,
             self._table,
         )

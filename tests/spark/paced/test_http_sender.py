@@ -1,4 +1,4 @@
-"""`HttpSender` against a real server on loopback."""
+"""A call is one POST under its key, made again until it is taken, and no sooner than the answer asks for."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_throttle.errors import Backpressure, ConfigurationError, DeliveryError
 from spark_throttle.spark.paced import HttpSender, gate, http_sender
 from spark_throttle.spark.paced.calls import IdempotencyKey, calls_of
-from spark_throttle.spark.paced.http_sender import encoded
+from spark_throttle.spark.paced.http_sender import encoded, retry_after_seconds
 from spark_throttle.spark.paced.paced_options import http_sender as from_options
 from spark_throttle.spark.paced.paced_options import send_options
 from spark_throttle.spark.paced.sending import BatchName, Flow, parcels_of, send_flows
 from tests.receiver import Arrival, Record, receiver
 
 NAME = BatchName("q", 3, "id")
+
+NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
+DAY = 86_400
 
 
 @pytest.fixture
@@ -322,3 +327,44 @@ def test_argument_of_paced_that_means_nothing_is_refused(given: dict[str, Any], 
     how: dict[str, Any] = {"concurrency": 4, "rows_per_call": 100, "in_order": True, "patience_seconds": 60, **given}
     with pytest.raises(ConfigurationError, match=message):
         send_options(how.pop("concurrency"), how.pop("rows_per_call"), **how)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        (" 120 ", 120),
+        ("Sun, 06 Nov 1994 08:50:07 GMT", 30),
+        ("Sunday, 06-Nov-94 08:50:07 GMT", 30),
+        ("Sun Nov  6 08:50:07 1994", 30),
+        ("Sun, 06 Nov 1994 08:00:00 GMT", 0),
+        ("86401", DAY),
+        ("9" * 400, DAY),
+        ("Sun, 06 Nov 2094 08:50:07 GMT", DAY),
+        ("120, 60", None),
+        ("-5", None),
+        ("1.5", None),
+        ("٣", None),
+        ("soon", None),
+        ("", None),
+        ("Sun, 99 Nov 1994 08:50:07 GMT", None),
+    ],
+)
+def test_seconds_and_dates_are_read_and_anything_else_says_nothing(text: str, seconds: int | None) -> None:
+    assert retry_after_seconds({"retry-after": text, "date": NOW}) == seconds
+
+
+def test_answer_without_the_header_says_nothing() -> None:
+    assert retry_after_seconds({"date": NOW}) is None
+
+
+def test_date_of_an_answer_without_its_own_date_is_compared_with_the_clock() -> None:
+    assert retry_after_seconds({"retry-after": NOW}) == 0
+    assert retry_after_seconds({"retry-after": "Fri, 31 Dec 2999 00:00:00 GMT"}) == DAY
+
+
+@pytest.mark.slow
+@given(st.text(max_size=40))
+def test_no_text_is_an_error(text: str) -> None:
+    found = retry_after_seconds({"retry-after": text, "date": text})
+    assert found is None or found >= 0

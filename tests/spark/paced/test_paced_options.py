@@ -1,4 +1,4 @@
-"""What `paced` is given to send with is looked at before the query begins."""
+"""The arguments of `paced` are looked at before the query begins."""
 
 from __future__ import annotations
 

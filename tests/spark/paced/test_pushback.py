@@ -1,4 +1,4 @@
-"""What happens in a task while a destination says "not now", by a manual clock."""
+"""A destination that says "not now" holds its own calls and nobody else's, by a manual clock."""
 
 from __future__ import annotations
 

@@ -14,10 +14,15 @@ from deltalake.schema import PrimitiveType
 
 from spark_throttle.errors import SourceChangedError
 from spark_throttle.files.storage import Directory
-from spark_throttle.spark.references.delta_feed import DeltaFeed, columns_of, reading_problem
-from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents
-from spark_throttle.spark.references.feeds import NewFiles, open_feed
-from spark_throttle.spark.references.folder_feed import FolderFeed, folder_problem
+from spark_throttle.spark.references.extents import NO_EXTENT, ExtentName, Extents, NewFiles
+from spark_throttle.spark.references.feeds import (
+    DeltaFeed,
+    FolderFeed,
+    columns_of,
+    folder_problem,
+    open_feed,
+    reading_problem,
+)
 
 
 def put(folder: Path, name: str, *, at_seconds: int, content: bytes = b"rows") -> None:

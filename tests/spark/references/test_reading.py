@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.errors import SourceChangedError
-from spark_throttle.spark.references.deciding_values import ArrowExpression, arrow_expression, column
 from spark_throttle.spark.references.extents import SourceFile
-from spark_throttle.spark.references.reading import FirstReading, tasks_of
+from spark_throttle.spark.references.reading import DecidingColumns, FirstReading, tasks_of
+from spark_throttle.spark.references.row_expressions import ArrowExpression, arrow_expression, column
 from spark_throttle.spark.rows.digest import PLACE, digest_of
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE
 
@@ -30,7 +30,7 @@ def reading(root: Path, **settings: Any) -> FirstReading:
         "partition_columns": {},
         **settings,
     }
-    return FirstReading.from_json(FirstReading(str(root), **given).to_json())
+    return FirstReading.from_json(FirstReading(str(root), DecidingColumns(**given)).to_json())
 
 
 def rows_of(found: FirstReading, files: list[SourceFile], tasks: int = 1) -> list[dict[str, Any]]:

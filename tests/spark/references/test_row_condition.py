@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pytest
 
-from spark_throttle.spark.references.deciding_columns import RowCondition, both, row_condition
-from spark_throttle.spark.references.deciding_values import Kind
+from spark_throttle.spark.references.row_expressions import Kind, RowCondition, both, row_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

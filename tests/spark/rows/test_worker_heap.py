@@ -1,4 +1,4 @@
-"""What a worker has loaded is set aside in Spark's workers, and nowhere else."""
+"""The modules that a worker has loaded are set aside in Spark's workers, and nowhere else."""
 
 from __future__ import annotations
 

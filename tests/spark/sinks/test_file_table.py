@@ -1,4 +1,4 @@
-"""A Delta table takes a batch as files, without Spark: a batch counts once however often it runs, or is refused."""
+"""A Delta table takes a batch as files once, however often it runs, or is left to Spark's writer, which is told why."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,22 +14,37 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import CommitProperties, Transaction
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DayTimeIntervalType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    VarcharType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.record import pack
-from spark_throttle.spark.delta.commit import append_batch, has_batch, open_table
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
+from spark_throttle.spark.delta.table_log import append_batch, has_batch, open_table
 from spark_throttle.spark.move.answer import FileAnswer
-from spark_throttle.spark.sinks.file_table import FileTable
+from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
 from spark_throttle.status.usage_table import USAGE_SCHEMA
 from tests.spark.delta.delta_tables import make_table, mark_of, rows_of
 from tests.status.test_status import POLICY, report
 
 ROWS = StructType().add("id", "long").add("ns", "string")
 USAGE = from_arrow_schema(USAGE_SCHEMA)
+
+PLAIN = StructType().add("id", "long").add("s", "string")
+INNER = StructType().add("a", "integer").add("b", "string", nullable=False)
 
 
 def file_table(path: Path, schema: StructType = ROWS, partition_columns: tuple[str, ...] = ()) -> FileTable:
@@ -223,3 +239,126 @@ def test_files_may_have_nulls_in_every_column(path: Path) -> None:
     """A row that waited lacks the columns that the stream got meanwhile."""
     strict = StructType().add("id", "long", nullable=False)
     assert all(field.nullable for field in FileTable(str(path), strict.json()).form().schema)
+
+
+def features(*names: str, reader: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return a protocol that lists features."""
+    found: dict[str, Any] = {"minReaderVersion": 3 if reader else 1, "minWriterVersion": 7}
+    return found | {"writerFeatures": [*names, *reader]} | ({"readerFeatures": list(reader)} if reader else {})
+
+
+def check(path: Path, rows: StructType = PLAIN, asked: tuple[str, ...] = (), **table: Any) -> None:
+    """Make a table and ask whether rows may be appended."""
+    made = make_table(path / "t", table.pop("schema", rows), **table)
+    check_table(DeltaTable(made), "the sink", rows, asked)
+
+
+def with_metadata(**metadata: Any) -> StructType:
+    return StructType(
+        [PLAIN[0], StructField("s", StringType(), metadata={k.replace("__dot__", "."): v for k, v in metadata.items()})]
+    )
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}},
+        {"properties": {"delta.appendOnly": "true"}},
+        {
+            "properties": {"delta.columnMapping.mode": "none"},
+            "protocol": features("columnMapping") | {"minReaderVersion": 2},
+        },
+        {"properties": {"delta.enableChangeDataFeed": "true"}, "protocol": features("changeDataFeed")},
+        {"protocol": features("generatedColumns", "checkConstraints", "invariants")},
+        {"protocol": features(reader=("deletionVectors", "timestampNtz"))},
+        {"properties": {"delta.autoOptimize.optimizeWrite": "false"}},
+        {"partition_columns": ("s",)},
+        {"schema": StructType([*PLAIN, StructField("more", IntegerType())])},
+    ],
+    ids=str,
+)
+def test_table_that_asks_for_rows_alone_takes_them(tmp_path: Path, table: dict[str, Any]) -> None:
+    check(tmp_path, **table)
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        ({"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, "it needs a writer of version 5"),
+        ({"protocol": features("rowTracking", "domainMetadata")}, "the table feature domainMetadata, rowTracking"),
+        ({"protocol": features("clustering")}, "the table feature clustering"),
+        ({"protocol": features(reader=("v2Checkpoint",))}, "the table feature v2Checkpoint"),
+        ({"protocol": features("somethingNew")}, "the table feature somethingNew"),
+        ({"properties": {"delta.columnMapping.mode": "name"}}, r"uses column mapping .*mode is 'name'"),
+        ({"properties": {"delta.constraints.pos": "id > 0"}}, r"it has a constraint \(pos: id > 0\)"),
+        ({"properties": {"delta.autoOptimize.autoCompact": "auto"}}, "optimize .*autoCompact is auto"),
+        ({"schema": with_metadata(delta__dot__generationExpression="id")}, "its column 's' is generated"),
+        ({"schema": with_metadata(delta__dot__invariants="s > 1")}, "its column 's' has an invariant"),
+        ({"schema": with_metadata(CURRENT_DEFAULT="'x'")}, "its column 's' has a default"),
+        ({"schema": with_metadata(__CHAR_VARCHAR_TYPE_STRING="varchar(3)")}, "its column 's' has a bounded length"),
+        ({"schema": StructType([StructField("id", LongType(), nullable=False), PLAIN[1]])}, "'id' takes no null"),
+        ({"schema": StructType([*PLAIN, StructField("z", LongType(), nullable=False)])}, "'z' takes no null"),
+        ({"schema": StructType([StructField("ID", LongType()), PLAIN[1]])}, "'id' is spelled 'ID' in the table"),
+        ({"schema": StructType([StructField("id", IntegerType()), PLAIN[1]])}, "is long, and in the table integer"),
+        ({"partition_columns": ("id", "s")}, "the rows have no column except"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_table_that_asks_for_more_is_left_to_spark(tmp_path: Path, table: dict[str, Any], why: str) -> None:
+    with pytest.raises(ForeignFilesError, match=f"^the sink takes no files .*: .*{why}.*use Spark's writer"):
+        check(tmp_path, **table)
+
+
+def test_fields_of_structs_are_looked_at_too(tmp_path: Path) -> None:
+    strict = StructType().add("id", "long").add("s", MapType(StringType(), INNER))
+    loose = json.loads(strict.json())
+    loose["fields"][1]["type"]["valueType"]["fields"][1]["nullable"] = True
+    with pytest.raises(ForeignFilesError, match="its column 's' takes no null inside"):
+        check(tmp_path / "strict", StructType.fromJson(loose), schema=strict)
+    check(tmp_path / "loose", strict, schema=json.dumps(loose))
+    loose["fields"][1]["type"]["valueType"]["fields"][0]["metadata"] = {"delta.typeChanges": []}
+    with pytest.raises(ForeignFilesError, match=r"its column 's\.a' has a widened type"):
+        check(tmp_path / "widened", strict, schema=json.dumps(loose))
+
+
+@pytest.mark.parametrize("name", ["timestamp", "double", "decimal(10,2)"])
+def test_partition_column_whose_text_depends_on_the_writer_is_left_to_spark(tmp_path: Path, name: str) -> None:
+    rows = StructType().add("id", "long").add("p", name)
+    with pytest.raises(ForeignFilesError, match=r"partitioned by 'p', which is"):
+        check(tmp_path, rows, partition_columns=("p",))
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "message"),
+    [
+        ({"schema": StructType([PLAIN[0]])}, (), r"has no column 's', which the rows have: .*mergeSchema"),
+        ({"schema": StructType([PLAIN[0], StructField("s", LongType())])}, (), "long and the rows .* as string: cast"),
+        ({"partition_columns": ("s",)}, ("id",), r"is partitioned by \['s'\] and partitionBy says \['id'\]"),
+        ({}, ("s",), r"is partitioned by \[\] and partitionBy says \['s'\]"),
+    ],
+)  # fmt: skip
+def test_rows_that_no_writer_could_append_are_refused(
+    tmp_path: Path, table: dict[str, Any], asked: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        check(tmp_path, PLAIN, asked, **table)
+    assert not isinstance(refused.value, ForeignFilesError)
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        YearMonthIntervalType(),
+        DayTimeIntervalType(),
+        VariantType(),
+        VarcharType(3),
+        StringType("UNICODE"),
+        StructType(),
+    ],
+    ids=str,
+)
+def test_types_that_parquet_keeps_in_sparks_own_way_are_left_to_spark(data_type: Any) -> None:
+    for nested in (data_type, ArrayType(data_type), MapType(StringType(), data_type), StructType().add("a", data_type)):
+        with pytest.raises(ForeignFilesError, match=r"^the sink takes no files .*: the column 'x' is "):
+            check_types("the sink", StructType().add("x", nested))

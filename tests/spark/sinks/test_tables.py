@@ -1,4 +1,4 @@
-"""What is refused of a query's tables and options before it starts, against a session that is made up."""
+"""A query's tables and options are refused before it starts, against a session that is made up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.sinks.batch_sink import Target
 from spark_throttle.spark.sinks.tables import refuse_lacking_letters
+from spark_throttle.spark.sinks.targets import Target
 from tests.spark.delta.delta_tables import make_table
 
 ROWS = StructType().add("id", "long").add("note", "string")

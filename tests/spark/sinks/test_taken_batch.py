@@ -1,4 +1,4 @@
-"""Whether a table took a batch, as its log says without Spark."""
+"""A table took a batch if its log says so, without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import CheckpointMismatchError
-from spark_throttle.spark.delta.commit import append_batch, open_table
+from spark_throttle.spark.delta.table_log import append_batch, open_table
 from spark_throttle.spark.sinks import taken_batch
 from spark_throttle.spark.sinks.taken_batch import check_taken
 from tests.object_store import object_store

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_throttle.spark.references.deciding_values import column
-from spark_throttle.spark.references.folder_feed import FolderFeed
-from spark_throttle.spark.references.reading import FirstReading
+from spark_throttle.spark.references.feeds import FolderFeed
+from spark_throttle.spark.references.reading import DecidingColumns, FirstReading
+from spark_throttle.spark.references.row_expressions import column
 from spark_throttle.spark.rows.frames import TIE, FrameKind, decode
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
 from spark_throttle.spark.sources.reference_source import (
@@ -53,9 +53,8 @@ class Control(ThrottleControlReader):
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, str]:
-    reading = FirstReading(
-        str(tmp_path / "in"), {"ns": pa.string(), "size": pa.int64()}, column("ns"), column("size"), (), {}
-    )
+    columns = DecidingColumns(column("ns"), column("size"), (), {"ns": pa.string(), "size": pa.int64()}, {})
+    reading = FirstReading(str(tmp_path / "in"), columns)
     return {
         "controlpath": str(tmp_path / "control"),
         "feed": json.dumps(FolderFeed(str(tmp_path / "in"), 1).to_fields()),

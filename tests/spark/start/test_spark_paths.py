@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.sinks.batch_sink import Target
+from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 
