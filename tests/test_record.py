@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import subprocess
 import sys
 import zlib
@@ -437,9 +436,3 @@ def test_a_compressed_block_is_smaller() -> None:
     kind = make_dataclass("Arrays", [("a", npt.NDArray[np.int64])])
     record = kind(np.arange(100_000) // 10)
     assert len(pack(record, is_compressed=True)) < len(pack(record)) / 2
-
-
-def test_damage_survives_a_pickle() -> None:
-    with pytest.raises(DamagedError) as caught:
-        unpack(Inner, b"", WHAT)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own
