@@ -60,7 +60,7 @@ def is_former(place: StagingPlace, name: str, rows: int | None) -> bool:
     ----------
     rows
         How many rows it must have: Spark reads a file to its end, wherever that is. `None` of a copy, of which each
-        row is looked for (`upkeep.places_in`).
+        row is looked for (`places_in`).
 
     Raises
     ------
