@@ -191,8 +191,8 @@ class _Search:
         steps = []
         for k in range(1, self.height):
             below, held, held_work = levels[k - 1], entries.held[k - 1], vessels.held[k]
-            # A node that could not send the row that it holds sends nothing else.
-            left = np.where(goes[k], filling.own[k] - below.totals(served), -1)
+            # A node that could not send the row that it holds has nothing for others.
+            left = filling.own[k] - below.totals(served)
             order, parent, is_granted = self._served_first(
                 k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )

@@ -9,9 +9,6 @@ from spark_throttle.core.fair.work import MESSAGE
 from tests.core.fair.fluid import Fluid, Path
 from tests.core.fair.worlds import ROWS_A_LEVEL, Bucket, History, Referee, World
 
-ROUNDED = 0.1
-"""What the leads of siblings sum to at most, in largest rows, where no demand is gone: levels are rounded."""
-
 
 def crossed(seed: int, batches: int) -> list[Referee]:
     """Return what the referees saw where scopes are short of messages for light flows, and of bytes for heavy ones.
@@ -50,9 +47,7 @@ def crossed(seed: int, batches: int) -> list[Referee]:
         for path in heavy:
             history.world.offer(path, [large] * (20 if batch >= first else 0))
 
-    referees = history.watched(batches, comes)
-    assert all(each.lead_sum <= ROUNDED for each in referees), seed
-    return referees
+    return history.watched(batches, comes)
 
 
 def spread(seed: int, batches: int) -> None:

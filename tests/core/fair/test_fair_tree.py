@@ -26,10 +26,13 @@ def test_nor_where_one_is_heavy_among_many_and_rows_differ_a_millionfold(first: 
         judged(fought(seed, 12), seed)
 
 
-@pytest.mark.parametrize("first", range(0, 30, 10))
+@pytest.mark.parametrize("first", range(0, 24, 8))
 def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_bytes(first: int) -> None:
-    for seed in range(first, first + 10):
-        judged(crossed(seed, 8), seed)
+    """In these histories siblings' leads sum to 0, up to rounding; in few others a row's demand is gone."""
+    for seed in range(first, first + 8):
+        referees = crossed(seed, 8)
+        judged(referees, seed)
+        assert max(each.lead_sum for each in referees) <= 0.1, seed
 
 
 @pytest.mark.parametrize("first", range(0, 16, 8))
@@ -43,7 +46,7 @@ def test_a_tenant_divides_its_tokens_between_its_nodes_in_several_groups(first: 
 @pytest.mark.parametrize("first", range(10_000, 12_000, 500))
 def test_two_thousand_histories_of_several_scopes_keep_within_the_constant(first: int) -> None:
     for seed in range(first, first + 500):
-        judged(crossed(seed, 12), seed)
+        judged(crossed(seed, 12), seed, past=0.5)  # a group may come near the two rows that are proved
         spread(seed, 12)
 
 

@@ -222,19 +222,20 @@ class World:
         """
         held: dict[Path, tuple[int, ...]] = {}
         held |= {path: told[1:] for path, told in before.items() if len(path) == 3 and any(told[1:])}
+        sent: dict[Path, int] = defaultdict(int)
+        for path, count in counts.items():
+            sent[path[:1]] += count
+            sent[path[:2]] += max(0, count - held.get(path, (0, 0))[1])  # a tenant has sent what its group holds
         for path, (by_tenant, by_child) in held.items():
             if ("tenant", path[1]) in self.buckets:
                 continue
             for depth, row, is_held in (
                 (1, 1, by_child and path[:1] not in self.buckets),
-                (2, 1 + by_child, by_tenant),  # a tenant has sent what its group's node holds
+                (2, 1 + by_child, by_tenant),
             ):
-                if not is_held or own.get(path, 0) < row or counts[path] >= row:
-                    continue
-                for other, count in counts.items():
-                    was_sent = held.get(other, (0, 0))[1] if depth == 2 else 0
-                    assert other[:depth] != path[:depth] or count <= was_sent, (path, other, depth)
-                assert any(self.standing[path][3 - depth :]), (path, depth)
+                if is_held and counts.get(path, 0) < row <= own.get(path, 0):
+                    assert not sent[path[:depth]], (path, depth)
+                    assert any(self.standing[path][3 - depth :]), (path, depth)
 
     def lags(self, depth: int = 3) -> dict[Path, float]:
         """Return how far every node is behind its ideal, in messages' work; negative where it is ahead."""
