@@ -166,6 +166,11 @@ def test_a_row_is_held_although_another_scope_goes_another_round() -> None:
     assert min(holding) > 0
 
 
+@pytest.mark.parametrize("seed", [20_010, 20_107])
+def test_a_tenant_whose_group_is_spent_keeps_its_turns_although_others_go_another_round(seed: int) -> None:
+    judged(crossed(seed, 8), seed)
+
+
 def test_names_that_are_gone_are_remembered_no_longer_than_the_fluid_has_to_serve_them() -> None:
     """Some went early, for others that wait; so there are about as many of them as of those that wait."""
     world = job(50)
