@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, get_args
 
-from spark_throttle.core.names.shown_text import is_visible
+from spark_throttle.core.names.visible_text import is_visible
 
 Role: TypeAlias = Literal["admin", "tenant_admin", "viewer"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)

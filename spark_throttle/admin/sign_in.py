@@ -37,7 +37,7 @@ from joserfc.jwt import JWTClaimsRegistry
 
 from spark_throttle.admin.caller import NO_ROLE, Caller, is_name
 from spark_throttle.admin.sign_in_settings import SignInSettings, claim_at, is_loopback, is_safe_url
-from spark_throttle.core.names.shown_text import is_visible
+from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.errors import SignInUnavailableError
 
 logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
-from spark_throttle.core.names.shown_text import visible
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
 from spark_throttle.files.private_file import (
     check_no_link,

@@ -21,7 +21,6 @@ import typer
 from spark_throttle.admin.cli.options import OutputForm
 from spark_throttle.admin.cli.output import Form, in_form
 from spark_throttle.errors import ConfigurationError, FileUnusableError
-from spark_throttle.files.storage import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,5 +142,7 @@ def _reached(checkpoint: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        from spark_throttle.files.storage import one_line
+
         problem = f"{one_line(error).rstrip(';. ')}; mend that, or give another place, then run the same again"
         raise FileUnusableError(error.filename or checkpoint, problem) from None

@@ -37,7 +37,7 @@ from spark_throttle.checkpoint.delivery import Delivery, read_delivery
 from spark_throttle.control.charges import read_charges
 from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.epoch import Epoch, SettledTime
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.time_charges import TimeCharges

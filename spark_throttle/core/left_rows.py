@@ -27,7 +27,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import Segments, ranges, sums
 from spark_throttle.core.limits.token_bucket import credit, full, in_micro
 from spark_throttle.core.names.matching import match, positions_in
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import DeciderState

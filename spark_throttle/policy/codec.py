@@ -15,7 +15,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ValidationError
 
 from spark_throttle.core.arithmetic.units import describe
-from spark_throttle.core.names.shown_text import visible
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
     DestinationPolicy,

@@ -35,7 +35,7 @@ from spark_throttle.core.arithmetic.units import (
 )
 from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
-from spark_throttle.core.names.shown_text import BIDIRECTIONAL
+from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
 from spark_throttle.errors import PolicyError
 

@@ -29,7 +29,7 @@ import yaml
 from yaml.emitter import ScalarAnalysis
 
 from spark_throttle.core.arithmetic.units import describe
-from spark_throttle.core.names.shown_text import is_visible
+from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.errors import PolicyError
 
 MAX_DEPTH: Final = 32

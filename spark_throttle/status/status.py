@@ -19,7 +19,7 @@ from spark_throttle.control.reports import kept_reports, newest_batch, report_of
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import group_names
 from spark_throttle.files.storage import Directory

@@ -30,7 +30,7 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.limits.token_bucket import throttle_time_ms
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import NEVER_MS, UNLIMITED, CompiledPolicy, Dimension, Int64s, Limits, OnExcess
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.errors import NotFoundError

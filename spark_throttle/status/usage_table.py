@@ -1,7 +1,7 @@
 """Usage by scope is the sums of the decider's report, as rows of the usage table and of `status`.
 
 A namespace counts in its own scope, its tenant's, its group's and the job's. A tenant or group that the policy does not
-name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_text` shows it,
+name has no row; a namespace that was active always has one. Its name is written as `core.names.shown_names` shows it,
 because the name of a namespace may not be valid UTF-8.
 
 A job that shares quotas also has the share of each scope: its own part, the whole, and the other jobs' reports.
@@ -22,7 +22,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import policy_of_epoch
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.files.storage import Directory

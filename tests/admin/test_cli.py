@@ -18,7 +18,7 @@ from spark_throttle.admin.cli.entries import named_app
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.command_line.app import app
-from spark_throttle.core.names.shown_text import is_visible
+from spark_throttle.core.names.visible_text import is_visible
 from spark_throttle.files.storage import Directory
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.policy_location import load_policies

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.names.shown_text import BIDIRECTIONAL
+from spark_throttle.core.names.visible_text import BIDIRECTIONAL
 from spark_throttle.core.quota import MAX_BURST_TOKENS
 from spark_throttle.errors import ConfigurationError, PolicyError
 from spark_throttle.policy.codec import dump_policies

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, swallow_answer
 from spark_throttle.admin.refusals import Exit, refusal_of
-from spark_throttle.core.names.shown_text import visible, visible_in_json
+from spark_throttle.core.names.visible_text import visible, visible_in_json
 from spark_throttle.errors import ThrottleError, UnconfirmedError
 from spark_throttle.remedies import IN_PYTHON, WHY_ONE_STEP, Remedy, Words
 

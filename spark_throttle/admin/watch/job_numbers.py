@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from spark_throttle.admin.watch.job_watch import JobView, Window
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.matching import Matches, match
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first

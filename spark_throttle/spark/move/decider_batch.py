@@ -20,7 +20,7 @@ from spark_throttle.core.batch.admission import AdmissionPlan, Arrivals, plan_ad
 from spark_throttle.core.batch.decisions import DIMENSIONS, REASONS
 from spark_throttle.core.left_rows import AGAIN, RETURNED, Settlement, settle
 from spark_throttle.core.names.matching import MatchMemory
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import (
     NEVER_MS,

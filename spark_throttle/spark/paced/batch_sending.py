@@ -24,7 +24,7 @@ from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.control.epochs import EpochName, logged_epoch
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import enforcing_scopes, match, positions_in
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, OnExcess
 from spark_throttle.core.shared_buckets import rates_of_shares
 from spark_throttle.core.shares.destinations import WHOLE, Aimd, destinations_of, group_names

@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kinds
 
-from spark_throttle.core.names.shown_text import shown
+from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import Int64s
 from spark_throttle.spark.rows.frames import NAMESPACE
 from spark_throttle.spark.rows.gathering import gathered

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.names.shown_text import is_visible, shown, visible
+from spark_throttle.core.names.shown_names import shown
+from spark_throttle.core.names.visible_text import is_visible, visible
 from spark_throttle.policy.codec import dump_policies
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.yaml_text import dump_yaml
