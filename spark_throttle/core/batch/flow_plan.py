@@ -14,10 +14,9 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_short_of, limited_scopes, taken_by
-from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
+from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
@@ -137,11 +136,13 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
         at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
-        work = row_work(layout, short, policy, price_ns)
-        rows = Rows.of(layout.segments.starts[at], layout.total, work, None if price_ns is None else price_ns[at])
+        # A scope that only observes changes nothing: it counts alone, for its own marks.
+        holding = scopes_where(policy.shared.on_excess != OnExcess.OBSERVE, short)
+        short = np.where(by_row(np.logical_or, holding >= 0)[:, None], holding, short)
         contenders = Contenders.of(
-            at, rows, flows, limits, matches, nodes, policy,
-            counts=counts, lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
+            at, layout, flows, limits, matches, nodes, policy,
+            short=short, room=room.before, price_ns=price_ns, lapsed=lapsed,
+            tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
