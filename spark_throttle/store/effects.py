@@ -5,7 +5,7 @@ A quota that is accepted is applied. A setting that is accepted but cannot act a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from spark_throttle.policy.model import (
@@ -80,17 +80,6 @@ def notes_on(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterat
 
 def notes_on_document(document: PolicyDocument) -> Iterator[str]:
     """Yield what the author of a document may not expect of it."""
-    yield from _of_entries(document, notes_on)
-
-
-def idle_parts_of(document: PolicyDocument) -> Iterator[str]:
-    """Yield the settings of a document that have no effect as they stand, and why."""
-    yield from _of_entries(document, idle_parts)
-
-
-def _of_entries(
-    document: PolicyDocument, parts: Callable[[Kind, str, ScopePolicy | QueuePolicy], Iterator[str]]
-) -> Iterator[str]:
     named: list[tuple[Kind, str, ScopePolicy]] = [
         *(("resource_group", name, policy) for name, policy in document.resource_groups.items()),
         *(("tenant", name, policy) for name, policy in document.tenants.items()),
@@ -99,4 +88,4 @@ def _of_entries(
         ("job", "", document.job),
     ]
     for kind, name, policy in named:
-        yield from parts(kind, name, policy)
+        yield from notes_on(kind, name, policy)
