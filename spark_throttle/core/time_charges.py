@@ -137,11 +137,6 @@ class TimeCharges:
         """The time of each namespace that was not common to the batch."""
         return self.time_ns if self.common_ns is None else np.maximum(self.time_ns - self.common_ns, 0)
 
-    @property
-    def total_ns(self) -> int:
-        """All time that was used."""
-        return int(self.time_ns.sum()) + self.unattributed_ns
-
 
 def sums_of_time(key: Int64s, time_ns: Int64s, keys: int) -> Int64s:
     """Return the sum of processing times for each key, at most `MOST_NS`.

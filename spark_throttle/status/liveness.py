@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from spark_throttle.control.clock import Clock
-from spark_throttle.control.notes import SignOfLife, read_next_policies, read_sign_of_life
+from spark_throttle.control.notes import SignOfLife, read_sign_of_life
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.errors import ConfigurationError, StoredFormatError
 from spark_throttle.files.storage import Directory
@@ -27,7 +27,7 @@ PAUSES_MISSED: Final = 3
 """A job hangs if Spark asks for no batch for `HANGS_AFTER_MS`, and for this many times its longest pause so far."""
 
 _NOT_BEGUN: Final = "no run has begun"
-_OLDER: Final = "the run gives no signs of life: its release is older"
+_NO_SIGN: Final = "the run has given no sign of life yet"
 
 JobState: TypeAlias = Literal["reporting", "silent", "hanging", "ended", "unknown"]
 
@@ -66,7 +66,7 @@ class Liveness:
 
     state: JobState
     """``reporting``: it lives. ``silent``: no sign within the bound. ``hanging``: it gives signs, but Spark asks for no
-    batch. ``ended``: the query ended in good order. ``unknown``: it gives no signs, as jobs of older releases do."""
+    batch. ``ended``: the query ended in good order. ``unknown``: no sign that can be read and dated."""
 
     sign_age_ms: int | None
     """Time since the last sign of life; `None` if there is none, or its age is not known."""
@@ -119,21 +119,19 @@ class SignWatch:
         """Read the newest sign; a sign that cannot be understood is as good as none, and `liveness` says why."""
         try:
             sign, owner = read_sign_of_life(self._directory), owner_of(self._directory)
-            # Runs of releases without an owner's mark note the policies that they follow.
-            has_begun = owner is not None or read_next_policies(self._directory) is not None
         except StoredFormatError as error:
             self._found = None, str(error)
             return
         seen = self._found[0]
         if owner is None:
-            self._found = None, _OLDER if has_begun else _NOT_BEGUN
+            self._found = None, _NOT_BEGUN
         elif sign is not None and sign.run == owner:
             if seen is None or (seen.sign.run, seen.sign.number, seen.sign.has_ended) != (
                 sign.run, sign.number, sign.has_ended,
             ):  # fmt: skip
                 self._found = self._seen(sign, is_first=seen is None), ""
         elif seen is None or seen.sign.run != owner:
-            self._found = None, f"{_OLDER}, or it has only begun"
+            self._found = None, _NO_SIGN
 
     def liveness(self) -> Liveness:
         """Return whether the job lives, as of this moment; it grows older also while nobody looks."""

@@ -9,11 +9,12 @@ batch of both:
 
 1. Where one name of the tenant's sends, and nobody else in its world, no more of its rows were admitted than without
    the changes, and no more of them were admitted or wait: no row waits that was rejected.
-2. Where several names and the neighbour send, no more of the neighbour's rows were rejected, but for `MOST_ROUNDED`
-   rows: whose turn it is in a batch changes with who takes part. But for as many, no more rows of the tenant as a whole
-   were admitted, unless a group delays: what a tenant gets of it at a moment depends on who else waits there then. And
-   no more of them were admitted or wait, unless administrators gave both scopes that delay and scopes that reject: what
-   other names leave in these decides which of them a row meets first.
+2. Where several names and the neighbour send, no more rows of the tenant as a whole were admitted, but for
+   `MOST_ROUNDED` rows: whose turn it is in a batch changes with who takes part. It may be more if the tenant has names
+   in two groups: these divide its own quota, and what one of them leaves, the other may use.
+   But for as many, no more of the tenant's rows were admitted or wait, and no more of the neighbour's were rejected,
+   unless administrators gave it both scopes that delay and scopes that reject: what other names leave in these decides
+   which of them a row meets first.
 3. Where the neighbour's group rejects, so that nothing waits for it, no fewer of the neighbour's rows were admitted,
    but for as many. A group that delays serves what a tenant holds back later, within the tenant's part of that moment.
 
@@ -163,17 +164,26 @@ class World:
         return _action(self.given["resource_groups"][f"g{self.tenant[1:]}"]) == "reject"
 
     @property
-    def is_group_delaying(self) -> bool:
-        """Whether a group makes rows wait."""
-        return any(_action(group) == "delay" for group in self.given["resource_groups"].values())
+    def is_in_two_groups(self) -> bool:
+        """Whether names of the tenant are in another group than the tenant."""
+        own = {None, self.given["tenants"][self.tenant]["resource_group"]}
+        return any(entry.get("resource_group") not in own for entry in self.given["namespaces"].values())
 
     @property
     def is_mixed(self) -> bool:
-        """Whether administrators gave both scopes that delay and scopes that reject."""
-        rules = [*self.given["namespaces"].values(), self.defaults]
-        shared = [*self.given["resource_groups"].values(), self.given["tenants"][self.tenant]]
-        actions = {_action(scope) for scope in [*rules, *shared]}
+        """Whether administrators gave the tenant both scopes that delay and scopes that reject."""
+        rules = self.given["namespaces"].values()
         strings = any("delay" in rule.get(key, "") for rule in rules for key in STRINGS)
+        return self._is_mixed(self.tenant, *rules, strings=strings)
+
+    @property
+    def is_neighbour_mixed(self) -> bool:
+        """Whether administrators gave the neighbour both."""
+        return self._is_mixed(self.neighbour)
+
+    def _is_mixed(self, tenant: str, *rules: Values, strings: bool = False) -> bool:
+        shared = [*self.given["resource_groups"].values(), self.given["tenants"][tenant]]
+        actions = {_action(scope) for scope in [self.defaults, *rules, *shared]}
         return "reject" in actions and (strings or "delay" in actions)
 
 
@@ -246,12 +256,13 @@ def checked(world: World, before: Run, after: Run) -> Iterator[str]:
         return
     was, becomes = (run.outcome(world.names) for run in (before, after))
     beyond: dict[str, int] = {}
-    if world.is_alone or not world.is_group_delaying:
+    if world.is_alone or not world.is_in_two_groups:
         beyond["admitted"] = becomes["admitted"] - was["admitted"]
     if world.is_alone or not world.is_mixed:
         beyond["not rejected"] = becomes["not rejected"] - was["not rejected"]
     was, becomes = (run.outcome(world.others) for run in (before, after))
-    beyond["rejected of the neighbour"] = becomes["rejected"] - was["rejected"]
+    if not world.is_neighbour_mixed:
+        beyond["rejected of the neighbour"] = becomes["rejected"] - was["rejected"]
     if world.is_group_rejecting:
         beyond["taken from the neighbour"] = was["admitted"] - becomes["admitted"]
     for law, rows in beyond.items():

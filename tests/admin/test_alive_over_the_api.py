@@ -1,4 +1,4 @@
-"""What the API says of a job that is dead, idle, hung, ended, or of an older release."""
+"""What the API says of a job that is dead, idle, hung, ended, or gives no sign."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ def test_job_that_ended_is_not_listening(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_job_of_an_older_release_is_shown_with_the_age_of_its_last_batch(
+def test_job_without_a_sign_is_shown_with_the_age_of_its_last_batch(
     serve: Callable[..., ServedApp], tmp_path: Path, world: World
 ) -> None:
-    """It gives no signs of life; a change is answered as before."""
+    """A change is answered as before."""
     (tmp_path / "control" / "alive.json").unlink()
     world.job.now_ms += 60_000
     world.watch = JobWatch({"ingest": str(tmp_path / "control")}, clock=world.job.clock)

@@ -104,7 +104,7 @@ def test_link_in_the_place_of_the_file_or_its_lock_is_not_followed_for_writing(
             tokens.create("ann", "viewer")
         assert victim.read_text() == "kept"
         link.unlink()
-    # Older releases wrote to a name that could be foretold.
+    # A name that can be foretold is not written to.
     (tmp_path / "tokens.json.tmp").symlink_to(victim)
     tokens.create("ann", "viewer")
     assert victim.read_text() == "kept"

@@ -30,7 +30,6 @@ def test_sum_has_each_namespace_once_in_the_order_of_bytes_with_all_its_time(
     assert found.names.to_pylist() == names
     assert found.time_ns.tolist() == [expected[name] for name in names]
     assert found.unattributed_ns == sum(rest_ns for _, rest_ns in parts)
-    assert found.total_ns == sum(expected.values()) + found.unattributed_ns
 
 
 lots = st.tuples(
@@ -56,7 +55,7 @@ def test_divided_time_is_all_there_and_each_row_of_a_lot_costs_the_same(
         for name, count in rows.items():
             exact[name] += Fraction(time_ns * count, total) if total else 0
     got = dict(zip(found.names.to_pylist(), found.time_ns.tolist(), strict=True))
-    assert found.total_ns == sum(time_ns for time_ns, _ in given_lots)
+    assert int(found.time_ns.sum()) + found.unattributed_ns == sum(time_ns for time_ns, _ in given_lots)
     assert list(got) == sorted((name for name in exact if name is not None), key=str.encode)
     for name, time_ns in [*got.items(), (None, found.unattributed_ns)]:
         assert abs(time_ns - exact[name]) < max(1, len(given_lots))

@@ -39,7 +39,7 @@ class Conservation(Law):
             self._seen[at] = len(rows)
         found = self._count.copy()
         np.add.at(found, [row.id for rows in world.waiting.values() for row in rows], 1)
-        taken = job.checkpoint.rows_taken
+        taken = job.checkpoint.log[-1].end_row if job.checkpoint.log else 0
         for what, wrong in (("lost", np.flatnonzero(found[:taken] < 1)), ("doubled", np.flatnonzero(found > 1))):
             if len(wrong):
                 yield f"{len(wrong)} rows are {what}, the first is {job.outside.source[wrong[0]]}"

@@ -220,9 +220,9 @@ MENDS: Final = (
         "a scope that is short of time is divided by messages, so dear rows take more of it",
         (
             (
-                "core/fair/contenders.py",
-                "np.where(by_others[1], of_time, 0)",
-                "np.where(by_others[1], MESSAGE, 0)",
+                "core/fair/work.py",
+                "work_of_time(price_ns[flow], each_ms[0])",
+                "np.where(each_ms[0] > 0, MESSAGE, 0)",
             ),
         ),
     ),

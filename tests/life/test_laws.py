@@ -17,7 +17,7 @@ from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core import measured_time, shared_buckets
 from spark_throttle.core.batch import queue_bounds
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.fair import contenders
+from spark_throttle.core.fair import contenders, work
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.work import MESSAGE
 from spark_throttle.core.limits import size_bounds, token_bucket
@@ -245,7 +245,7 @@ def loses_charges(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_every_message_alike(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(contenders, "work_of_time", lambda price_ns, _: price_ns * 0 + MESSAGE)
+    patch.setattr(work, "work_of_time", lambda price_ns, _: price_ns * 0 + MESSAGE)
 
 
 def waits_for_the_price_to_fall(patch: pytest.MonkeyPatch) -> None:

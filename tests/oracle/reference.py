@@ -35,6 +35,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import QueueOverflowError
+from tests.oracle.reference_bucket import throttle_time_ms
 from tests.oracle.reference_flow import Flow, Row, Scope, total_tokens
 from tests.oracle.reference_queue import queue_bounds, rows_beyond
 from tests.oracle.reference_rules import COUNTED, DIMENSIONS, UNIT_MICRO, ScopeLimits, malformed_reason
@@ -92,6 +93,11 @@ def reference_admission(
         If an arrival has to wait, the waiting rows then exceed the bounds, and the policy says `fail`.
     """
     return _Batch(state, arrivals, policy, now_ms, served).plan()
+
+
+def _child(node: tuple[object, ...]) -> object:
+    """Return the child of the job above a tenant's node: its group, or the tenant itself."""
+    return node[:2] if node[0] is None else node[0]
 
 
 class _Batch:
@@ -370,7 +376,7 @@ class _Batch:
         """Set the throttle time of each refused or marked row, by the debts after the batch.
 
         A marked row is told how long the debt of the marking scope lasts, a refused one how long any debt lasts that
-        holds its flow back.
+        holds its flow back. A rejected one waits for its turn, too.
         """
         names = {row.index: row.namespace for row in self.rows}
         for index, (by, dimension) in self.refused_by.items():
@@ -382,7 +388,65 @@ class _Batch:
                 times_ms = [level.throttle_time_ms(d) for level in owing for d in level.limited_dimensions]
                 # A scope may have given a row of another flow its last token at this very moment.
                 wait_ms = max(int(isinstance(by, Scope)), *times_ms)
+                if self.decisions[index].verdict == Verdict.REJECT:
+                    wait_ms = max(wait_ms, self.turn_ms(flow, index))
             self.decisions[index] = replace(self.decisions[index], throttle_time_ms=wait_ms)
+
+    def turn_ms(self, flow: Flow, index: int) -> int:
+        """Return how long until it is the turn of a rejected row: the rows of its flow that go before it take tokens.
+
+        They take those of the namespace, and of the scope that stopped it what this gives out until the flow had its
+        part by weight.
+        """
+        before = total_tokens([row for row in flow.rows[flow.admitted :] if row.index < index])
+        waits_ms = [0]
+        if flow.is_enforced:
+            for d, bucket in flow.buckets.items():
+                left_micro = bucket.balance_micro - before[d] * UNIT_MICRO[d]
+                waits_ms.append(throttle_time_ms(left_micro, bucket.rate_micro_per_ms))
+        by = flow.blocked_by
+        if by is not None:
+            for d, bucket in by.buckets.items():
+                left_micro = bucket.balance_micro - self.given_out(flow, by, before[d] * UNIT_MICRO[d])
+                waits_ms.append(
+                    throttle_time_ms(left_micro, bucket.rate_micro_per_ms or by.limits.rate_micro_per_ms[d])
+                )
+        return max(waits_ms)
+
+    def given_out(self, flow: Flow, by: Scope, tokens: int) -> int:
+        """Return what a scope gives out to all flows that a shared scope stopped, until one of them had its tokens."""
+        stopped = [each for each in self.flows.values() if each.blocked_by is not None]
+
+        def scope_of(each: Flow, level: Level) -> ScopeLimits | None:
+            return next((limits for limits in each.rules.shared if limits.level == level), None)
+
+        def node_of(each: Flow) -> tuple[object, ...]:
+            """Return the way of a namespace: the group, the tenant, and the namespace where these divide the group."""
+            group, between = scope_of(each, Level.RESOURCE_GROUP), self.policy.is_between_namespaces
+            name = self.policy.group_names[group.index - 1 - len(self.policy.tenant_names)].as_py() if group else None
+            is_alone = group is not None and between is not None and bool(between[self.policy.group_names.index(name)])
+            return name, each.name.partition("/")[0], each.name if is_alone else None
+
+        def weight(each: Flow, depth: int) -> int:
+            """Return the weight of the namespace, of its tenant's node, or of the child of the job."""
+            group, _, alone = node_of(each)
+            if depth == 0 or (depth == 1 and alone is not None):
+                return each.limits.weight
+            limits = scope_of(each, Level.RESOURCE_GROUP if depth == 2 and group is not None else Level.TENANT)
+            return 1 if limits is None else limits.weight
+
+        ways: list[dict[object, Flow]] = [
+            {each.name: each for each in stopped if node_of(each) == node_of(flow)},
+            {node_of(each): each for each in stopped if _child(node_of(each)) == _child(node_of(flow))},
+            {_child(node_of(each)): each for each in stopped},
+        ]
+        for depth, siblings in enumerate(ways):
+            if by.limits.level > depth:
+                together = sum(weight(each, depth) for each in siblings.values())
+                tokens = tokens * together // weight(flow, depth)
+        if by.limits.level == Level.TENANT:
+            tokens *= len({node_of(each) for each in stopped if node_of(each)[1] == node_of(flow)[1]})
+        return tokens
 
     # Step 8
 

@@ -10,6 +10,7 @@ from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.reports import write_report
+from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.state import DeciderState
@@ -109,7 +110,7 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     """Run one batch of a job, and explain the first name."""
     directory = Directory(str(path))
     bind(directory, direction="publish")
-    plane = ControlPlane(directory, StandingPolicies(problem), "publish", lambda: 1_000_000)
+    plane = ControlPlane(directory, StandingPolicies(problem), "publish", lambda: 1_000_000, fence=RunFence(directory))
     name = plane.next_epoch(NO_EPOCH)
     epoch, policy = plane.epochs.load(name), plane.epochs.policy_for(NO_EPOCH, name)
     assert policy is not None

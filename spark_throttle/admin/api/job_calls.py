@@ -74,7 +74,7 @@ class JobStatus(BaseModel):
     job: str
     state: JobState
     """`reporting`: it lives. `silent`: no sign of life within the bound. `hanging`: it gives signs, but Spark asks for
-    no batch. `ended`: the query ended in good order. `unknown`: it gives no signs, as jobs of older releases do."""
+    no batch. `ended`: the query ended in good order. `unknown`: no sign that can be read and dated."""
 
     listening: bool
     """Whether a change may reach a batch: false for a job that is silent, hangs, has ended or has never begun."""

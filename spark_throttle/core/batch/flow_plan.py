@@ -14,15 +14,17 @@ import numpy as np
 from spark_throttle.core.arithmetic.segments import by_row, sums
 from spark_throttle.core.batch.marks import DebtFloors, Marks, MarkStarts
 from spark_throttle.core.batch.scope_room import Room, by_dimension, cost, is_short_of, limited_scopes, taken_by
-from spark_throttle.core.fair.contenders import Contenders, Leads, row_work
+from spark_throttle.core.fair.contenders import Contenders, Leads
 from spark_throttle.core.fair.contest import Outcome as Turns
 from spark_throttle.core.fair.layout import Candidates, Layout
-from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.limits.token_bucket import debit, in_micro
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, enforcing_scopes, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Level, Limits, OnExcess
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.state import Flows, NodeLeads
+
+_MOST_GIVEN_OUT = 1 << 60
+"""The most micro-tokens for which anybody waits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,11 +139,13 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     if is_short.any():  # otherwise no order matters
         short = scopes_where(is_short, scopes)
         at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
-        work = row_work(layout, short, policy, price_ns)
-        rows = Rows.of(layout.segments.starts[at], layout.total, work, None if price_ns is None else price_ns[at])
+        # A scope that only observes changes nothing: it counts alone, for its own marks.
+        holding = scopes_where(policy.shared.on_excess != OnExcess.OBSERVE, short)
+        short = np.where(by_row(np.logical_or, holding >= 0)[:, None], holding, short)
         contenders = Contenders.of(
-            at, rows, flows, limits, matches, nodes, policy,
-            counts=counts, lapsed=lapsed, tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
+            at, layout, flows, limits, matches, nodes, policy,
+            short=short, room=room.before, price_ns=price_ns, lapsed=lapsed,
+            tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
@@ -271,6 +275,30 @@ class Contest:
         stops.scope[stopped] = stopping
         return stops
 
+    def given_out(self, flow: Int64s, tokens: Int64s, stops: Stops) -> Int64s:
+        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`, shape (n,).
+
+        Parameters
+        ----------
+        stops
+            What stopped all flows; those that a shared scope stopped divide its tokens by weight.
+        """
+        at, tree = self.contenders.flow, self.contenders.tree
+        node, takes_part, to_give = np.zeros(len(stops.scope), dtype=np.int64), stops.scope[at] >= 0, []
+        node[at] = np.arange(len(at))
+        for narrower, level in zip((Level.NAMESPACE, *SHARED_LEVELS), tree.levels, strict=False):
+            together, weight = level.totals(np.where(takes_part, level.weight, 0)), level.weight[node]
+            node, takes_part = level.parent[node], together > 0
+            to_give.append((np.where(stops.level > narrower, together[node], weight), weight))
+            if narrower == Level.NAMESPACE:  # a tenant divides its tokens between its nodes, too
+                tenant = self.contenders.scopes[0] + 1
+                nodes = np.bincount(tenant[takes_part], minlength=int(tenant.max(initial=0)) + 1)[tenant[node]]
+                to_give.append((np.where(stops.level == Level.TENANT, nodes, 1), np.ones_like(nodes)))
+        for to, of in to_give:
+            if (to != of)[flow].any():
+                tokens = _times(tokens, to[flow], of[flow])
+        return tokens
+
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
         """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.
 
@@ -293,6 +321,12 @@ class Contest:
                     rank[at] = self.contenders.let_pass(count[at], room, column)
             levels.append(MarkStarts(level, scope[:, column], ranks[-1], ranks))
         return levels
+
+
+def _times(tokens: Int64s, to: Int64s, of: Int64s) -> Int64s:
+    """Return ``tokens * to / of``, rounded down; at most `_MOST_GIVEN_OUT`."""
+    whole, rest = np.divmod(tokens, of)
+    return np.minimum(np.minimum(whole, _MOST_GIVEN_OUT // to) * to + rest * to // of, _MOST_GIVEN_OUT)
 
 
 def _settled(  # noqa: PLR0913 - all that a batch debits

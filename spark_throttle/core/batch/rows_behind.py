@@ -80,6 +80,36 @@ class ThrottleTimes:
         scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
         return np.maximum(own_ms, by_row(np.maximum, shared_ms[scopes]))
 
+    def behind(self, flow: Int64s, before_micro: Int64s, plan: FlowPlan, batch: MicroBatch) -> Int64s:
+        """Return how long until it is the turn of rows that others of their flow go before, shape (rows,).
+
+        The namespace itself and the scope that stopped the flow repay what they owe, and what goes before the row: the
+        scope at the part of its rate that the flow has by weight, among all that the batch stopped.
+
+        Parameters
+        ----------
+        before_micro
+            Shape (rows, 3): the tokens of the rows that go before.
+        """
+        limits, shared, stops = batch.entered.limits, batch.policy.shared, plan.outcome.stops
+        expected, wait_ms = batch.shared.expected_micro_per_ms(batch.policy), np.zeros(len(flow), dtype=np.int64)
+        by_itself = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+        by_scope = np.append(shared.is_limited, [[False] * len(Dimension)], axis=0)[stops.scope]
+        for d in Dimension:
+            at = np.flatnonzero(by_itself[flow, d])
+            if len(at):
+                left, rate = (
+                    plan.balance_micro[flow[at], d] - before_micro[at, d],
+                    limits.rate_micro_per_ms[flow[at], d],
+                )
+                wait_ms[at] = np.maximum(wait_ms[at], throttle_time_ms(left, rate))
+            at = np.flatnonzero(by_scope[flow, d])
+            if len(at) and plan.contest is not None:
+                scope, taken = stops.scope[flow[at]], plan.contest.given_out(flow[at], before_micro[at, d], stops)
+                left_ms = throttle_time_ms(plan.shared.balance_micro[scope, d] - taken, expected[scope, d])
+                wait_ms[at] = np.maximum(wait_ms[at], left_ms)
+        return wait_ms
+
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
         """Return the times of these shared scopes, and of the flows themselves where the scope is -1."""
         return np.where(scope >= 0, self.shared_ms[scope, dimension], self.own_ms[flow, dimension])
@@ -134,6 +164,17 @@ class RowsBehind:
         if self.is_rejected.any():
             verdict = np.where(self.is_rejected, np.int8(Verdict.REJECT), np.int8(Verdict.DELAY))
         decisions.decide(self.row, verdict, causes, rows.flow)
+        refused = np.flatnonzero(self.is_rejected & ~self.is_given_up)
+        if len(refused) and plan.outcome.queues is not None:
+            # A dead letter says when to try again: all of a flow at once would be rejected again, but for the first.
+            flow = rows.flow[refused]
+            before = plan.outcome.queues.tokens_before(self.at[refused], flow, batch.entered.price_ns)
+            wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before), plan, batch))
+            causes = Causes.of(
+                Reason.QUOTA, level=stops.level[flow], dimension=stops.dimension[flow], scope=stops.scope[flow],
+                wait_ms=wait_ms,
+            )  # fmt: skip
+            decisions.decide(self.row[refused], Verdict.REJECT, causes, np.arange(len(refused)))
         if rows.holds(now_ms):
             held = np.flatnonzero(rows.is_held(now_ms) | (stops.level < 0)[rows.flow])
             hold_ms = np.maximum(rows.release_ms[held] - now_ms, 0)

@@ -16,21 +16,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import by_row, once
+from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import UNBOUNDED
-from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, Rows, byte_work, time_work, work_of_time
+from spark_throttle.core.fair.work import Rows, row_work
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
-from spark_throttle.core.quota import UNLIMITED, Bools, CompiledPolicy, Int64s, Limits
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
-
-_WIDEST_FIRST = (2, 1, 0)
-"""The columns of `Matches.shared_scope`: the job, the group, the tenant."""
-
-_MOST_SUMMED = 1 << 40
-"""The rate, in micro-tokens per ms, as which a larger one counts in a sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,14 +87,16 @@ class Contenders:
     def of(  # noqa: PLR0913 - all that a tree is made of
         cls,
         flow: Int64s,
-        rows: Rows,
+        layout: Layout,
         flows: Flows,
         limits: Limits,
         matches: Matches,
         nodes: NodeLeads,
         policy: CompiledPolicy,
         *,
-        counts: Int64s,
+        short: Int64s,
+        room: Int64s,
+        price_ns: Int64s | None,
         lapsed: Int64s | None,
         tie: Int64s,
     ) -> Contenders:
@@ -110,10 +106,14 @@ class Contenders:
         ----------
         flow
             The flows, ascending.
-        rows
-            The rows of these flows.
-        counts
-            Shape (flows of the batch,): the number of rows of each.
+        layout
+            All rows of the batch.
+        short
+            Shape (flows of the batch, 3): the shared scopes of each flow that run short and count, -1 for the others.
+        room
+            Shape (resources, scopes): the most tokens that may go before a row, negative where none may.
+        price_ns
+            Shape (flows of the batch,): the time as which a message of each flow counts; `None` if none is limited.
         lapsed
             Shape (flows of the batch,): the number of first rows of each flow that became too old; `None` if none did.
         tie
@@ -151,7 +151,11 @@ class Contenders:
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
-        rows = rows.take(order).side_by_side(counts[flow])
+        above = np.full((len(numbers), short.shape[1]), -1)
+        above[tree.levels[0].parent] = short[flow]  # the same for all leaves of a node
+        work = row_work(layout, flow, above, tree, room, policy, price_ns)
+        rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
+        rows = rows.side_by_side(layout.segments.counts[flow])
         return cls(flow, tree, standing, scopes, rows, tie[order], placed)
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
@@ -222,59 +226,6 @@ class Contenders:
             named(policy.group_names, group[kept]), named(nodes.tenant_names, tenant[kept]),
             np.stack([lead[kept], second[kept]], axis=1),
         )  # fmt: skip
-
-
-def row_work(layout: Layout, short: Int64s, policy: CompiledPolicy, price_ns: Int64s | None) -> Int64s | None:
-    """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
-
-    The resources that count for a row are those that its scopes running short limit. They count in one proportion for
-    all that compete in the same widest scope: that of its own rates, and where narrower scopes limit a resource, of the
-    sum of theirs. A message takes the time of its price.
-
-    Parameters
-    ----------
-    short
-        Shape (flows, 3): the shared scopes of each flow that run short, -1 for the others.
-    """
-    shared = policy.shared
-    widest, *limiting = (np.full(len(short), -1) for _ in range(1 + 2 + (price_ns is not None)))
-    for column in _WIDEST_FIRST:
-        scope = short[:, column]
-        widest = np.where(widest >= 0, widest, scope)
-        for d, found in enumerate(limiting):
-            limits = np.append(shared.is_limited[:, d], False)[scope]
-            limiting[d] = np.where((found < 0) & limits, scope, found)
-    by_messages, *by_others = (each >= 0 for each in limiting)
-    if not any(each.any() for each in by_others):
-        return None
-    rates = np.full_like(shared.rate_micro_per_ms, UNLIMITED)
-    for d, each in enumerate(limiting):
-        rates[:, d] = _rate_below(widest, each, shared.rate_micro_per_ms[:, d])
-    of_byte = np.where(by_others[0], byte_work(rates)[widest], 0)
-    of_message = np.where(by_messages | (widest < 0), MESSAGE, 1)
-    if price_ns is not None:
-        of_time = work_of_time(price_ns, time_work(rates)[widest])
-        of_message = np.maximum(of_message, np.where(by_others[1], of_time, 0))
-    work = np.diff(layout.total)
-    work *= _by_row_of(of_byte, layout)
-    work >>= BYTE_BITS
-    return np.maximum(work, _by_row_of(of_message, layout), out=work)
-
-
-def _by_row_of(values: Int64s, layout: Layout) -> Int64s:
-    """Return the value of the flow of each row of `layout`; once, if it is one."""
-    one = once(values)
-    return one if len(one) == 1 else np.repeat(values, layout.segments.counts)
-
-
-def _rate_below(widest: Int64s, limiting: Int64s, rate_micro_per_ms: Int64s) -> Int64s:
-    """Return the sum of the rates of the scopes that limit flows of each widest scope, `UNLIMITED` where none does."""
-    scopes, is_limited = len(rate_micro_per_ms), limiting >= 0
-    pair = np.unique(widest[is_limited] * scopes + limiting[is_limited])
-    total = np.full(scopes, UNLIMITED)
-    total[pair // scopes] = 0
-    np.add.at(total, pair // scopes, np.minimum(rate_micro_per_ms[pair % scopes], _MOST_SUMMED))
-    return total
 
 
 def _standing(  # noqa: PLR0913 - all that was remembered

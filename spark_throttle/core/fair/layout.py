@@ -152,6 +152,19 @@ class Layout:
         starts = self.segments.starts[flows]
         return self.total[starts + rank] - self.total[starts]
 
+    def tokens_before(self, at: Int64s, flow: Int64s, price_ns: Int64s | None) -> Int64s:
+        """Return the messages, bytes and time of the rows that go before the candidates `at`, of these flows.
+
+        Parameters
+        ----------
+        price_ns
+            Shape (flows,): the time of a message; `None` if no scope limits time.
+        """
+        place = self.segments.position[at]
+        messages = place - self.segments.starts[flow]
+        time = np.zeros_like(messages) if price_ns is None else messages * price_ns[flow]
+        return np.stack([messages, self.bytes_before(flow, messages), time], axis=1)
+
     def bytes_of_first(self, rows: Int64s) -> Int64s:
         """Return, by flow, the bytes of its first `rows` rows."""
         return self.total[self.segments.starts + rows] - self.total[self.segments.starts]

@@ -6,13 +6,16 @@ row (the memoryless form of DRFQ):
 
 - The ideal that follows is progressive filling of work: of two backlogged flows of one weight, neither gets more work.
   No resource is waited for: a scope whose tokens of any kind end is closed, and until then every flow may go on.
-- A row costs the same whoever sends it, beside whatever other rows. So nobody gains by dealing rows out over
-  namespaces, and the work of a tenant is the sum of its namespaces' work.
+- A row of a tenant costs the same, whichever of its namespaces sends it, beside whatever other rows. So nobody gains
+  by dealing rows out over namespaces, and the work of a tenant is the sum of its namespaces' work.
 - A flow that mixes rows of many kinds is charged at most R times its dominant share, R being the number of resources:
   the sum of the largest parts is at most the sum of all parts, which is at most R times the largest sum.
 
-Which resources count for a row, and in what proportion, is said by those of its scopes that run short
-(`contenders.row_work`): one proportion for all that compete, so that a row costs the same whoever sends it.
+Which resources count for a row, and in what proportion, is said by those of its scopes that run short. The widest of
+them is the measure: its resources count in the proportion of its rates, for all that compete in it. A resource that a
+narrower scope alone limits counts as scarce as it is there: what the scope has room for is as much work as the part, by
+weight, that it has of the widest scope's room. So a scope whose own room suffices for its part has its part, as if it
+had no limit; and one whose room does not has all of its room.
 
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
@@ -26,8 +29,10 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import in_order, ranges, running_total
-from spark_throttle.core.quota import MICRO, UNLIMITED, Dimension, Int64s
+from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total, sums
+from spark_throttle.core.fair.layout import Layout
+from spark_throttle.core.fair.tree import Tree
+from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
 
 MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
@@ -50,6 +55,18 @@ _MANY_ROWS: Final = 16
 
 BYTE_BITS: Final = 10
 """The binary places of a byte's work."""
+
+_MOST_UNIT: Final = (MOST_WORK << BYTE_BITS, MESSAGE << BYTE_BITS, MILLISECOND << BYTE_BITS)
+"""The most work of a message, of a byte, and of a millisecond, in ``2**-BYTE_BITS``."""
+
+_A_UNIT: Final = tuple(np.array([each]) for each in (1, 1, MICRO))
+"""How many tokens a message, a byte and a millisecond are."""
+
+_UNLIMITED_WORK: Final = 1 << 62
+"""As much work as a scope has room for where it limits nothing."""
+
+_TENANT, _JOB = 0, 2
+"""The columns of the narrowest and of the widest scopes in `Matches.shared_scope`."""
 
 
 def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
@@ -107,6 +124,97 @@ def time_work(rate_micro_per_ms: Int64s) -> Int64s:
 def work_of_time(price_ns: Int64s, of_millisecond: Int64s) -> Int64s:
     """Return the work of messages that take so much time, given that of a millisecond as `time_work` returns it."""
     return proportional(price_ns, of_millisecond, np.full_like(price_ns, MICRO << BYTE_BITS))
+
+
+def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64s) -> list[Int64s]:
+    """Return the work of a message, a byte and a millisecond at the nodes of tenants, in ``2**-BYTE_BITS``; 0 for none.
+
+    Parameters
+    ----------
+    scopes
+        Shape (nodes, 3): the shared scopes of each node that count, its tenant's, its group's and the job's; -1 for
+        the others.
+    room
+        Shape (resources, scopes): the most tokens that may go before a row, negative where none may.
+    rate_micro_per_ms
+        Shape (scopes, 3).
+    """
+    messages = np.where(rate_micro_per_ms[:, 0] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
+    units = (messages, byte_work(rate_micro_per_ms), time_work(rate_micro_per_ms))[: len(room)]
+    holds, whole = np.maximum(room, 0) + 1, np.full(len(messages), _UNLIMITED_WORK)
+    for unit, a_unit, held in zip(units, _A_UNIT, holds, strict=False):
+        in_work = proportional(held, unit, a_unit, most_bits=_SUM_BITS)
+        whole = np.where(unit > 0, np.minimum(whole, in_work), whole)
+    column, widest = _widest(scopes, np.ones(len(whole), dtype=np.bool_))
+    nodes, children = tree.levels[1], tree.levels[2]
+    # What the node's child of the job has of the widest scope, and what the node has: their parts by weight.
+    of_child = np.append(whole, 0)[widest]
+    below_job = _part(of_child, children.weight[nodes.parent], children.totals(children.weight))
+    of_child = np.where(column == _JOB, below_job, of_child)
+    of_node = _part(of_child, nodes.weight, nodes.totals(nodes.weight)[nodes.parent])
+    # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
+    _, pair = np.unique(scopes[:, _TENANT] * len(whole) + widest, return_inverse=True)
+    of_tenant = sums(pair, of_node, len(of_node))[pair]
+    found = []
+    for unit, a_unit, held, most in zip(units, _A_UNIT, holds, _MOST_UNIT, strict=False):
+        at, scope = _widest(scopes, unit > 0)
+        part = np.where(at == _TENANT, of_tenant, of_child)
+        narrower = np.clip(proportional(part, a_unit, np.append(held, 1)[scope]), 1, most)
+        found.append(np.where(scope < 0, 0, np.where(at == column, np.append(unit, 0)[scope], narrower)))
+    return found
+
+
+def row_work(
+    layout: Layout,
+    flow: Int64s,
+    scopes: Int64s,
+    tree: Tree,
+    room: Int64s,
+    policy: CompiledPolicy,
+    price_ns: Int64s | None,
+) -> Int64s | None:
+    """Return the work of each row of `layout`; `None` where every row counts `MESSAGE`.
+
+    Parameters
+    ----------
+    flow
+        The flow of each leaf of the tree; rows of others count a message.
+    scopes, room
+        As in `unit_work`.
+    price_ns
+        Shape (flows,): the time of a message; `None` if no scope limits time.
+    """
+    if not np.append(by_row(np.logical_or, policy.shared.is_limited[:, 1:]), False)[scopes].any():
+        return None
+    node, flows = tree.levels[0].parent, len(layout.segments.counts)
+    each_message, each_byte, *each_ms = (
+        unit[node] for unit in unit_work(scopes, tree, room, policy.shared.rate_micro_per_ms)
+    )
+    of_message = np.maximum(each_message >> BYTE_BITS, 1)
+    if price_ns is not None:
+        of_message = np.maximum(of_message, work_of_time(price_ns[flow], each_ms[0]))
+    by_message, by_byte = np.full(flows, MESSAGE), np.zeros(flows, dtype=np.int64)
+    by_message[flow], by_byte[flow] = of_message, each_byte
+    work = np.diff(layout.total)
+    work *= _by_row_of(by_byte, layout)
+    work >>= BYTE_BITS
+    return np.maximum(work, _by_row_of(by_message, layout), out=work)
+
+
+def _widest(scopes: Int64s, is_counted: Bools) -> tuple[Int64s, Int64s]:
+    """Return the column and the number of the widest scope of each node that counts, -1 where none does."""
+    column = np.where(np.append(is_counted, False)[scopes], np.arange(scopes.shape[1]), -1).max(axis=1)
+    return column, np.where(column >= 0, scopes[np.arange(len(scopes)), column], -1)
+
+
+def _part(whole: Int64s, weight: Int64s, together: Int64s) -> Int64s:
+    return proportional(whole, weight, together, most_bits=_SUM_BITS)
+
+
+def _by_row_of(values: Int64s, layout: Layout) -> Int64s:
+    """Return the value of the flow of each row of `layout`; once, if it is one."""
+    one = once(values)
+    return one if len(one) == 1 else np.repeat(values, layout.segments.counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -168,11 +168,6 @@ class Checkpoint:
     control: dict[str, bytes] = field(default_factory=dict)
     """The control directory's files."""
 
-    @property
-    def rows_taken(self) -> int:
-        """Number of rows that the planned batches take from the source."""
-        return self.log[-1].end_row if self.log else 0
-
     def copy(self) -> Checkpoint:
         """Return a backup."""
         return Checkpoint(list(self.log), self.committed, dict(self.states), dict(self.control))

@@ -107,7 +107,8 @@ def test_narrowest_overdrawn_scope_is_named(engine: Engine) -> None:
     # Now the group is overdrawn and the tenant is not: arrivals are rejected, the queued row waits on.
     decisions = decider.batch(10, [(NS, 1)], {"": (9, 0), "acme": (5, 0), "gold": (-1.5, 0)})
     by_group = Decision(Verdict.DELAY, "quota", Level.RESOURCE_GROUP, Dimension.MESSAGES, 2, 50)
-    assert decisions == [by_group, replace(by_group, verdict=Verdict.REJECT)]
+    # The queued row goes before the one that is rejected: 2.5 messages at 30 a second.
+    assert decisions == [by_group, replace(by_group, verdict=Verdict.REJECT, throttle_time_ms=84)]
 
 
 def test_shared_bucket_earns_at_its_rate_up_to_its_burst(engine: Engine) -> None:
@@ -197,8 +198,8 @@ def test_queued_row_waits_on_where_arrivals_are_rejected(engine: Engine) -> None
     decider = Decider(engine, one_namespace(Namespace(delays)))
     decider.batch(0, [(NS, 1)] * 3)
     decider.policy = one_namespace(Namespace(Limit(delays.rate_micro_per_ms, delays.burst_micro, OnExcess.REJECT)))
-    refused = by_quota(Verdict.REJECT, 500, Dimension.MESSAGES)
-    assert decider.batch(500, [(NS, 1)]) == [replace(refused, verdict=Verdict.DELAY), refused]
+    waits = by_quota(Verdict.DELAY, 500, Dimension.MESSAGES)
+    assert decider.batch(500, [(NS, 1)]) == [waits, by_quota(Verdict.REJECT, 1_500, Dimension.MESSAGES)]
 
 
 def test_delayed_time_is_told_when_a_row_leaves(engine: Engine) -> None:

@@ -1,0 +1,189 @@
+"""What rows count in the fair order where scopes limit different resources: nobody loses by a limit but what it holds.
+
+`unit_work` is compared with fractions. The decider is asked for what a user sees: a tenant with a quota of its own has
+its part of the group, and a scope that only observes changes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.work import BYTE, BYTE_BITS, MESSAGE, MILLISECOND, MOST_WORK, unit_work
+from spark_throttle.core.quota import MICRO, UNLIMITED, OnExcess
+from tests.oracle.decider import Decider
+from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
+
+SIZE: Final = 100
+UNITS: Final = (1, 1, MICRO)
+ALONE: Final = (MESSAGE, BYTE, MILLISECOND)
+MOST: Final = (MOST_WORK, MESSAGE, MILLISECOND)
+
+
+def of_fractions(
+    way: Sequence[int], parts: Sequence[Fraction], room: np.ndarray, rates: np.ndarray
+) -> list[Fraction | None]:
+    """Return the work of a message, a byte and a millisecond at a node; `None` where no scope of it limits them.
+
+    Parameters
+    ----------
+    way
+        The scopes that count of its tenant, its group and the job, -1 for the others.
+    parts
+        The part that each of them has of what is divided in the widest one.
+    """
+    widest = max(column for column in range(3) if way[column] >= 0)
+    rate = [Fraction(int(each)) for each in rates[way[widest]]]
+    first = next(d for d in range(3) if rate[d] >= 0)
+    own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in range(3) if rate[d] >= 0}
+    whole = min((int(room[d, way[widest]]) + 1) * own[d] / UNITS[d] for d in own)
+    found: list[Fraction | None] = []
+    for d in range(3):
+        limiting = [column for column in range(3) if way[column] >= 0 and rates[way[column], d] != UNLIMITED]
+        if not limiting:
+            found.append(None)
+        elif limiting[-1] == widest:
+            found.append(own[d])
+        else:
+            scope = way[limiting[-1]]
+            found.append(whole * parts[limiting[-1]] * UNITS[d] / (int(room[d, scope]) + 1))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
+    draw = random.Random(seed)
+    groups, tenants = 3, 7
+    parents = sorted(draw.randrange(groups) for _ in range(tenants))
+    weights = [[draw.choice([1, 1, 3, 1000]) for _ in range(n)] for n in (tenants, groups)]
+    nodes, children = (np.array(each, dtype=np.int64) for each in weights)
+    parent = np.array(parents)
+    tree = Tree((
+        Level.of(np.arange(tenants), tenants, np.ones(tenants, dtype=np.int64)),
+        Level.of(parent, groups, nodes),
+        Level.of(np.zeros(groups, dtype=np.int64), 1, children),
+    ))  # fmt: skip
+    # The job, the tenants, two nodes of which are of one tenant, and the groups.
+    scopes = np.array([[1 + (at or 1), 1 + tenants + group, 0] for at, group in enumerate(parents)])
+    rates = np.array([
+        [draw.choice([UNLIMITED, draw.randrange(10**4, 10**6)]) for _ in range(3)] for _ in range(1 + tenants + groups)
+    ])  # fmt: skip
+    rates[rates.max(axis=1) == UNLIMITED, draw.randrange(3)] = 1_000
+    counts = np.array([draw.random() < 0.6 for _ in rates])
+    scopes = np.where(counts[scopes], scopes, -1)
+    scopes[(scopes < 0).all(axis=1), 1] = parent[(scopes < 0).all(axis=1)] + 1 + tenants
+    room = np.array([[draw.randrange(10**4) for _ in rates] for _ in range(3)])
+    found = [each.tolist() for each in unit_work(scopes, tree, room, rates)]
+    widest = [max(column for column in range(3) if way[column] >= 0) for way in scopes]
+
+    def part(at: int) -> Fraction:
+        in_group = Fraction(int(nodes[at]), int(nodes[parent == parent[at]].sum()))
+        return in_group * (in_job(at) if widest[at] == 2 else 1)
+
+    def in_job(at: int) -> Fraction:
+        return Fraction(int(children[parent[at]]), int(children.sum())) if widest[at] == 2 else Fraction(1)
+
+    for at, way in enumerate(scopes.tolist()):
+        same = [
+            k for k in range(tenants)
+            if scopes[k, 0] == way[0] and scopes[k, widest[k]] == way[widest[at]] and widest[k] == widest[at]
+        ]  # fmt: skip
+        parts = [sum((part(k) for k in same), Fraction(0)), in_job(at), Fraction(1)]
+        for d, exact in enumerate(of_fractions(way, parts, room, rates)):
+            if exact is None:
+                assert found[d][at] == 0
+            else:
+                told = Fraction(found[d][at], 1 << BYTE_BITS)
+                assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << BYTE_BITS), (at, d)
+
+
+def served(limits: dict[str, Limit], group: Limit, *, batches: int = 40) -> Counter[str]:
+    """Return what the tenants of a group send in the second half of some seconds in which all have more than enough."""
+    policy = make_policy(
+        groups={"g": group},
+        tenants={name: Tenant(each) for name, each in limits.items()},
+        default=Namespace(group="g"),
+    )
+    decider, went = Decider("kernel", policy), Counter[str]()
+    for batch in range(batches):
+        decider.batch(1_000 * batch, [(f"{name}/x", SIZE) for name in limits for _ in range(30)])
+        went += decider.admitted() if batch >= batches // 2 else Counter()
+    return went
+
+
+@pytest.mark.parametrize("others", [1, 12])
+@pytest.mark.parametrize(("own", "resource"), [("messages_per_second", 1), ("bytes_per_second", SIZE)])
+@pytest.mark.parametrize("per_second", [2, 10, 50])
+def test_tenant_with_a_quota_has_its_part_of_the_group_or_all_of_its_quota(
+    others: int, own: str, resource: int, per_second: int
+) -> None:
+    of_group: dict[str, dict[str, Any]] = {
+        "messages_per_second": {"bytes_per_second": 10 * SIZE * (others + 1)},
+        "bytes_per_second": {"messages_per_second": 10 * (others + 1)},
+    }
+    quota: dict[str, Any] = {own: per_second * resource}
+    limits = {"t": limit(**quota), **{f"u{n}": Limit() for n in range(others)}}
+    went = served(limits, limit(**of_group[own]))
+    assert went["t/x"] == pytest.approx(20 * min(10, per_second), abs=6)
+    assert min(went.values()) >= went["t/x"] - 6
+
+
+def test_burst_of_a_tenant_is_not_served_at_the_rate_of_its_quota() -> None:
+    """It saved 200 messages: as long as they last it has its half of the group's ten a second, and not two."""
+    group = limit(bytes_per_second=10 * SIZE)
+    went = served({"t": limit(messages_per_second=2, burst_seconds=100), "u": Limit()}, group, batches=30)
+    assert went["t/x"] == pytest.approx(5 * 15, abs=4)
+
+
+def test_rows_of_a_tenant_count_by_what_is_scarcer_for_it() -> None:
+    """Where its own messages are, its namespaces send as many, however large; where the group's bytes are, as large."""
+    for messages_per_second, ratio in ((2, 1), (1_000, 10)):
+        policy = make_policy(
+            groups={"g": limit(bytes_per_second=20_000)},
+            tenants={"t": Tenant(limit(messages_per_second=messages_per_second)), "u": Tenant()},
+            default=Namespace(group="g"),
+        )
+        decider, went = Decider("kernel", policy), Counter[str]()
+        for batch in range(60):
+            rows = [("t/small", 100), ("t/large", 1_000)] * 30 + [("t/small", 100)] * 100 + [("u/x", 1_000)] * 30
+            decider.batch(1_000 * batch, rows)
+            went += decider.admitted()
+        assert went["t/small"] / went["t/large"] == pytest.approx(ratio, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_scope_that_only_observes_changes_nothing(seed: int) -> None:
+    draw = random.Random(seed)
+
+    def drawn(on_excess: OnExcess) -> Limit:
+        keys = draw.sample(["messages_per_second", "bytes_per_second"], draw.choice([1, 1, 2]))
+        rates: dict[str, Any] = {key: draw.choice([2, 10, 40]) * (SIZE if key[0] == "b" else 1) for key in keys}
+        return limit(**rates, on_excess=on_excess)
+
+    holding = {
+        name: drawn(OnExcess.DELAY) if draw.random() < 0.5 else Limit() for name in ("", "g", "h", "t", "u", "v")
+    }
+    holding["g"] = holding["g"] if holding[""] != Limit() else drawn(OnExcess.DELAY)
+    watched = {name: drawn(OnExcess.OBSERVE) if each == Limit() else each for name, each in holding.items()}
+    groups = {name: draw.choice("gh") for name in "tuv"}
+    deciders = [
+        Decider("kernel", make_policy(
+            job=each[""], groups={name: each[name] for name in "gh"},
+            tenants={name: Tenant(each[name], groups[name]) for name in "tuv"},
+        )) for each in (holding, watched)
+    ]  # fmt: skip
+    for batch in range(15):
+        rows = [
+            (f"{tenant}/{name}", draw.choice([1, SIZE, 5 * SIZE]))
+            for tenant in "tuv" for name in "xy" for _ in range(draw.choice([0, 2, 20]))
+        ]  # fmt: skip
+        for decider in deciders:
+            decider.batch(1_000 * batch, rows)
+        assert deciders[0].admitted() == deciders[1].admitted(), batch
