@@ -100,6 +100,7 @@ class PolicyService:
         self.store = store
         committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
         self._changes = CheckedChanges(store, committer, most_tenant_entries=most_tenant_entries)
+        self.index = self._changes.index
 
     # ------------------------------------------------------------------------------------------ entries
 

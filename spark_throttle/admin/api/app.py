@@ -33,7 +33,6 @@ from spark_throttle.admin.api.turns import ServerRates
 from spark_throttle.admin.audit import AuditLog
 from spark_throttle.admin.tokens import TokenFile
 from spark_throttle.admin.watch.job_watch import JobWatch
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_ENTRIES
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
@@ -145,7 +144,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         redirect_slashes=False,
     )  # fmt: skip
     service = PolicyService(store, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries)
-    app.state.context = Context(service, watch, NamespaceIndex(store), is_confirmed)
+    app.state.context = Context(service, watch, is_confirmed)
     routers = (
         pip82_calls.group_calls, pip82_calls.attachment_calls, policy_calls.calls, policy_calls.revision_calls,
         job_calls.calls, job_calls.metrics_calls, _page,

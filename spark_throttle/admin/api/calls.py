@@ -33,7 +33,6 @@ from spark_throttle.admin.redaction import without_secrets
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.liveness import life_in_words, problem_in_words
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entries import ABSENT_VERSION, EntryVersion, StoredEntry
 from spark_throttle.store.entry_conditions import Expected
@@ -123,7 +122,6 @@ class Context:
 
     service: PolicyService
     watch: JobWatch
-    locked: NamespaceIndex
     is_confirmed: bool = False
     """Whether every change counts as confirmed."""
 

@@ -94,7 +94,7 @@ def list_policies(
     """Return a page of a section's entries; if `resource_group` is given, only entries that name this group."""
     kind = _KINDS[section]
     if locked and kind == "namespace":
-        entries = map(StoredEntry.of, served.locked.locked_after(after, tenant=tenant))
+        entries = map(StoredEntry.of, served.service.index.locked_after(after, tenant=tenant))
         page = list(islice((each for each in entries if resource_group in (None, each.resource_group)), limit))
     elif locked:
         raise PolicyError("locked", f"only entries of namespaces can be locked, not those of {section}")

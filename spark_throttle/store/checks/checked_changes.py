@@ -36,7 +36,7 @@ class CheckedChanges:
 
     def __init__(self, store: PolicyStore, committer: Committer, *, most_tenant_entries: int) -> None:
         self._store = store
-        self._index = NamespaceIndex(store)
+        self.index = NamespaceIndex(store)
         self._committer = committer
         self._most_tenant_entries = most_tenant_entries
 
@@ -83,7 +83,7 @@ class CheckedChanges:
             elif touched_by(planned) is not None:
                 overtaken = self._of_tenants(*read()[:2]).overtaken(planned, read()[2])
                 changes += _undoing(overtaken, notes, is_document=is_document)
-            store, index, at = read() if not author.is_confirmed else (self._store, self._index, 0)
+            store, index, at = read() if not author.is_confirmed else (self._store, self.index, 0)
             losses = losses_of(store, index, changes, at, is_whole=is_whole)
             if losses:
                 raise UnconfirmedError(str(loss) for loss in losses)
@@ -100,7 +100,7 @@ class CheckedChanges:
     def _read(self, changes: Sequence[Change], revision: int) -> tuple[PolicyStore, NamespaceIndex, int]:
         """Return what changes of a revision are judged by: the store, or a copy in memory, and that revision there."""
         if len(changes) <= MOST_LOOKED_UP or not revision:
-            return self._store, self._index, revision
+            return self._store, self.index, revision
         store = MemoryStore.copy_of(self._store, revision)
         return store, NamespaceIndex(store), store.revision()
 
