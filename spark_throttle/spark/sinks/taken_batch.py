@@ -26,6 +26,7 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, F
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.delta.table_log import has_batch, open_table, version_of_batch
+from spark_throttle.spark.start.start_check import BATCH_FOLDER
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
 """Kinds of rows; the keys of `Definition.targets`."""
@@ -43,11 +44,6 @@ _MOST_TABLES: Final = 64
 
 _SEEN: Final[dict[tuple[str, str], int]] = {}
 """By location and query, a version of the table that is not older than the query's newest batch there."""
-
-
-def batch_folder(batch: int) -> str:
-    """Return the name of the folder of a batch's dead letters."""
-    return f"batch={batch}"
 
 
 def begin_batch(
@@ -86,7 +82,7 @@ def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | No
         Function that returns the location of a Delta table by its name, or `None` if it cannot be determined.
     """
     if target.startswith(FOLDERS):
-        files = Directory(target.removeprefix(FOLDERS)).names(batch_folder(batch))
+        files = Directory(target.removeprefix(FOLDERS)).names(f"{BATCH_FOLDER}{batch}")
         return any(file.startswith("part-") for file in files)
     if not target.startswith(TABLE):
         return target == FUNCTION

@@ -24,11 +24,10 @@ from spark_throttle.spark.sinks.taken_batch import (
     SINK,
     TABLE,
     USAGE,
-    batch_folder,
     check_taken,
 )
 from spark_throttle.spark.start.spark_paths import SparkPaths, local_path
-from spark_throttle.spark.start.start_check import Sinks
+from spark_throttle.spark.start.start_check import BATCH_FOLDER, Sinks
 
 BatchFunction: TypeAlias = Callable[[DataFrame, int], None]
 Promise = Literal["exactly once", "at least once", "none", "the function's own"]
@@ -180,7 +179,7 @@ class Target:
         writer = rows.write.mode("overwrite").options(**self.options)
         if self.format is not None:
             writer = writer.format(self.format)
-        writer.save(f"{self.path}/{batch_folder(batch)}")
+        writer.save(f"{self.path}/{BATCH_FOLDER}{batch}")
 
     @property
     def is_paid_by_bytes(self) -> bool:

@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 MARK: Final = "_throttle_query"
 """The file of the mark; readers of tables leave out names with an underscore."""
 
+BATCH_FOLDER: Final = "batch="
+"""Begins the name of the folder of a batch's dead letters."""
+
 logger = logging.getLogger(__name__)
 
 _RETENTION: Final = "delta.setTransactionRetentionDuration"
-_FOLDER: Final = re.compile(r"batch=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,8 @@ def _name(query: str) -> bytes:
 def _batch_folders(location: str) -> list[int]:
     files, root = file_system(location)
     found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
-    matches = (_FOLDER.fullmatch(info.base_name) for info in found if info.type == fs.FileType.Directory)
+    names = (info.base_name for info in found if info.type == fs.FileType.Directory)
+    matches = (re.fullmatch(rf"{BATCH_FOLDER}(\d+)", name) for name in names)
     return sorted(int(match[1]) for match in matches if match is not None)
 
 
@@ -201,12 +204,12 @@ def _set_aside(location: str, batches: Sequence[int]) -> None:
     """Hide the dead letters of undone batches from readers, because their rows are decided again."""
     files, root = file_system(location)
     for batch in batches:
-        folder = f"{root}/batch={batch}"
+        folder = f"{root}/{BATCH_FOLDER}{batch}"
         logger.warning("dead letters in %s are set aside: batch %d was undone", folder, batch)
         found = files.get_file_info(fs.FileSelector(folder, recursive=True))
         # Named by the time of its newest file, because a batch may be undone more than once.
         newest_ns = max((info.mtime_ns or 0 for info in found), default=0)
-        aside = f"{root}/.undone/{newest_ns}-batch={batch}"
+        aside = f"{root}/.undone/{newest_ns}-{BATCH_FOLDER}{batch}"
         for info in found:
             if info.type == fs.FileType.File:
                 target = f"{aside}/{info.path.removeprefix(folder).lstrip('/')}"
