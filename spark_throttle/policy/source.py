@@ -61,6 +61,11 @@ class PolicySnapshot:
     store_revision: int | None = None
     """The policy store's revision that `document` was read at; `None` if it does not come from a store."""
 
+    @property
+    def named_revision(self) -> int | str:
+        """The revision as messages name it: the policy store's, or the digest."""
+        return self.revision if self.store_revision is None else self.store_revision
+
 
 class PolicySource(Protocol):
     """A source of the current policies."""
@@ -97,18 +102,18 @@ class DocumentInForce:
         digest = hashlib.sha256(data).digest()
         last = self.snapshot
         if last is not None and digest == self._good_digest:
-            return self._accept(last.document, last.revision)
+            return self.accept(PolicySnapshot(last.document, last.revision, None))
         if last is not None and digest == self._bad_digest:
-            return self._keep(last, self._bad_problem)
+            return self.keep(last, self._bad_problem)
         try:
             document = parse_policies(data)
         except PolicyError as error:
             if last is None:
                 raise PolicyError(error.path, f"{error.problem} (in the {self._what})") from None
-            self._bad_digest, self._bad_problem = digest, str(error)
-            return self._keep(last, self._bad_problem)
+            self._bad_digest, self._bad_problem = digest, f"the {self._what} cannot be applied: {error}"
+            return self.keep(last, self._bad_problem)
         self._good_digest, self._bad_digest = digest, b""
-        return self._accept(document, revision_of(document))
+        return self.accept(PolicySnapshot(document, revision_of(document), None))
 
     def miss(self, why: object, remedy: str) -> PolicySnapshot:
         """Return the snapshot in force while the document cannot be read.
@@ -121,18 +126,21 @@ class DocumentInForce:
         problem = f"cannot read the {self._what}: {why}"
         if self.snapshot is None:
             raise ConfigurationError(f"{problem}; {remedy}")
-        return self._keep(self.snapshot, problem)
+        return self.keep(self.snapshot, problem)
 
-    def _accept(self, document: PolicyDocument, revision: str) -> PolicySnapshot:
+    def accept(self, newest: PolicySnapshot) -> PolicySnapshot:
+        """Return the snapshot in force, now that the newest content is good: the last one if nothing else differs."""
         last = self.snapshot
-        if last is None or last.problem is not None or last.revision != revision:
-            logger.info("%s: revision %s is in force", self._what, revision)
-            self.snapshot = last = PolicySnapshot(document, revision, None)
-        return last
+        if last is not None and last == replace(newest, document=last.document):
+            return last
+        logger.info("%s: revision %s is in force", self._what, newest.named_revision)
+        self.snapshot = newest
+        return newest
 
-    def _keep(self, last: PolicySnapshot, problem: str) -> PolicySnapshot:
+    def keep(self, last: PolicySnapshot, problem: str) -> PolicySnapshot:
+        """Return the last good snapshot with the problem, which is logged when it is new."""
         if last.problem != problem:
-            logger.error("%s: %s; revision %s stays in force", self._what, problem, last.revision)
+            logger.error("%s; revision %s stays in force", problem, last.named_revision)
             self.snapshot = last = replace(last, problem=problem)
         return last
 

@@ -7,10 +7,8 @@ logged once, and every snapshot has it until it is fixed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
 from spark_throttle.errors import (
@@ -22,12 +20,10 @@ from spark_throttle.errors import (
 )
 from spark_throttle.policy.compile import revision_of
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.policy.source import PolicySnapshot
+from spark_throttle.policy.source import DocumentInForce, PolicySnapshot
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.policy_location import open_store
 from spark_throttle.store.store import PolicyStore
-
-logger = logging.getLogger(__name__)
 
 _NOTHING: Final = (-1, -1)
 _MOST_RACES: Final = 10
@@ -54,7 +50,7 @@ class FollowedStore:
         self._examined = _NOTHING
         """The store's generation and its revision, when it was last read whole."""
 
-        self._snapshot: PolicySnapshot | None = None
+        self._kept = DocumentInForce(location)
 
     def current(self) -> PolicySnapshot:
         """Return the last good document, and what is wrong with the newest revision, if anything.
@@ -68,26 +64,26 @@ class FollowedStore:
         PolicyError
             If the newest revision cannot be applied and no earlier one that was read could.
         """
-        examined = _NOTHING
+        examined, last = _NOTHING, self._kept.snapshot
         try:
             # Opened again after a failure: the store may have been deleted, or replaced by another.
             store = self._store = self._store or self._open_at(self.location)
             examined = _newest(store)
-            if self._snapshot is not None and examined == self._examined:
-                return self._snapshot
+            if last is not None and examined == self._examined:
+                return last
             examined, document = self._read(store)
         except (StoreUnavailableError, ConfigurationError) as error:
             self._store, self._examined = None, _NOTHING
-            if self._snapshot is None:
+            if last is None:
                 raise
-            return self._keep(self._snapshot, str(error))
+            return self._kept.keep(last, str(error))
         except (PolicyError, StoredFormatError) as error:
-            if self._snapshot is None:
+            if last is None:
                 raise
             self._examined = examined
-            return self._keep(self._snapshot, f"the newest revision of {self.location} cannot be applied: {error}")
+            return self._kept.keep(last, f"the newest revision of {self.location} cannot be applied: {error}")
         self._examined = examined
-        return self._accept(PolicySnapshot(document, revision_of(document), None, examined[1]))
+        return self._kept.accept(PolicySnapshot(document, revision_of(document), None, examined[1]))
 
     def _read(self, store: PolicyStore) -> tuple[tuple[int, int], PolicyDocument]:
         """Return the newest document, and what `_newest` says of it."""
@@ -98,20 +94,6 @@ class FollowedStore:
                 if store.generation == examined[0]:  # else the revisions of this number are others
                     return examined, document
         raise StoreUnavailableError(self.location, "backups are put back all the time; find out who does that")
-
-    def _accept(self, snapshot: PolicySnapshot) -> PolicySnapshot:
-        last = self._snapshot
-        if last is not None and last == replace(snapshot, document=last.document):
-            return last
-        logger.info("%s: revision %d is in force", self.location, snapshot.store_revision)
-        self._snapshot = snapshot
-        return snapshot
-
-    def _keep(self, last: PolicySnapshot, problem: str) -> PolicySnapshot:
-        if last.problem != problem:
-            logger.error("%s; revision %d stays in force", problem, last.store_revision)
-            self._snapshot = last = replace(last, problem=problem)
-        return last
 
 
 def _newest(store: PolicyStore) -> tuple[int, int]:
