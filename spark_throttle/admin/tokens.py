@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import logging
 import os
 import re
@@ -25,20 +26,19 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from spark_throttle.admin.caller import LONGEST_NAME, ROLES, Caller, is_name, is_tenant
 from spark_throttle.core.names.visible_text import visible
-from spark_throttle.errors import ConfigurationError, NotFoundError, ThrottleError, did_you_mean
-from spark_throttle.files.private_file import (
-    check_no_link,
-    locked,
-    parse_versioned,
-    read_private,
-    replace_private,
-    unusable,
-    versioned,
+from spark_throttle.errors import (
+    ConfigurationError,
+    DamagedError,
+    NotFoundError,
+    ThrottleError,
+    UnknownVersionError,
+    did_you_mean,
 )
+from spark_throttle.files.private_file import check_no_link, locked, read_private, replace_private, unusable
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _SALT = re.compile(r"[0-9a-f]{32}")
@@ -95,9 +95,8 @@ def tokens_of(listed: object) -> dict[str, Token]:
         raise TypeError("tokens is not a list")
     tokens: dict[str, Token] = {}
     known = {field.name for field in dataclass_fields(Token)}
-    for at, fields in enumerate(listed):
-        if not isinstance(fields, dict):
-            raise TypeError(f"tokens[{at}] is not a mapping")
+    for at, each in enumerate(listed):
+        fields = _mapping(f"tokens[{at}]", each)
         if odd := sorted(fields.keys() ^ known):
             problem = "is missing" if odd[0] in known else "is no field of a token"
             raise ValueError(f"tokens[{at}].{visible(odd[0])} {problem}")
@@ -109,6 +108,12 @@ def tokens_of(listed: object) -> dict[str, Token]:
             raise ValueError(f"tokens[{at}].{wrong} is not what a token file holds there")
         tokens[token.id] = token
     return tokens
+
+
+def _mapping(where: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{where} is not a mapping")
+    return value
 
 
 def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
@@ -364,7 +369,13 @@ class TokenFile:
         if text is None:
             return {}
         what = f"the token file {self.path}"
-        return parse_versioned(text, what, FORMAT, lambda fields: tokens_of(fields["tokens"]), remedy=_IF_DAMAGED)
+        try:
+            fields = _mapping("it", json.loads(text))
+            if (found := int(fields["format"])) > FORMAT:
+                raise UnknownVersionError(what, found, FORMAT)
+            return tokens_of(fields["tokens"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise DamagedError(what, _problem(error), _IF_DAMAGED) from error
 
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Token]]:
@@ -379,7 +390,17 @@ class TokenFile:
             yield tokens
             now_ms = self._clock_ms()
             kept = [each for each in tokens.values() if each.replaced_by is None or not each.has_expired(now_ms)]
-            replace_private(self.path, versioned(FORMAT, {"tokens": [asdict(each) for each in kept]}) + b"\n")
+            fields = {"format": FORMAT, "tokens": [asdict(each) for each in kept]}
+            replace_private(self.path, json.dumps(fields, indent=1).encode() + b"\n")
+
+
+def _problem(error: Exception) -> str:
+    """Return what is wrong with a text that cannot be read, in words."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
+    if isinstance(error, KeyError):
+        return f"it has no field {error.args[0]}"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error) or repr(error)
 
 
 def _check_rotatable(token: Token, now_ms: int) -> None:

@@ -1,21 +1,19 @@
 """Files that only their owner may read, such as those of secrets: read with care, replaced as a whole, never half.
 
 A link is followed for reading, as a mounted secret is one, and never for writing: whoever may place a link beside a
-file could otherwise choose what is overwritten. A file of JSON names its format: a release reads the newest format that
-it knows, and all older ones.
+file could otherwise choose what is overwritten.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from spark_throttle.errors import DamagedError, FileUnusableError, UnknownVersionError
+from spark_throttle.errors import FileUnusableError
 from spark_throttle.files import ownership
 from spark_throttle.files.ownership import replace_whole
 
@@ -130,71 +128,3 @@ def locked(path: Path) -> Iterator[None]:
 def unusable(path: Path, problem: str, error: OSError) -> FileUnusableError:
     """Return the error that names the file, what could not be done, and what the system said."""
     return FileUnusableError(str(path), f"{problem}: {error.strerror}")
-
-
-FORMAT_KEY: Final = "format"
-
-Parsed = TypeVar("Parsed")
-
-
-def parse_versioned(
-    text: str | bytes,
-    what: str,
-    newest_format: int,
-    parse: Callable[[dict[str, Any]], Parsed],
-    *,
-    remedy: str,
-) -> Parsed:
-    """Return the result of `parse` on the fields of a JSON object that names its format.
-
-    Parameters
-    ----------
-    what
-        Names the object in errors.
-    newest_format
-        The newest format that this release knows.
-    remedy
-        What to do if it is damaged.
-
-    Raises
-    ------
-    UnknownVersionError
-        If a newer release wrote it.
-    DamagedError
-        If it cannot be read.
-
-    Examples
-    --------
-    >>> parse_versioned('{"format": 1, "batch": 7}', "a note", 1, lambda fields: fields["batch"], remedy="remove it")
-    7
-    """
-    try:
-        fields = _fields(json.loads(text))
-        found = int(fields[FORMAT_KEY])
-        if found > newest_format:
-            raise UnknownVersionError(what, found, newest_format)
-        return parse(fields)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedError(what, _problem(error), remedy) from error
-
-
-def _fields(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what json reads
-    if not isinstance(value, dict):
-        raise TypeError("it is not a mapping")
-    return value
-
-
-def _problem(error: Exception) -> str:
-    """Return what is wrong with a text that cannot be read, in words."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is not JSON ({error.msg}, line {error.lineno}, column {error.colno})"
-    if isinstance(error, KeyError):
-        return f"it has no field {error.args[0]}"
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    return str(error) or repr(error)
-
-
-def versioned(format_number: int, fields: dict[str, Any]) -> bytes:
-    """Return the JSON that `parse_versioned` reads, one field per line."""
-    return json.dumps({FORMAT_KEY: format_number, **fields}, indent=1).encode()
