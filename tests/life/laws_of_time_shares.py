@@ -175,7 +175,10 @@ class Unspent(Law):
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Look for messages that wait for time that is there."""
         prices, contracts = self._prices, world.contracts(batch.revision)
-        if not prices.begin(world, batch):
+        earned_ms = 0  # what was earned under another policy was cut to its burst
+        if prices.begin(world, batch):
+            earned_ms = prices.elapsed_ms
+        else:
             self._least_ns.clear()
         took_ns, admitted = Counter[Key](), Counter[Key]()
         used_ns = world.job.cost_ns(batch.admitted)
@@ -186,7 +189,7 @@ class Unspent(Law):
         for scope in {scope.key: scope for scope in prices.scopes.values()}.values():
             assert scope.time is not None
             rate, burst_ns = scope.time.rate, scope.time.burst
-            least_ns = min(self._least_ns.get(scope.key, -self._used_ns) + rate * prices.elapsed_ms, burst_ns)
+            least_ns = min(self._least_ns.get(scope.key, -self._used_ns) + rate * earned_ms, burst_ns)
             waited = _waited(world, contracts, scope.key)
             cost_ns = sum(len(rows) * prices.known_ns.get(name, _DEAREST_NS) for name, rows in waited.items())
             count = sum(map(len, waited.values()))
