@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Literal
 
+from tests.crash.points import OF_AN_EPOCH
 from tests.crash.policies import draw_policies
 
 Victim = Literal["job", "kernel", "worker", "executor"]
@@ -131,6 +132,7 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence
         is_changed = not lives or dice.random() < _CHANGED_BEFORE
         first = next(policies) if is_changed else lives[-1].policies[-1]
         others = sum(dice.random() < _CHANGED_WITHIN for _ in range(len(before) + 1))
+        others = len(before) + 1 if end.point in OF_AN_EPOCH else others
         lives.append(
             Life(
                 CLUSTER if any(kill.victim == "executor" for kill in before) else LOCAL,

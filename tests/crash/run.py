@@ -47,6 +47,7 @@ from tests.crash.points import (
     OF_A_BATCH_SINK,
     OF_A_DECIDED_STREAM,
     OF_A_PACED_SINK,
+    OF_AN_EPOCH,
     OF_EVERY_SINK,
     OF_STAGED_ROWS,
     REJECTED_WRITTEN,
@@ -225,12 +226,14 @@ class Lives:
         offsets, planned = self.root / "checkpoint" / "offsets", newest_planned(self.root)
         if not job.wait_for(offsets / str(planned + (kill.batches_on + 1) // 2)):
             return False
-        if policies:
+        if policies and kill.point not in OF_AN_EPOCH:
             self._change(policies.pop(0), life.peer_percent)
         if not job.wait_for(offsets / str(planned + kill.batches_on)):
             return False
         if kill.point is not None:
             (self.root / "arm").write_text(kill.point)
+            if policies and kill.point in OF_AN_EPOCH:
+                self._change(policies.pop(0), life.peer_percent)
             if not job.comes_to(self.root / "reached", _PATIENCE_SECONDS) and (
                 kill.point not in NOT_OF_EVERY_BATCH or job.ends_within(0)
             ):
