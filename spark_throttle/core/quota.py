@@ -17,9 +17,9 @@ Shared scopes (the job, tenants, resource groups) share one index space, in this
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -107,9 +107,8 @@ class Limits:
     weight: Int64s
     """Shape (n,): the weight in the division of shared tokens, at least 1."""
 
-    max_message_bytes: Int64s | None = None
-    """Shape (n,): the size of the largest message that may pass, `MAX_SIZE_BYTES` where no bound is set; `None` if no
-    scope has one."""
+    max_message_bytes: Int64s | None = field(default=None, metadata={"unbounded": MAX_SIZE_BYTES})
+    """Shape (n,): the size of the largest message that may pass; `None` if no scope has a bound (`BOUNDS`)."""
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -131,8 +130,12 @@ class Limits:
             self.burst_micro.take(index, axis=0),
             self.on_excess[index],
             self.weight[index],
-            None if self.max_message_bytes is None else self.max_message_bytes[index],
+            **{key: None if (column := getattr(self, key)) is None else column[index] for key in BOUNDS},
         )
+
+
+BOUNDS: Final[dict[str, int]] = {each.name: each.metadata["unbounded"] for each in fields(Limits) if each.metadata}
+"""The columns of `Limits` that hold a key of a quota as it is, by that key: their values where it is not set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

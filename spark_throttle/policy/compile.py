@@ -20,7 +20,7 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
+    BOUNDS,
     UNLIMITED,
     Bools,
     CompiledPolicy,
@@ -176,7 +176,7 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         burst_micro=np.where(rates == UNLIMITED, 0, rates) * burst_ms[:, None],
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
-        max_message_bytes=_max_message_bytes(quotas),
+        **{key: _bounds([getattr(q, key) for q in quotas], unbounded) for key, unbounded in BOUNDS.items()},
     )
     return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
 
@@ -185,11 +185,10 @@ def _rates(quota: Quota) -> tuple[Decimal | None, Decimal | None, Decimal | None
     return quota.messages_per_second, quota.bytes_per_second, quota.request_percentage
 
 
-def _max_message_bytes(quotas: Sequence[Quota]) -> Int64s | None:
-    bounds = [q.max_message_bytes for q in quotas]
+def _bounds(bounds: Sequence[int | None], unbounded: int) -> Int64s | None:
     if all(bound is None for bound in bounds):
         return None
-    return np.array([MAX_SIZE_BYTES if bound is None else bound for bound in bounds], dtype=np.int64)
+    return np.array([unbounded if bound is None else bound for bound in bounds], dtype=np.int64)
 
 
 def _milli(value: Decimal) -> int:

@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -196,12 +197,17 @@ def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
     return dict(sorted(named.items()))
 
 
+_RATE: Final = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS})
+_PERCENTAGE: Final = WithJsonSchema({"type": "number", "minimum": 0})
+_MESSAGE_BYTES: Final = WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES})
+_SECONDS: Final = WithJsonSchema({"type": "number", "minimum": 0.001})
+
 # The outer validators refuse a key without a value: only an absent key means no limit.
-MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second))]
-BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second))]
-Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage))]
-MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes))]
-Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds))]
+MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second)), _RATE]
+BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second)), _RATE]
+Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage)), _PERCENTAGE]
+MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes)), _MESSAGE_BYTES]
+Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds)), _SECONDS]
 AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]
 QueueBytes = Annotated[int, BeforeValidator(_checked(_parse_queue_bytes))]
 ThrottlingString = Annotated[str | None, BeforeValidator(_checked(_parse_throttling))]
@@ -258,6 +264,9 @@ class Quota(_Part):
                 raise _refused(msg)
         return burst_seconds
 
+
+LIMITS: Final = tuple(key for key, field in Quota.model_fields.items() if field.default is None)
+"""The keys of a quota that hold rows back: without them, it limits nothing."""
 
 OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
 

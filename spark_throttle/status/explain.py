@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
+    BOUNDS,
     MICRO,
     UNLIMITED,
     CompiledPolicy,
@@ -245,14 +245,15 @@ def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplan
     return LevelExplanation(
         level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
         pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
-        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]), _bound(limits, position),
-        _percentage(limits, position),
+        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
+        request_percentage=_percentage(limits, position), **_bounds(limits, position),
     )  # fmt: skip
 
 
-def _bound(limits: Limits, position: int) -> int | None:
-    found = None if limits.max_message_bytes is None else int(limits.max_message_bytes[position])
-    return None if found == MAX_SIZE_BYTES else found
+def _bounds(limits: Limits, position: int) -> dict[str, Any]:
+    columns = {key: getattr(limits, key) for key in BOUNDS}
+    found = {key: None if column is None else int(column[position]) for key, column in columns.items()}
+    return {key: None if bound == BOUNDS[key] else bound for key, bound in found.items()}
 
 
 def _percentage(limits: Limits, position: int) -> float | None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from spark_throttle.policy.model import (
     DIRECTIONS,
+    LIMITS,
     RATES,
     NamespacePolicy,
     PolicyDocument,
@@ -43,8 +44,9 @@ request_percentage']
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
         if all(getattr(quota, key) is None for key in RATES):
+            is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
             for key in ("burst_seconds", "on_excess"):
-                acts = key == "on_excess" and quota.max_message_bytes is not None and quota.on_excess == "observe"
+                acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
                 if getattr(quota, key) != getattr(_PLAIN, key) and not acts:
                     yield f"{path}.{direction}.{key} does nothing without {_ANY_RATE}"
         if kind == "job" and quota.weight != _PLAIN.weight:

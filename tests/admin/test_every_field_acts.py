@@ -18,18 +18,9 @@ from spark_throttle.policy.model import Direction, Quota
 from spark_throttle.store.memory_store import MemoryStore
 from tests.admin.conftest import ServedApp
 from tests.admin.made_up_job import Decided, MadeUpJob
+from tests.policy.test_every_field_acts import QUOTA
 
 NAME = "acme/in"
-# What a field of the group gold is tried with: what stands beside it, and a value that decides otherwise.
-QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
-    "messages_per_second": ({}, 3),
-    "bytes_per_second": ({}, 3000),
-    "burst_seconds": ({"messages_per_second": 3}, 1),
-    "weight": ({"messages_per_second": 100}, 9),
-    "on_excess": ({"messages_per_second": 3}, "reject"),
-    "max_message_bytes": ({}, 1),
-    "request_percentage": ({}, 0),
-}
 
 
 def decided(job: MadeUpJob) -> list[Decided]:

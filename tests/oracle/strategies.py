@@ -63,7 +63,8 @@ FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
 BURSTS_MICRO = st.one_of(
     FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
 )
-MESSAGE_BOUNDS_BYTES = st.sampled_from((MAX_SIZE_BYTES,) * 8 + (1, 99, 100, 2**31))
+BOUNDED = {"max_message_bytes": st.sampled_from((1, 99, 100, 2**31))}
+BOUNDS = st.one_of(st.just(dict[str, int]()), st.fixed_dictionaries({}, optional=BOUNDED))
 WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
 TIME_QUOTAS = st.one_of(
     st.just((UNLIMITED, 0)),
@@ -110,19 +111,19 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
         st.tuples(absent, byte_limits),
         st.tuples(message_limits, byte_limits),
     )
-    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, MESSAGE_BOUNDS_BYTES, TIME_QUOTAS)
+    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, BOUNDS, TIME_QUOTAS)
 
 
 def _limit(
     tokens: tuple[tuple[int, int], tuple[int, int]],
     on_excess: OnExcess,
     weight: int,
-    bound: int,
+    bounds: dict[str, int],
     time: tuple[int, int],
 ) -> Limit:
     rates, bursts = zip(*tokens, time, strict=True)
     held = [burst if rate > 0 else 0 for rate, burst in zip(rates, bursts, strict=True)]
-    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, bound)
+    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, bounds)
 
 
 @cache

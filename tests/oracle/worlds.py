@@ -18,14 +18,14 @@ Two namespaces of one group that may together use 100 messages per second:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import (
-    MAX_SIZE_BYTES,
+    BOUNDS,
     MICRO,
     UNLIMITED,
     CompiledPolicy,
@@ -49,7 +49,8 @@ class Limit:
     burst_micro: tuple[int, int, int] = (0, 0, 0)
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
-    max_message_bytes: int = MAX_SIZE_BYTES
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    """By the key of a quota, which is the name of its column."""
 
 
 def limit(
@@ -59,8 +60,8 @@ def limit(
     burst_seconds: float = 1,
     on_excess: OnExcess = OnExcess.DELAY,
     weight: int = 1,
-    max_message_bytes: int = MAX_SIZE_BYTES,
     request_percentage: float | None = None,
+    **bounds: int,
 ) -> Limit:
     """Return the limits of one scope from the values of a policy document; `None` is unlimited.
 
@@ -68,13 +69,13 @@ def limit(
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
     Limit(rate_micro_per_ms=(200, -1, -1), burst_micro=(2000000, 0, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
-max_message_bytes=68719476736)
+bounds={})
     """
     quotas = (messages_per_second, 1_000), (bytes_per_second, 1_000), (request_percentage, 10_000)
     messages, in_bytes, time = (UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
     rates = messages, in_bytes, time
     bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in rates]
-    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, max_message_bytes)
+    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +150,13 @@ def make_policy(
 
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
-    bounds = np.array([entry.max_message_bytes for entry in limits], dtype=np.int64)
+    keys = {key for entry in limits for key in entry.bounds}
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
-        bounds if (bounds < MAX_SIZE_BYTES).any() else None,
+        **{key: np.array([entry.bounds.get(key, BOUNDS[key]) for entry in limits], dtype=np.int64) for key in keys},
     )
 
 

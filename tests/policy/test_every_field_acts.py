@@ -17,7 +17,7 @@ from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import RATES, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.policy.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
 from spark_throttle.record import pack, unpack
 from spark_throttle.store.effects import notes_on_document
 from spark_throttle.store.memory_store import MemoryStore
@@ -40,6 +40,17 @@ SIZE_BYTES = 100
 
 HELD = {"messages_per_second": 0}
 """Holds rows, so that what bounds them can act."""
+
+QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
+    "messages_per_second": ({}, 0),
+    "bytes_per_second": ({}, 0),
+    "burst_seconds": ({"messages_per_second": 0.1}, 1),
+    "weight": ({"messages_per_second": 100}, 9),
+    "on_excess": (HELD, "reject"),
+    "max_message_bytes": ({}, SIZE_BYTES - 1),
+    "request_percentage": ({}, 0),
+}
+"""What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
 
 
 def decided(
@@ -100,21 +111,11 @@ CASES = [(section, leaf) for section, (_, model) in SECTIONS.items() for leaf in
 def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, Any], Direction]:
     """Return a document without a field, one with it, and the direction that tells them apart."""
     direction, _, key = leaf.rpartition(".")
-    scope: dict[str, dict[str, Any]] = {
-        "messages_per_second": {"messages_per_second": 0},
-        "bytes_per_second": {"bytes_per_second": 0},
-        "max_message_bytes": {"max_message_bytes": SIZE_BYTES - 1},
-        "request_percentage": {"request_percentage": 0},
-        "burst_seconds": {"burst_seconds": 1},
-        "on_excess": {"on_excess": "reject"},
-    }
-    if key in (*RATES, "max_message_bytes"):
-        return at(path), at(path, {direction: scope[key]}), direction  # type: ignore[return-value]
-    if key in ("burst_seconds", "on_excess"):
-        limited = {direction: {"messages_per_second": 0.1 if key == "burst_seconds" else 0}}
-        return at(path, limited), at(path, limited, {direction: scope[key]}), direction  # type: ignore[return-value]
     if key == "weight":
         return *weighted(path, direction), direction  # type: ignore[return-value]
+    if key in QUOTA:
+        beside, value = QUOTA[key]
+        return at(path, {direction: beside}), at(path, {direction: beside | {key: value}}), direction  # type: ignore[return-value]
     if key == "resource_group":
         shut = {"resource_groups": {"gold": {"publish": HELD}}}
         return {**at(path), **shut}, {**at(path, {"resource_group": "gold"}), **shut}, "publish"
@@ -133,7 +134,7 @@ def weighted(path: str, direction: str) -> tuple[dict[str, Any], dict[str, Any]]
     Tenants and groups compete with others, and namespaces with those of their tenant.
     """
     loose = {direction: {"messages_per_second": 100}}
-    heavy = {direction: {"weight": 9}}
+    heavy = {direction: {"weight": QUOTA["weight"][1]}}
     beside: dict[str, Any] = {"job": {direction: {"messages_per_second": 1, "burst_seconds": 10}}}
     if path == "resource_groups.gold":
         beside["tenants"] = {"acme": {"resource_group": "gold"}, "other": {"resource_group": "iron"}}

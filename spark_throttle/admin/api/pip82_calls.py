@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Body, Request, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, WithJsonSchema
+from pydantic import ConfigDict, WithJsonSchema, create_model
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.calls import (
@@ -38,23 +38,22 @@ from spark_throttle.admin.api.calls import (
 )
 from spark_throttle.admin.api.requests import ETAG, After, IfNoneMatch, Limit, Segment, encoded
 from spark_throttle.admin.caller import READS_ALL
-from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES
 from spark_throttle.errors import NotFoundError, PolicyError
-from spark_throttle.policy.model import DIRECTIONS, MAX_WEIGHT, RATES, Direction
+from spark_throttle.policy.model import DIRECTIONS, LIMITS, RATES, Direction, Quota
 from spark_throttle.store.committer import CommitResult
 from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Kind
 
+_PULSARS_RATES: Final = {"messages_per_second": "RateInMsgs", "bytes_per_second": "RateInBytes"}
+OTHER_NAMES: Final = {**_PULSARS_RATES, "burst_seconds": "BurstInSeconds", "max_message_bytes": "MaxMessageSize"}
+"""The keys of a quota whose fields have not their names."""
+
 FIELDS: Final[Mapping[str, tuple[Direction, str]]] = {
-    f"{direction}{suffix}": (direction, key)
-    for direction in ("publish", "dispatch")
-    for suffix, key in (
-        ("RateInMsgs", "messages_per_second"), ("RateInBytes", "bytes_per_second"),
-        ("BurstInSeconds", "burst_seconds"), ("Weight", "weight"), ("OnExcess", "on_excess"),
-        ("MaxMessageSize", "max_message_bytes"), ("RequestPercentage", "request_percentage"),
-    )
-}  # fmt: skip
+    direction + OTHER_NAMES.get(key, key.title().replace("_", "")): (direction, key)
+    for direction in DIRECTIONS
+    for key in Quota.model_fields
+}
 """The direction and the key of the quota that each field stands for."""
 
 NOT_ENFORCED: Final = (
@@ -63,8 +62,6 @@ NOT_ENFORCED: Final = (
 """Pulsar's fields that limit the replication between clusters, which no job of ours does."""
 
 UNLIMITED: Final = -1
-_LIMITS: Final = (*RATES, "max_message_bytes")
-_PULSARS_RATES: Final = ("messages_per_second", "bytes_per_second")
 _ZERO: Final = ", and 0 admits nothing"
 _NAMES: Final[Mapping[tuple[str, str], str]] = {place: field for field, place in FIELDS.items()}
 _QUOTA_PATH = re.compile(r"\.(publish|dispatch)(?:\.(\w+))?$")
@@ -74,42 +71,31 @@ def _nullable(*schemas: dict[str, object]) -> WithJsonSchema:
     return WithJsonSchema({"anyOf": [*schemas, {"type": "null"}], "default": None})
 
 
-_NO_LIMIT: Final[dict[str, object]] = {"type": "integer", "const": UNLIMITED}
-Rate = Annotated[Any, _nullable({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS}, _NO_LIMIT)]
-Percentage = Annotated[Any, _nullable({"type": "number", "minimum": 0}, _NO_LIMIT)]
-Seconds = Annotated[Any, _nullable({"type": "number", "minimum": 0.001})]
-MessageBytes = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES}, _NO_LIMIT)]
-Weight = Annotated[Any, _nullable({"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT})]
-OnExcess = Annotated[Any, _nullable({"type": "string", "enum": ["delay", "reject", "observe"]})]
 ReplicationRate = Annotated[Any, _nullable({"type": "number"})]
 ReplicationRates = Annotated[Any, _nullable({"type": "object"})]
+_QUOTA: Final = Quota.model_json_schema()["properties"]
 
 
-class ResourceGroupFields(BaseModel):
+def _described(key: str) -> Any:  # noqa: ANN401 - a field of any type
+    """Return the field for a key of a quota; the policy judges its value."""
+    schema = {word: said for word, said in _QUOTA[key].items() if word not in ("title", "default")}
+    unlimited = [{"type": "integer", "const": UNLIMITED}] if key in LIMITS else []
+    return Annotated[Any, _nullable(schema, *unlimited)], None
+
+
+_Fields = create_model("_Fields", **{field: _described(key) for field, (_, key) in FIELDS.items()})
+
+
+class ResourceGroupFields(_Fields):  # type: ignore[valid-type, misc]
     """The quotas of a resource group, per second; -1 sets no limit, and 0 admits nothing."""
 
     model_config = ConfigDict(extra="forbid")
-
-    publishRateInMsgs: Rate = None  # noqa: N815 - PIP-82's names, here and below
-    publishRateInBytes: Rate = None  # noqa: N815
-    publishBurstInSeconds: Seconds = None  # noqa: N815
-    publishWeight: Weight = None  # noqa: N815
-    publishOnExcess: OnExcess = None  # noqa: N815
-    publishMaxMessageSize: MessageBytes = None  # noqa: N815
-    publishRequestPercentage: Percentage = None  # noqa: N815
-    dispatchRateInMsgs: Rate = None  # noqa: N815
-    dispatchRateInBytes: Rate = None  # noqa: N815
-    dispatchBurstInSeconds: Seconds = None  # noqa: N815
-    dispatchWeight: Weight = None  # noqa: N815
-    dispatchOnExcess: OnExcess = None  # noqa: N815
-    dispatchMaxMessageSize: MessageBytes = None  # noqa: N815
-    dispatchRequestPercentage: Percentage = None  # noqa: N815
 
 
 class ResourceGroupChange(ResourceGroupFields):
     """What a change says of a resource group; a field that is absent or null stays as it is."""
 
-    replicationDispatchRateInMsgs: ReplicationRate = None  # noqa: N815
+    replicationDispatchRateInMsgs: ReplicationRate = None  # noqa: N815 - Pulsar's names, here and below
     replicationDispatchRateInBytes: ReplicationRate = None  # noqa: N815
     replicatorDispatchRate: ReplicationRates = None  # noqa: N815
 
@@ -140,10 +126,10 @@ def changed_values(values: Mapping[str, Any], change: ResourceGroupChange) -> di
         if key != "on_excess" and isinstance(value, str):
             raise PolicyError(field, "it is text; give a JSON number")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if key in _LIMITS and is_number and value == UNLIMITED:
+        if key in LIMITS and is_number and value == UNLIMITED:
             changed.get(direction, {}).pop(key, None)
             continue
-        if key in _LIMITS and is_number and value < 0:
+        if key in LIMITS and is_number and value < 0:
             raise PolicyError(field, f"{value} is negative; -1 sets no limit{_ZERO if key in RATES else ''}")
         changed.setdefault(direction, {})[key] = value
     # An empty quota is none, but a destination without settings is one: no field of these stands for it.

@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.quota import Level
-from spark_throttle.policy.model import DIRECTIONS, RATES, Direction, NamespacePolicy, Quota, ScopePolicy
+from spark_throttle.policy.model import DIRECTIONS, LIMITS, RATES, Direction, NamespacePolicy, Quota, ScopePolicy
 from spark_throttle.store.checks.policy_view import Scope
 
 WAITS: Final = (
@@ -30,7 +30,6 @@ WAITS: Final = (
 )
 """What becomes of rows that a quota of 0 delays."""
 
-_LIMITS: Final = (*RATES, "max_message_bytes")
 _OF_BURSTS: Final = {
     "messages_per_second": "messages", "bytes_per_second": "bytes", "request_percentage": "percent of a core's second",
 }  # fmt: skip
@@ -96,7 +95,7 @@ def limits_of(policy: ScopePolicy, *, is_observed_counted: bool = False) -> Limi
     for direction in DIRECTIONS:
         quota: Quota = getattr(policy, direction)
         if quota.on_excess != "observe" or is_observed_counted:
-            values = ((key, getattr(quota, key)) for key in _LIMITS)
+            values = ((key, getattr(quota, key)) for key in LIMITS)
             found |= {
                 f"{direction}.{key}": Limit(most, _said(most), quota.on_excess)
                 for key, most in values
@@ -155,7 +154,7 @@ def looser_parts(policy: NamespacePolicy, other: NamespacePolicy, shared: Sequen
     limits, bounds = (limits_of(each, is_observed_counted=True) for each in (policy, other))
     beyond = {path: bound for path, bound in bounds.items() if path not in limits or not limits[path].holds(bound)}
     for direction in DIRECTIONS:
-        for path in (f"{direction}.{key}" for key in _LIMITS):
+        for path in (f"{direction}.{key}" for key in LIMITS):
             if path in beyond:
                 value = limits[path].text if path in limits else "unlimited"
                 yield LooserPart(path, Level.NAMESPACE, value, beyond[path].text)
@@ -182,7 +181,7 @@ def _looser_of_quota(quota: Quota, other: Quota) -> Iterator[tuple[str, str, str
                 )
     if quota.weight > other.weight:
         yield "weight", str(quota.weight), str(other.weight)
-    has_limit = any(getattr(other, key) is not None for key in _LIMITS)
+    has_limit = any(getattr(other, key) is not None for key in LIMITS)
     if has_limit and _ACTIONS.index(quota.on_excess) > _ACTIONS.index(other.on_excess):
         yield "on_excess", quota.on_excess, other.on_excess
 
