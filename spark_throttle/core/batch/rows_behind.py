@@ -98,11 +98,9 @@ class ThrottleTimes:
         for d in Dimension:
             at = np.flatnonzero(by_itself[flow, d])
             if len(at):
-                left, rate = (
-                    plan.balance_micro[flow[at], d] - before_micro[at, d],
-                    limits.rate_micro_per_ms[flow[at], d],
-                )
-                wait_ms[at] = np.maximum(wait_ms[at], throttle_time_ms(left, rate))
+                left = plan.balance_micro[flow[at], d] - before_micro[at, d]
+                own_ms = throttle_time_ms(left, limits.rate_micro_per_ms[flow[at], d])
+                wait_ms[at] = np.maximum(wait_ms[at], own_ms)
             at = np.flatnonzero(by_scope[flow, d])
             if len(at) and plan.contest is not None:
                 scope, taken = stops.scope[flow[at]], plan.contest.given_out(flow[at], before_micro[at, d], stops)
