@@ -3,9 +3,9 @@
     python -m tests.admin.loosened_jobs --changes 100000 --seed 1
 
 Many small worlds, each with a tenant, its neighbour and groups of its own, share one job. Three times in a run, each
-tenant's administrator writes and removes entries, as far as the store lets it; what is taken back is among that. The
-same rows go through a job that keeps what administrators gave, and through one that follows the changes. After every
-batch of both:
+tenant's administrator writes and removes entries, as far as the store lets it; what is taken back is among that. Before
+that, administrators change what they give. The same rows go through a job that keeps what administrators gave, and
+through one that follows the changes. After every batch of both:
 
 1. Where one name of the tenant's sends, and nobody else in its world, no more of its rows were admitted than without
    the changes, and no more of them were admitted or wait: no row waits that was rejected.
@@ -35,10 +35,10 @@ from typing import Any, Final
 
 from spark_throttle.errors import NotFoundError, NotPermittedError
 from spark_throttle.policy.codec import parse_document
-from spark_throttle.policy.model import PolicyDocument
+from spark_throttle.policy.model import Direction, PolicyDocument
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Author
+from spark_throttle.store.store import Author, Kind
 from spark_throttle.testing import SimulatedJob
 from spark_throttle.testing.simulation.rows import Name
 
@@ -55,48 +55,57 @@ ATTEMPTS: Final = 6
 MOST_ROUNDED: Final = 3
 RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
 TAILS: Final = ("/a", "/ab", "/b")
-ENTRIES: Final = (*TAILS, "/a*", "/*")
+ENTRIES: Final = (*TAILS, "/a*", "/*b", "/*")
 CHOICES: Final[dict[str, list[Any]]] = {
     "messages_per_second": [0, 1, 2, 5, 10], "bytes_per_second": [0, 20, 100, 400], "max_message_bytes": [10, 100],
     "request_percentage": [0, 10, 100], "burst_seconds": [1, 2, 5, 20], "weight": [2, 5],
     "on_excess": ["reject", "reject", "delay", "observe"],
 }  # fmt: skip
-STRINGS: Final = {
-    "write_throttling": [
-        "2*delay*3000",
-        "2*delay*9000",
-        "8*delay*500",
-        "4*reject*50",
-        "2*reject*50",
-        "2*delay*1500,4*reject*50",
-        "0*delay*1",
-    ],
-    "write_throttling_by_size": ["100*delay*2000", "200*reject*5"],
+BY_COUNT: Final = [
+    "2*delay*3000", "2*delay*9000", "8*delay*500", "4*reject*50", "2*reject*50", "2*delay*1500,4*reject*50",
+    "0*delay*1",
+]  # fmt: skip
+STRINGS: Final[dict[Direction, dict[str, list[str]]]] = {
+    "publish": {"write_throttling": BY_COUNT, "write_throttling_by_size": ["100*delay*2000", "200*reject*5"]},
+    "dispatch": {"read_throttling": BY_COUNT},
+}
+
+
+ANN: Final = Author("ann")
+_KINDS: Final[tuple[Kind, ...]] = ("namespace", "namespace", "tenant", "resource_group")
+_SECTIONS: Final[dict[Kind, str]] = {
+    "namespace": "namespaces",
+    "tenant": "tenants",
+    "resource_group": "resource_groups",
 }
 
 
 class World:
     """A tenant and its neighbour in the same group: what administrators gave them, and what they send."""
 
-    def __init__(self, seed: str, number: int, defaults: Values) -> None:
+    def __init__(self, seed: str, number: int, direction: Direction, defaults: Values) -> None:
         self.random = draw = random.Random(f"{seed}/{number}")
+        self.direction: Direction = direction
         self.tenant, self.neighbour = f"t{number}", f"u{number}"
-        groups = (f"g{number}", f"h{number}")
+        self.groups = groups = (f"g{number}", f"h{number}")
         self.is_alone = draw.random() < 0.5
         self.size_bytes = draw.choice([1, 10, 50])
         self.made: list[tuple[int, str, Values | None]] = []
         """The changes that were made: before which batch, of which entry, and what it says since then."""
 
-        limit = {"publish": {"messages_per_second": draw.choice([2, 5, 20]), **self._quota()}}
+        limit = {direction: {"messages_per_second": draw.choice([2, 5, 20]), **self._quota()}}
         self.defaults = defaults
         self.given: Values = {
-            "resource_groups": {group: self._scope() for group in groups},
+            "resource_groups": {group: {**self._scope(), **self._divided()} for group in groups},
             "tenants": {
                 self.tenant: {**(limit if draw.random() < 0.5 else self._scope()), "resource_group": groups[0]},
                 self.neighbour: {**self._scope(), "resource_group": groups[0]},
             },
-            "namespaces": {self.tenant + each: self._entry(groups) for each in ENTRIES if draw.random() < 0.25},
+            "namespaces": {self.tenant + each: self._entry() for each in ENTRIES if draw.random() < 0.3},
         }
+        self.ever_given = [deepcopy(self.given)]
+        """What administrators gave, from the first to the last."""
+
         names = [self.tenant + tail for tail in TAILS]
         others = [f"{self.neighbour}/x", f"{self.neighbour}/y"]
         sending = [draw.choice(names)] if self.is_alone else [*names, *others]
@@ -110,20 +119,42 @@ class World:
         return {key: self.random.choice(values) for key, values in CHOICES.items() if self.random.random() < 0.35}
 
     def _scope(self) -> Values:
-        return {"publish": self._quota()} if self.random.random() < 0.7 else {}
+        return {self.direction: self._quota()} if self.random.random() < 0.7 else {}
+
+    def _divided(self) -> Values:
+        return {"fair_between": "namespaces"} if self.random.random() < 0.2 else {}
 
     def _strings(self) -> Values:
-        return {key: self.random.choice(texts) for key, texts in STRINGS.items() if self.random.random() < 0.3}
+        texts = STRINGS[self.direction].items()
+        return {key: self.random.choice(each) for key, each in texts if self.random.random() < 0.3}
 
-    def _entry(self, groups: tuple[str, ...]) -> Values:
-        group = {"resource_group": self.random.choice(groups)} if self.random.random() < 0.2 else {}
-        return {**self._scope(), **self._strings(), **group}
+    def _group(self) -> Values:
+        return {"resource_group": self.random.choice(self.groups)} if self.random.random() < 0.2 else {}
+
+    def _entry(self) -> Values:
+        return {**self._scope(), **self._strings(), **self._group()}
 
     def _rows(self) -> list[int]:
         draw = self.random
         if draw.random() < 0.5:
             return [draw.choice([0, 3, 10])] * BATCHES
         return [draw.choice([0, 0, 0, 5, 40]) for _ in range(BATCHES)]
+
+    def give(self, services: Iterable[PolicyService]) -> None:
+        """Let an administrator change what is given, in every store."""
+        draw, kind = self.random, self.random.choice(_KINDS)
+        entries, name = self.given[_SECTIONS[kind]], self.tenant
+        if kind == "namespace":
+            name += draw.choice(ENTRIES)
+            entries[name] = self._entry()
+        elif kind == "tenant":
+            entries[name] = {**self._scope(), "resource_group": self.groups[0]}
+        else:
+            name = draw.choice(self.groups)
+            entries[name] = {**self._scope(), **self._divided()}
+        self.ever_given.append(deepcopy(self.given))
+        for service in services:
+            service.put(kind, name, entries[name], ANN)
 
     def change(self, service: PolicyService, batch: int) -> Iterator[str]:
         """Let the tenant's administrator change something, and yield what becomes of each attempt."""
@@ -150,7 +181,8 @@ class World:
         rules = [entries.get(name, {}), entries.get(f"{self.tenant}/*", {}), self.defaults]
         values: Values = deepcopy(draw.choice(rules))
         values |= self._strings() if draw.random() < 0.4 else {}
-        quota = values.setdefault("publish", {})
+        values |= self._group()
+        quota = values.setdefault(self.direction, {})
         for key, value in list(self._quota().items())[: draw.randrange(4)]:
             is_number = key != "on_excess" and draw.random() < 0.8
             quota[key] = min(value, quota.get(key, value)) if is_number else value
@@ -161,19 +193,19 @@ class World:
     @property
     def is_group_rejecting(self) -> bool:
         """Whether the group of the neighbour rejects what exceeds its quota."""
-        return _action(self.given["resource_groups"][f"g{self.tenant[1:]}"]) == "reject"
+        return all(self._action(given["resource_groups"][self.groups[0]]) == "reject" for given in self.ever_given)
 
     @property
     def is_in_two_groups(self) -> bool:
         """Whether names of the tenant are in another group than the tenant."""
-        own = {None, self.given["tenants"][self.tenant]["resource_group"]}
-        return any(entry.get("resource_group") not in own for entry in self.given["namespaces"].values())
+        entries = (entry for given in self.ever_given for entry in given["namespaces"].values())
+        return any(entry.get("resource_group", self.groups[0]) != self.groups[0] for entry in entries)
 
     @property
     def is_mixed(self) -> bool:
         """Whether administrators gave the tenant both scopes that delay and scopes that reject."""
-        rules = self.given["namespaces"].values()
-        strings = any("delay" in rule.get(key, "") for rule in rules for key in STRINGS)
+        rules = [rule for given in self.ever_given for rule in given["namespaces"].values()]
+        strings = any("delay" in rule.get(key, "") for rule in rules for key in STRINGS[self.direction])
         return self._is_mixed(self.tenant, *rules, strings=strings)
 
     @property
@@ -181,23 +213,30 @@ class World:
         """Whether administrators gave the neighbour both."""
         return self._is_mixed(self.neighbour)
 
+    def _action(self, scope: Values) -> str | None:
+        """Return what a scope does with rows beyond its rates; `None` if it has none."""
+        quota = scope.get(self.direction, {})
+        return quota.get("on_excess", "delay") if any(key in quota for key in RATES) else None
+
     def _is_mixed(self, tenant: str, *rules: Values, strings: bool = False) -> bool:
-        shared = [*self.given["resource_groups"].values(), self.given["tenants"][tenant]]
-        actions = {_action(scope) for scope in [self.defaults, *rules, *shared]}
+        shared = [
+            scope
+            for given in self.ever_given
+            for scope in (*given["resource_groups"].values(), given["tenants"][tenant])
+        ]
+        actions = {self._action(scope) for scope in [self.defaults, *rules, *shared]}
         return "reject" in actions and (strings or "delay" in actions)
-
-
-def _action(scope: Values) -> str | None:
-    """Return what a scope does with rows beyond its rates; `None` if it has none."""
-    quota = scope.get("publish", {})
-    return quota.get("on_excess", "delay") if any(key in quota for key in RATES) else None
 
 
 class Run:
     """A job, and what became of the rows of each namespace."""
 
-    def __init__(self, document: PolicyDocument, row_ns: int) -> None:
-        self.job = SimulatedJob(document, cost_ns=lambda rows: _times(Counter(row.namespace for row in rows), row_ns))
+    def __init__(self, document: PolicyDocument, direction: Direction, row_ns: int) -> None:
+        self.job = SimulatedJob(
+            document,
+            direction=direction,
+            cost_ns=lambda rows: _times(Counter(row.namespace for row in rows), row_ns),
+        )
         self.offered: Counter[Name] = Counter()
         self.admitted: Counter[Name] = Counter()
         self.rejected: Counter[Name] = Counter()
@@ -226,18 +265,25 @@ def _times(rows: Counter[Name], row_ns: int) -> dict[str, int]:
 def run_worlds(seed: str, worlds: int = WORLDS) -> Counter[str]:
     """Run the worlds of one job, check them after every batch, and return what was counted."""
     draw, counts = random.Random(seed), Counter[str]()
-    defaults = draw.choice([{}, {"publish": {"messages_per_second": 5}}])
-    drawn = [World(seed, number, defaults) for number in range(worlds)]
+    direction: Direction = draw.choice(["publish", "publish", "dispatch"])
+    defaults: Values = draw.choice([{}, {direction: {"messages_per_second": 5}}])
+    drawn = [World(seed, number, direction, defaults) for number in range(worlds)]
     given: Values = {"defaults": defaults}
     for section in drawn[0].given:
         given[section] = {name: values for world in drawn for name, values in world.given[section].items()}
-    service = PolicyService(MemoryStore(), clock_ms=lambda: 0, pause=lambda _: None)
-    service.apply(parse_document(given), Author("ann"))
+    kept, service = (PolicyService(MemoryStore(), clock_ms=lambda: 0, pause=lambda _: None) for _ in range(2))
+    for each in (kept, service):
+        each.apply(parse_document(given), ANN)
     row_ns = draw.choice([0, 10**7, 10**8])
-    before, after = (Run(service.document(), row_ns) for _ in range(2))
+    before, after = (Run(service.document(), direction, row_ns) for _ in range(2))
     for batch in range(BATCHES):
         if batch in CHANGED_BEFORE:
+            for world in drawn if batch else ():
+                if draw.random() < 0.3:
+                    world.give([kept, service])
+                    counts["given"] += 1
             counts.update(outcome for world in drawn for outcome in world.change(service, batch))
+            before.job.set_policies(kept.document())
             after.job.set_policies(service.document())
         rows: list[tuple[Name, int | None]] = [
             (name, world.size_bytes) for world in drawn for name, n in world.sends.items() for _ in range(n[batch])
