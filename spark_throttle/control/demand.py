@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.segments import by_row, name_hash, sums
 from spark_throttle.core.limits.token_bucket import in_micro
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, OnExcess
+from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shares.allocation import PLENTY
 from spark_throttle.core.shares.division import demand_bins
 from spark_throttle.core.usage import UsageReport
@@ -44,7 +44,7 @@ def is_shared(policy: CompiledPolicy) -> Bools:
 
 def _are_shared(policy: CompiledPolicy) -> Bools:
     """Return which quotas of the shared scopes jobs share, shape (scopes, 3)."""
-    shares: Bools = policy.shared.is_limited & (policy.shared.on_excess != OnExcess.OBSERVE)[:, None]
+    shares = policy.shared.is_enforced
     shares[0] = False
     return shares
 

@@ -119,6 +119,11 @@ class Limits:
         return self.rate_micro_per_ms != UNLIMITED
 
     @property
+    def is_enforced(self) -> Bools:
+        """Whether each dimension has a limit that can hold rows back, shape (n, 3); one that observes cannot."""
+        return self.is_limited & (self.on_excess != OnExcess.OBSERVE)[:, None]
+
+    @property
     def has_time(self) -> bool:
         """Whether any scope has a limit on processing time."""
         return int(self.rate_micro_per_ms[:, Dimension.TIME].max(initial=UNLIMITED)) > UNLIMITED

@@ -211,7 +211,7 @@ def _demand(wants: Int64s, still_waiting: Int64s, waiting: Candidates, plan: Flo
 
 def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
     """Return what each flow's own limits may let pass until the next batch; shape (flows, 3)."""
-    is_enforced = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
+    is_enforced = limits.is_enforced
     passing = np.full(is_enforced.shape, NEVER_MS)
     if is_enforced.any():
         soon = _soon(balance_micro, limits.rate_micro_per_ms, elapsed_ms)

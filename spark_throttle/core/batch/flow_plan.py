@@ -140,7 +140,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         short = scopes_where(is_short, scopes)
         at = np.flatnonzero(by_row(np.logical_or, short >= 0) & ((eligible > 0) | flows.has_lead))
         # A scope that only observes changes nothing: it counts alone, for its own marks.
-        holding = scopes_where(policy.shared.on_excess != OnExcess.OBSERVE, short)
+        holding = enforcing_scopes(short, policy)
         short = np.where(by_row(np.logical_or, holding >= 0)[:, None], holding, short)
         contenders = Contenders.of(
             at, layout, flows, limits, matches, nodes, policy,
@@ -276,7 +276,7 @@ class Contest:
         return stops
 
     def given_out(self, flow: Int64s, tokens: Int64s, stops: Stops) -> Int64s:
-        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`, shape (n,).
+        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`, shape (n, 3).
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class Contest:
                 to_give.append((np.where(stops.level == Level.TENANT, nodes, 1), np.ones_like(nodes)))
         for to, of in to_give:
             if (to != of)[flow].any():
-                tokens = _times(tokens, to[flow], of[flow])
+                tokens = _times(tokens, to[flow, None], of[flow, None])
         return tokens
 
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:

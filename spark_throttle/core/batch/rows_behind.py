@@ -74,8 +74,7 @@ class ThrottleTimes:
     def of_flows(self, batch: MicroBatch) -> Int64s:
         """Return how long any of the scopes that hold a flow back owes anything, shape (flows,)."""
         limits = batch.entered.limits
-        is_enforcing = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
-        own_ms = by_row(np.maximum, np.where(is_enforcing, self.own_ms, 0))
+        own_ms = by_row(np.maximum, np.where(limits.is_enforced, self.own_ms, 0))
         shared_ms = np.append(by_row(np.maximum, self.shared_ms), 0)
         scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
         return np.maximum(own_ms, by_row(np.maximum, shared_ms[scopes]))
@@ -92,20 +91,15 @@ class ThrottleTimes:
             Shape (rows, 3): the tokens of the rows that go before.
         """
         limits, shared, stops = batch.entered.limits, batch.policy.shared, plan.outcome.stops
-        expected, wait_ms = batch.shared.expected_micro_per_ms(batch.policy), np.zeros(len(flow), dtype=np.int64)
-        by_itself = limits.is_limited & (limits.on_excess != OnExcess.OBSERVE)[:, None]
-        by_scope = np.append(shared.is_limited, [[False] * len(Dimension)], axis=0)[stops.scope]
-        for d in Dimension:
-            at = np.flatnonzero(by_itself[flow, d])
-            if len(at):
-                left = plan.balance_micro[flow[at], d] - before_micro[at, d]
-                own_ms = throttle_time_ms(left, limits.rate_micro_per_ms[flow[at], d])
-                wait_ms[at] = np.maximum(wait_ms[at], own_ms)
-            at = np.flatnonzero(by_scope[flow, d])
-            if len(at) and plan.contest is not None:
-                scope, taken = stops.scope[flow[at]], plan.contest.given_out(flow[at], before_micro[at, d], stops)
-                left_ms = throttle_time_ms(plan.shared.balance_micro[scope, d] - taken, expected[scope, d])
-                wait_ms[at] = np.maximum(wait_ms[at], left_ms)
+        own_ms = throttle_time_ms(plan.balance_micro[flow] - before_micro, limits.rate_micro_per_ms[flow])
+        wait_ms = by_row(np.maximum, np.where(limits.is_enforced[flow], own_ms, 0))
+        at = np.flatnonzero(stops.scope[flow] >= 0)
+        if len(at) and plan.contest is not None:
+            scope, taken_micro = stops.scope[flow[at]], plan.contest.given_out(flow[at], before_micro[at], stops)
+            expected = batch.shared.expected_micro_per_ms(batch.policy)[scope]
+            left_ms = throttle_time_ms(plan.shared.balance_micro[scope] - taken_micro, expected)
+            left_ms = by_row(np.maximum, np.where(shared.is_limited[scope], left_ms, 0))
+            wait_ms[at] = np.maximum(wait_ms[at], left_ms)
         return wait_ms
 
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.names.globs import first_match
-from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level, OnExcess
+from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Level
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,9 +58,7 @@ SHARED_LEVELS = (Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
 
 def enforcing_scopes(shared_scope: Int64s, policy: CompiledPolicy) -> Int64s:
     """Return the shared scopes that can hold each flow back, shape (flows, 3), -1 where there is none."""
-    shared = policy.shared
-    enforces = by_row(np.logical_or, shared.is_limited) & (shared.on_excess != OnExcess.OBSERVE)
-    return scopes_where(enforces, shared_scope)
+    return scopes_where(by_row(np.logical_or, policy.shared.is_enforced), shared_scope)
 
 
 def scopes_where(is_kept: Bools, shared_scope: Int64s) -> Int64s:
