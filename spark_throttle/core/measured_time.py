@@ -260,15 +260,6 @@ def _with_flows_of(flows: Flows, names: pa.StringArray, policy: CompiledPolicy) 
     new = names.filter(pc.invert(pc.is_in(names, value_set=flows.names)))
     if not len(new):
         return flows
-    limits, count = policy.namespace_limits.take(match(new, policy).rule), len(flows) + len(new)
-    balance = np.concatenate([flows.balance_micro, full(limits.rate_micro_per_ms, limits.burst_micro)])
-
-    def longer(column: Int64s) -> Int64s:
-        out = np.zeros((count, *column.shape[1:]), dtype=np.int64)
-        out[: len(flows)] = column
-        return out
-
-    return type(flows)(
-        pa.concat_arrays([flows.names, new]), balance, longer(flows.lead_work), longer(flows.held_work),
-        longer(flows.window_second), longer(flows.window_units), longer(flows.price_ns), longer(flows.priced_ms),
-    )  # fmt: skip
+    limits = policy.namespace_limits.take(match(new, policy).rule)
+    balance_micro = np.concatenate([flows.balance_micro, full(limits.rate_micro_per_ms, limits.burst_micro)])
+    return replace(flows.with_new(new), balance_micro=balance_micro)

@@ -6,6 +6,9 @@ A policy acts from the batch that brings it. What was remembered under the old p
 - *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
   in one that no longer has any. A debt stays, whatever the new burst. An observing scope's overdraft is not a debt: it
   owes one burst at most.
+- *What a smaller burst cuts off* stays spent. A namespace that is forgotten returns with the burst then in force, so it
+  is forgotten only when the largest bucket that it had since it was full would be full too, at the rates in force.
+  Otherwise a burst could be had again and again, by a small burst for a moment.
 - *A lead* in the fair tree stays, as the new rates count it, where the namespace passes the same scopes as before and
   these limit the same resources. Elsewhere it is forgotten.
 - *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
@@ -33,7 +36,7 @@ import pyarrow.compute as pc
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.work import byte_work, time_work
-from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.measured_time import corrected
 from spark_throttle.core.names.matching import Matches, match, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import (
@@ -48,8 +51,8 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.state import ControlRow, DeciderState, NodeLeads, Queue
 
-_SHUT_AND_SPENT = -2
-"""The micro-tokens in a bucket of rate 0 that was not full when it was shut; one that was full holds -1."""
+_SHUT = -1
+"""The micro-tokens in a bucket of rate 0 that owes nothing."""
 
 
 def under_epoch(
@@ -94,13 +97,18 @@ def carried(
     was, becomes = match(flows.names, before), match(flows.names, after)
     old, new = before.namespace_limits.take(was.rule), after.namespace_limits.take(becomes.rule)
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
-    earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old.burst_micro, elapsed_ms)
+    old_full_micro = full(old.rate_micro_per_ms, old.burst_micro)
+    earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms)
+    still_cut_micro = refilled_cut(
+        flows.cut_micro, flows.balance_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms
+    )
     balance_micro = carried_balances(earned_micro, old, new)
+    cut_micro = carried_cut(still_cut_micro, earned_micro, balance_micro, old, new)
     former = former_scopes(before, after)
     kept = kept_parts(before, after, former)
     kept_by_flow = kept_on_the_way(was.shared_scope, becomes.shared_scope, former, kept)
     flows = replace(
-        flows, balance_micro=balance_micro, lead_work=carried_work(flows.lead_work, kept_by_flow),
+        flows, balance_micro=balance_micro, cut_micro=cut_micro, lead_work=carried_work(flows.lead_work, kept_by_flow),
         held_work=carried_work(flows.held_work, kept_by_flow),
     )  # fmt: skip
     nodes = carried_nodes(state.nodes, former, before, after, kept, flows.names, (was, becomes))
@@ -141,16 +149,44 @@ def carried_balances(balance_micro: Int64s, before: Limits, after: Limits) -> In
     [[-18000, 50]]
     """
     begins = full(after.rate_micro_per_ms, after.burst_micro)
-    is_observing = (before.on_excess == OnExcess.OBSERVE)[:, None]
-    owes_at_most = np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO)
-    kept = np.minimum(np.maximum(balance_micro, owes_at_most), begins)
-    # A rate of 0 holds the balance just below zero, which is not a debt. It is lower still if the bucket was not full:
-    # so the bucket does not count as full now, and is remembered until the rate is raised.
-    is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)
-    kept = np.where((after.rate_micro_per_ms == 0) & is_spent, np.minimum(kept, _SHUT_AND_SPENT), kept)
+    kept = np.minimum(_without_overdraft(balance_micro, before, after), begins)
+    # A rate of 0 holds the balance just below zero, which is not a debt.
     was_shut = (before.rate_micro_per_ms == 0) & (after.rate_micro_per_ms > 0)
-    kept = np.where(was_shut & (kept >= _SHUT_AND_SPENT), np.maximum(kept, 0), kept)
+    kept = np.where(was_shut & (kept == _SHUT), 0, kept)
     return np.where(before.is_limited & after.is_limited, kept, begins)
+
+
+def _without_overdraft(balance_micro: Int64s, before: Limits, after: Limits) -> Int64s:
+    """Return the balances, those of observing scopes not below a burst of `after`."""
+    is_observing = (before.on_excess == OnExcess.OBSERVE)[:, None]
+    return np.maximum(balance_micro, np.where(is_observing, -after.burst_micro, MIN_BALANCE_MICRO))
+
+
+def carried_cut(cut_micro: Int64s, balance_micro: Int64s, kept_micro: Int64s, before: Limits, after: Limits) -> Int64s:
+    """Return what is cut off of buckets (`state.Flows`), shape (n, 3), after a change of their limits.
+
+    Parameters
+    ----------
+    cut_micro, balance_micro
+        As the buckets are before the change.
+    kept_micro
+        Their balances after it (`carried_balances`).
+
+    Examples
+    --------
+    A bucket of 5 tokens that holds 3 is cut to 1 and is full. Later its burst is 5 again:
+
+    >>> def limits(burst):
+    ...     return Limits(np.array([[5_000]]), np.array([[burst]]), np.array([OnExcess.REJECT]), np.array([1]))
+    >>> nothing, three, one = np.array([[0]]), np.array([[3]]), np.array([[1]])
+    >>> cut = carried_cut(nothing, three, one, limits(5), limits(1))
+    >>> cut.tolist(), carried_cut(cut, one, one, limits(1), limits(5)).tolist()
+    ([[2]], [[0]])
+    """
+    had, has = (full(each.rate_micro_per_ms, each.burst_micro) for each in (before, after))
+    lacked_micro = cut_micro + had - _without_overdraft(balance_micro, before, after)
+    is_limited = before.is_limited & after.is_limited
+    return np.where(is_limited, np.maximum(lacked_micro - (has - kept_micro), 0), 0)
 
 
 def former_scopes(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:

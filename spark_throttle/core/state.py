@@ -11,7 +11,7 @@ put back to a batch in which one waited. Its age is counted in epochs: each epoc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
@@ -33,6 +33,10 @@ class Flows:
 
     balance_micro: Int64s
     """Shape (n, 3), by `Dimension`: the tokens held, negative in debt; 0 where unlimited."""
+
+    cut_micro: Int64s
+    """Shape (n, 3): what changes to a smaller burst took from the bucket, and what it has not yet earned again beyond
+    that burst (`policy_change`). A namespace is remembered until it has."""
 
     lead_work: Int64s
     """Shape (n, 2): the lead in the fair tree (`fair.tree`), and that among the nodes of the same tenant, which only a
@@ -67,6 +71,7 @@ class Flows:
         return Flows(
             self.names.take(pa.array(at)),
             self.balance_micro.take(at, axis=0),
+            self.cut_micro.take(at, axis=0),
             self.lead_work.take(at, axis=0),
             self.held_work.take(at, axis=0),
             self.window_second[at],
@@ -75,11 +80,24 @@ class Flows:
             self.priced_ms[at],
         )
 
+    def with_new(self, names: pa.StringArray) -> Flows:
+        """Return the namespaces, and behind them others of which nothing is known: 0 in each column."""
+        if not len(names):
+            return self
+
+        def longer(column: Int64s) -> Int64s:
+            found = np.zeros((len(self) + len(names), *column.shape[1:]), dtype=np.int64)
+            found[: len(self)] = column
+            return found
+
+        columns = (longer(getattr(self, each.name)) for each in fields(self) if each.name != "names")
+        return Flows(pa.concat_arrays([self.names, names]), *columns)
+
     @classmethod
     def empty(cls) -> Flows:
         """Return an empty table of namespaces."""
         none, pairs, triples = (np.zeros(shape, dtype=np.int64) for shape in (0, (0, 2), (0, 3)))
-        return cls(pa.array([], pa.string()), triples, pairs, pairs, none, pairs, none, none)
+        return cls(pa.array([], pa.string()), triples, triples, pairs, pairs, none, pairs, none, none)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

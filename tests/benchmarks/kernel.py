@@ -244,7 +244,15 @@ def remembering(flows: int, policy: CompiledPolicy, queued: int = 0) -> DeciderS
     return replace(
         a_second_ago(policy),
         flows=Flows(
-            names, np.where(is_limited, balance, 0), nothing, nothing, second, nothing, nothing[:, 0], nothing[:, 0]
+            names,
+            np.where(is_limited, balance, 0),
+            np.zeros_like(balance),
+            nothing,
+            nothing,
+            second,
+            nothing,
+            nothing[:, 0],
+            nothing[:, 0],
         ),
         queue=queue,
     )

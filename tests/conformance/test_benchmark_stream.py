@@ -163,7 +163,17 @@ def flows_of(balances: list[Balances]) -> Flows:
     rows = {name_of(s, key): held for s, of_segment in enumerate(balances) for key, held in of_segment.items()}
     nothing = np.zeros((len(rows), 2), dtype=np.int64)
     held_micro, none = np.array([(*held, 0) for held in rows.values()], dtype=np.int64).reshape(-1, 3), nothing[:, 0]
-    return Flows(pa.array(list(rows), pa.string()), held_micro, nothing, nothing, none, nothing, none, none)
+    return Flows(
+        pa.array(list(rows), pa.string()),
+        held_micro,
+        np.zeros_like(held_micro),
+        nothing,
+        nothing,
+        none,
+        nothing,
+        none,
+        none,
+    )
 
 
 def balances_of(state: DeciderState) -> dict[str, list[int]]:

@@ -105,7 +105,7 @@ UNDELIVERED: Final = Undelivered.of([
     UndeliveredCall("acme/orders", 0, 2**40), UndeliveredCall("zoë/ü/logs", 5, 7, 12, "9a3e", 3),
 ])  # fmt: skip
 STATE: Final = DeciderState(
-    5_000, Flows(NAMES, TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO),
+    5_000, Flows(NAMES, TRIPLES, 5 * TRIPLES, 2 * PAIRS, 3 * PAIRS, TWO, 4 * PAIRS, 2 * TWO, 3 * TWO),
     Queue(np.array([1, 0, 1]), *np.arange(9).reshape(3, 3)),
     SharedBuckets(TRIPLES, 4_000, 2 * TRIPLES), 7,
     NodeLeads(pa.array([None, "gold"], pa.string()), pa.array(["acme", None], pa.string()), PAIRS),

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.policy_change import carried_balances, carried_shared
+from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
     CompiledPolicy,
     Dimension,
-    Limits,
     OnExcess,
     Overflow,
     QueueBounds,
@@ -235,16 +234,50 @@ def test_limit_of_0_forgives_no_debt(engine: Engine) -> None:
     assert decider.batch(1_000)[0].throttle_time_ms == 60_000 - 10
 
 
-@pytest.mark.parametrize(("rate", "full_micro"), [(1_000, 9_000), (0, -1)])
-def test_bucket_under_a_limit_of_0_counts_as_full_only_if_it_was(rate: int, full_micro: int) -> None:
-    """A full bucket is not remembered; another one is, or its burst would be paid again."""
+@pytest.mark.parametrize(("rate", "burst_seconds"), [(5, 0.2), (1, 1), (0, 1)])
+@pytest.mark.parametrize("offered", [60, 20])
+def test_a_small_burst_for_a_moment_gives_no_burst_again(
+    engine: Engine, rate: float, burst_seconds: float, offered: int
+) -> None:
+    """A bucket of 50 is made smaller for a second, and larger again, 30 times; the smaller one is full in between."""
+    policies = [
+        make_policy(default=Namespace(limit(messages_per_second=each, burst_seconds=s, on_excess=OnExcess.REJECT)))
+        for each, s in ((5, 10), (rate, burst_seconds))
+    ]
+    decider, went = Decider(engine, policies[0]), 0
+    for second in range(60):
+        decider.policy = policies[second % 2]
+        decider.batch(1_000 * second, [("a/x", 1)] * (0 if second % 2 else offered))
+        went += decider.admitted()["a/x"]
+    assert went <= 50 + (5 + rate) * 30 + 1
 
-    def limits(rate: int, burst: int) -> Limits:
-        return Limits(np.array([[rate, -1]]), np.array([[burst, 0]]), np.array([OnExcess.DELAY]), np.array([1]))
 
-    before, shut = limits(rate, max(full_micro, 0)), limits(0, 0)
-    kept = [int(carried_balances(np.array([[full_micro - less, 0]]), before, shut)[0, 0]) for less in (0, 1)]
-    assert kept == [-1, -2]
+def test_namespace_that_used_its_burst_under_a_smaller_one_alone_has_the_larger_one_whole(engine: Engine) -> None:
+    small, large = (
+        make_policy(default=Namespace(limit(messages_per_second=5, burst_seconds=each, on_excess=OnExcess.REJECT)))
+        for each in (0.2, 1)
+    )
+    decider = Decider(engine, small)
+    decider.batch(0, [("a/x", 1)] * 9)
+    decider.batch(1_000)
+    decider.policy = large
+    decider.batch(1_001, [("a/x", 1)] * 9)
+    assert decider.admitted()["a/x"] == 5 + 1
+
+
+def test_namespace_that_was_cut_is_forgotten_once_its_former_bucket_would_be_full(engine: Engine) -> None:
+    large, small = (
+        make_policy(default=Namespace(limit(messages_per_second=5, burst_seconds=each))) for each in (1, 0.2)
+    )
+    decider = Decider(engine, large)
+    decider.batch(0, [("a/x", 1)] * 5)
+    decider.policy = small
+    decider.batch(100)
+    known = []
+    for now_ms in (999, 1_000):
+        decider.batch(now_ms)
+        known.append(decider.plan.state.flows)
+    assert [list(each) for each in known] == [["a/x"], []]
 
 
 def test_namespace_that_is_exempted_and_held_again_starts_full(engine: Engine) -> None:

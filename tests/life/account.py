@@ -47,6 +47,9 @@ class Shadow:
     paid_at_ms: int
     """True time to which both are paid: that of the last batch."""
 
+    lacks: int = 0
+    """What the largest bucket that it was since it was surely full lacks at least."""
+
     idle: int = 0
     """What `least` has earned since then."""
 
@@ -93,7 +96,8 @@ class Shadow:
         Parameters
         ----------
         may_be_forgotten
-            Whether a full bucket is not remembered: under another limit it is full again.
+            Whether it is not remembered once the largest bucket since it was full is full too: under another limit it
+            is full again.
         spent
             What other jobs took meanwhile.
         overpaid_ms
@@ -101,14 +105,15 @@ class Shadow:
         """
         before = self.limit
         better, worse = max(before.rate, limit.rate), min(before.rate, limit.rate)
-        most = self.most + better * (at_ms - self.paid_at_ms + overpaid_ms) - spent
-        is_forgotten = may_be_forgotten and most >= before.burst
-        self.most = limit.burst if is_forgotten else min(most, limit.burst)
+        earned = better * (at_ms - self.paid_at_ms + overpaid_ms) - spent
+        self.lacks = max(0, self.lacks - earned)
+        is_forgotten = may_be_forgotten and not self.lacks
+        self.most = limit.burst if is_forgotten else min(self.most + earned, limit.burst)
         least = self.least + worse * max(0, at_ms - self.paid_at_ms - unpaid_ms)
         self.least = min(least, before.burst, limit.burst)
         if is_enforced and not self.is_enforced:
             # What an observing scope was overdrawn by is no debt: it owes one burst at most.
-            self.most, self.least = limit.burst, -limit.burst
+            self.most, self.least, self.lacks = limit.burst, -limit.burst, 0
         self.limit, self.is_enforced, self.paid_at_ms, self.idle = limit, is_enforced, at_ms, 0
 
 
@@ -125,7 +130,7 @@ class Account:
         """Know no more than that no bucket holds more than its burst: what is unknown counts as used."""
         self._is_known = False
         for shadow in self.shadows.values():
-            shadow.most, shadow.least, shadow.idle = shadow.limit.burst, _UNKNOWN, 0
+            shadow.most, shadow.least, shadow.lacks, shadow.idle = shadow.limit.burst, _UNKNOWN, 0, 0
 
     def wait(self, *, at_ms: int, unpaid_ms: int) -> None:
         """Let time pass in which no batch runs."""
@@ -218,6 +223,7 @@ class Account:
             shadow = self.shadows[key, dimension]
             shadow.was_used = True
             shadow.most -= cost
+            shadow.lacks += cost
             shadow.least -= cost
             shadow.overdraft = largest[key, dimension]
 

@@ -9,11 +9,6 @@ from typing import Final
 
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
-        "spark_throttle/core/policy_change.py",
-        "is_spent = balance_micro < full(before.rate_micro_per_ms, before.burst_micro)",
-        "is_spent = balance_micro != full(before.rate_micro_per_ms, before.burst_micro)",
-    ): "no balance is above that of a full bucket",
-    (
         "spark_throttle/sharing/pip82.py",
         "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, 0, value).astype(np.int64))",
         "return np.where(is_over, np.iinfo(np.int64).max, np.where(is_over, -1, value).astype(np.int64))",

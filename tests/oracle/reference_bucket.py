@@ -54,9 +54,11 @@ class TokenBucket:
 
     def refill(self, elapsed_ms: int) -> None:
         """Add the tokens of `elapsed_ms`, up to the burst; a clock that went backward adds nothing."""
-        if self.rate_micro_per_ms == 0:
-            self.balance_micro = min(self.balance_micro, self.full_micro)
-            return
+        self.earn(elapsed_ms)
+        self.balance_micro = min(self.balance_micro, self.full_micro)
+
+    def earn(self, elapsed_ms: int) -> None:
+        """Add the tokens of `elapsed_ms`, up to the burst."""
         gained = self.rate_micro_per_ms * max(0, elapsed_ms)
         self.balance_micro = min(self.balance_micro + gained, self.burst_micro)
 

@@ -26,18 +26,14 @@ def reference_epoch(
     flows = {}
     for i, name in enumerate(names):
         old, new = rules_of(before, name), rules_of(after, name)
-        balances = [
-            changed_balance(
-                old.limits,
-                new.limits,
-                d,
-                int(state.flows.balance_micro[i, d]),
-                elapsed_ms=now_ms - state.advanced_to_ms,
-            )
-            for d in DIMENSIONS
-        ]
+        elapsed_ms = now_ms - state.advanced_to_ms
+        held, cut = state.flows.balance_micro[i].tolist(), state.flows.cut_micro[i].tolist()
+        changes = [(old.limits, new.limits, d, held[d]) for d in DIMENSIONS]
+        balances = [changed_balance(*each, elapsed_ms=elapsed_ms) for each in changes]
+        cuts = [_cut(*each, cut[each[2]], balances[each[2]], elapsed_ms=elapsed_ms) for each in changes]
         memory = FlowMemory(
             tokens(balances),
+            tokens(cuts),
             int(state.flows.window_second[i]),
             pair(state.flows.window_units[i]),
             int(state.flows.price_ns[i]),
@@ -166,6 +162,20 @@ def _scopes_of(policy: CompiledPolicy) -> tuple[list[ScopeLimits], list[tuple[Le
     return [ScopeLimits.from_limits(policy.shared, at, level, at) for at, (level, _) in enumerate(keys)], keys
 
 
+def _cut(old: ScopeLimits, new: ScopeLimits, d: Dimension, held: int, cut: int, holds: int, *, elapsed_ms: int) -> int:
+    """Return how much more the largest bucket since it was full lacks, after a change, than the new one."""
+    if not (old.limits(d) and new.limits(d)):
+        return 0
+    was, becomes = (TokenBucket.full(each.rate_micro_per_ms[d], each.burst_micro[d]) for each in (old, new))
+    largest = TokenBucket(was.rate_micro_per_ms, 0, held - was.full_micro - cut)
+    largest.earn(elapsed_ms)
+    if old.on_excess == OnExcess.OBSERVE:
+        overdrawn = TokenBucket(was.rate_micro_per_ms, was.burst_micro, held)
+        overdrawn.refill(elapsed_ms)
+        largest.balance_micro += max(0, -becomes.burst_micro - overdrawn.balance_micro)
+    return max(0, holds - becomes.full_micro - largest.balance_micro)
+
+
 def changed_balance(
     old: ScopeLimits, new: ScopeLimits, dimension: Dimension, balance_micro: int, *, elapsed_ms: int
 ) -> int:
@@ -177,11 +187,8 @@ def changed_balance(
         return begins.balance_micro
     bucket = TokenBucket(old.rate_micro_per_ms[dimension], old.burst_micro[dimension], balance_micro)
     bucket.refill(elapsed_ms)
-    was_full = bucket.is_full
     if old.on_excess == OnExcess.OBSERVE:
         bucket.balance_micro = max(bucket.balance_micro, -begins.burst_micro)
-    if begins.rate_micro_per_ms == 0:
-        return min(bucket.balance_micro, -1 if was_full else -2)
-    if bucket.rate_micro_per_ms == 0 and bucket.balance_micro in (-1, -2):
+    if bucket.rate_micro_per_ms == 0 < begins.rate_micro_per_ms and bucket.balance_micro == -1:
         bucket.balance_micro = 0  # closed, but not in debt
     return min(bucket.balance_micro, begins.balance_micro)

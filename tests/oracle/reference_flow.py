@@ -129,6 +129,9 @@ class Flow:
     buckets: dict[Dimension, TokenBucket]
     """The buckets of the limited dimensions."""
 
+    lacks: dict[Dimension, TokenBucket]
+    """For each of them, how much less than full is the largest bucket that it was since it was last full."""
+
     window_second: int
     window_units: list[int]
 
@@ -161,13 +164,16 @@ class Flow:
     ) -> Flow:
         """Return the flow of a namespace, refilled; without memory it starts with full buckets."""
         rules = rules_of(policy, name)
-        flow = cls(name, rules, {}, 0, [0, 0])
+        flow = cls(name, rules, {}, {}, 0, [0, 0])
         for d in rules.limits.limited_dimensions:
             bucket = TokenBucket.full(rules.limits.rate_micro_per_ms[d], rules.limits.burst_micro[d])
+            lacks = TokenBucket(bucket.rate_micro_per_ms, 0, 0)
             if memory is not None:
+                lacks.balance_micro = memory.balance_micro[d] - bucket.full_micro - memory.cut_micro[d]
                 bucket.balance_micro = memory.balance_micro[d]
                 bucket.refill(elapsed_ms)
-            flow.buckets[d] = bucket
+                lacks.earn(elapsed_ms)
+            flow.buckets[d], flow.lacks[d] = bucket, lacks
         if memory is not None:
             flow.window_second = memory.window_second
             flow.window_units = list(memory.window_units)
@@ -201,7 +207,9 @@ class Flow:
         """Subtract `tokens`, into debt if the balances are less."""
         for d, bucket in self.buckets.items():
             floor_micro = debt_floor(self.limits, d, bucket.balance_micro, bucket.burst_micro, is_marked=is_marked)
+            before_micro = bucket.balance_micro
             bucket.debit(tokens[d], unit_micro=UNIT_MICRO[d], floor_micro=floor_micro)
+            self.lacks[d].balance_micro -= before_micro - bucket.balance_micro
 
     def tie(self, now_ms: int) -> tuple[int, int]:
         """Return the order at equal tags: the longest wait first, then a hash that prefers no spelling for long."""
@@ -223,14 +231,23 @@ class Flow:
     def has_memory(self, now_ms: int, *, has_time: bool) -> bool:
         """Return whether a later batch might be decided differently if a flow without waiting rows were forgotten."""
         counts_this_second = self.window_second == now_ms // 1000 and self.window_units != [0, 0]
-        is_full = all(bucket.is_full for bucket in self.buckets.values())
+        is_full = not any(each.balance_micro for each in self.lacks.values())
         is_priced = has_time and self.priced_ms > 0 and now_ms - self.priced_ms <= REMEMBERED_MS
         return not is_full or counts_this_second or is_priced
 
     def memory(self, now_ms: int) -> FlowMemory:
         """Return what is stored of the flow."""
         balance_micro = [self.buckets[d].balance_micro if d in self.buckets else 0 for d in DIMENSIONS]
+        cut_micro = [
+            bucket.balance_micro - bucket.full_micro - self.lacks[d].balance_micro if bucket else 0
+            for d, bucket in ((d, self.buckets.get(d)) for d in DIMENSIONS)
+        ]
         memory = FlowMemory(
-            tokens(balance_micro), self.window_second, pair(self.window_units), self.price_ns, self.priced_ms
+            tokens(balance_micro),
+            tokens(cut_micro),
+            self.window_second,
+            pair(self.window_units),
+            self.price_ns,
+            self.priced_ms,
         )
         return memory.meaningful(self.rules, second=now_ms // 1000)

@@ -29,6 +29,9 @@ class FlowMemory:
     """The stored state of one namespace."""
 
     balance_micro: Tokens
+    cut_micro: Tokens
+    """What the largest bucket since it was full lacks, beyond what the bucket lacks."""
+
     window_second: int
     window_units: Pair
     price_ns: int = 0
@@ -37,9 +40,9 @@ class FlowMemory:
     def meaningful(self, rules: NamespaceRules, *, second: int) -> FlowMemory:
         """Return the same memory, with 0 where there is no limit and for a window that has ended or counted nothing."""
         counts = self.window_second == second and self.window_units != (0, 0)
-        balance_micro = rules.limits.meaningful(self.balance_micro)
-        units = self.window_units if counts else (0, 0)
-        return replace(self, balance_micro=balance_micro, window_second=second if counts else 0, window_units=units)
+        balance_micro, cut_micro = (rules.limits.meaningful(each) for each in (self.balance_micro, self.cut_micro))
+        units, second = (self.window_units, second) if counts else ((0, 0), 0)
+        return replace(self, balance_micro=balance_micro, cut_micro=cut_micro, window_second=second, window_units=units)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,7 @@ class ReferenceState:
         for i, name in enumerate(names):
             memory = FlowMemory(
                 tokens(state.flows.balance_micro[i]),
+                tokens(state.flows.cut_micro[i]),
                 int(state.flows.window_second[i]),
                 pair(state.flows.window_units[i]),
                 int(state.flows.price_ns[i]),
@@ -124,6 +128,7 @@ class ReferenceState:
             Flows(
                 pa.array(names, pa.string()),
                 _tokens([flow.balance_micro for flow in flows]),
+                _tokens([flow.cut_micro for flow in flows]),
                 np.zeros((len(flows), 2), dtype=np.int64),
                 np.zeros((len(flows), 2), dtype=np.int64),
                 np.array([flow.window_second for flow in flows], dtype=np.int64),

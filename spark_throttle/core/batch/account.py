@@ -1,8 +1,8 @@
 """A batch leaves the flows that are worth remembering, and the usage report for the control plane.
 
-A namespace is forgotten when forgetting it changes nothing under the policy in force: its bucket is full, none of its
-rows waits or may come back, it is neither ahead nor behind, and no Pegasus rule counts it. The price of its messages
-keeps it for `REMEMBERED_MS`.
+A namespace is forgotten when forgetting it changes nothing: its bucket is full and was given time to earn all that a
+change of policy cut off, none of its rows waits or may come back, it is neither ahead nor behind, and no Pegasus rule
+counts it. The price of its messages keeps it for `REMEMBERED_MS`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def remembered(
     if len(at) < len(flows):
         columns = {name: replaced(getattr(flows, name), at, column) for name, column in columns.items()}
     after = replace(flows, **columns)
-    keep = by_row(np.logical_or, after.balance_micro < full_micro)
+    keep = by_row(np.logical_or, (after.balance_micro < full_micro) | (after.cut_micro > 0))
     keep[at[waits]] = True
     keep[left_flow] = True
     keep |= after.has_lead | by_row(np.logical_or, after.window_units != 0)

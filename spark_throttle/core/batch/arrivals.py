@@ -8,7 +8,7 @@ What entered, the queue, the shared buckets and the policy together are the `Mic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.batch.decisions import MAX_NAMESPACE_BYTES, Reason
 from spark_throttle.core.limits.size_bounds import OversizedRows, oversized
-from spark_throttle.core.limits.token_bucket import full, refill
+from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.names.matching import (
     Matches,
     MatchMemory,
@@ -242,26 +242,24 @@ def _refilled(
     state: DeciderState, names: pa.StringArray, matches: Matches, limits: Limits, *, now_ms: int
 ) -> KnownFlows:
     """Return the flows as of `now_ms`: known buckets refilled, new ones full, windows of other seconds cleared."""
-    known, new = len(state.flows), len(names) - len(state.flows)
+    known, flows = len(state.flows), state.flows
     # A clock that went back pays nothing, and the refill continues from the new time.
     elapsed_ms = max(0, now_ms - state.advanced_to_ms)
     full_micro = full(limits.rate_micro_per_ms, limits.burst_micro).take(matches.rule, axis=0)
     rate = limits.rate_micro_per_ms.take(matches.rule[:known], axis=0)
-    filled = refill(state.flows.balance_micro, rate, full_micro[:known], elapsed_ms)
-    second, flows = now_ms // 1000, state.flows
-    lead_work, held_work, units = flows.lead_work, flows.held_work, flows.window_units
-    price_ns, priced_ms = flows.price_ns, flows.priced_ms
+    filled = refill(flows.balance_micro, rate, full_micro[:known], elapsed_ms)
+    second, units = now_ms // 1000, flows.window_units
     is_current = flows.window_second == second
     if not is_current.all():
         units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
-    if new:
-        pairs, nothing = np.zeros((new, 2), dtype=np.int64), np.zeros(new, dtype=np.int64)
+    if flows.cut_micro.any():
+        still_cut = refilled_cut(flows.cut_micro, flows.balance_micro, rate, full_micro[:known], elapsed_ms)
+        flows = replace(flows, cut_micro=still_cut)
+    flows = replace(flows, window_units=units).with_new(names[known:])
+    if len(names) > known:
         filled = np.concatenate([filled, full_micro[known:]])
-        lead_work, held_work, units = (np.concatenate([each, pairs]) for each in (lead_work, held_work, units))
-        price_ns, priced_ms = (np.concatenate([each, nothing]) for each in (price_ns, priced_ms))
-    window_second = np.full(len(names), second, dtype=np.int64)
-    known_flows = Flows(names, filled, lead_work, held_work, window_second, units, price_ns, priced_ms)
-    return KnownFlows(known_flows, matches, full_micro)
+    flows = replace(flows, balance_micro=filled, window_second=np.full(len(names), second, dtype=np.int64))
+    return KnownFlows(flows, matches, full_micro)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -80,6 +80,33 @@ def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:
     return np.where(rate_micro_per_ms > 0, burst_micro, np.where(rate_micro_per_ms == 0, -1, 0))
 
 
+def refilled_cut(
+    cut_micro: Int64s, balance_micro: Int64s, rate_micro_per_ms: Int64s, full_micro: Int64s, elapsed_ms: int
+) -> Int64s:
+    """Return what of `cut_micro` (`state.Flows`) the buckets have not earned `elapsed_ms` later.
+
+    Only what overflows a full bucket counts. So what is cut and what the bucket lacks are together what a bucket with
+    the former burst would lack.
+
+    Parameters
+    ----------
+    balance_micro
+        The balances before the refill.
+
+    Examples
+    --------
+    A bucket of 2 tokens holds 1, and a former one of 10 lacked 9. Of 3 s at a token per second, 2 s overflow:
+
+    >>> refilled_cut(np.array([8]) * MICRO, np.array([1]) * MICRO, np.array([1_000]), np.array([2]) * MICRO, 3_000)
+    array([6000000])
+    """
+    lacked_micro = full_micro + cut_micro - balance_micro
+    lacks_micro = -refill(-lacked_micro, rate_micro_per_ms, np.zeros_like(cut_micro), elapsed_ms)
+    lacks_micro = np.where(rate_micro_per_ms > 0, lacks_micro, np.maximum(lacked_micro, 0))
+    filled_micro = refill(balance_micro, rate_micro_per_ms, full_micro, elapsed_ms)
+    return np.where(cut_micro > 0, lacks_micro - (full_micro - filled_micro), 0)
+
+
 def in_micro(tokens: Int64s) -> Int64s:
     """Return messages, bytes and nanoseconds, shape (…, 3), as balances count them.
 
