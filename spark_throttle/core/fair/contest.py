@@ -111,7 +111,9 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
         count = filled.passing[3]
         now = _advanced(tree, now, left, count, filled.held)
         asked = np.maximum(asked, done + filled.asked)
-        reached = [done + each for each in filled.passing]
+        # Where a wider scope is spent, no row goes in this round, so the fluid is asked for none.
+        may_go = is_open_to(tree, replace(scopes, tenant=np.full_like(scopes.tenant, -1)), room) if rounds else True
+        reached = [done + np.where(may_go, each, 0) for each in filled.passing]
         passing = reached if passing is None else [np.maximum(a, b) for a, b in zip(passing, reached, strict=True)]
         room = room - _used(tree, scopes, left.tokens(np.zeros_like(count), count))
         done, rounds = done + count, rounds + 1
@@ -204,15 +206,16 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
         return _passed(tree, standing, rows, eligible, scopes, tie)
     alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
     several = np.where(is_several, scopes.tenant, -1)
+    scope = several[tree.levels[0].parent]
+    is_spent = np.append((scopes.room < 0).any(axis=0), False)[scope]  # asks its groups for nothing
     until, asked = eligible, np.zeros_like(eligible)
     while True:
         passed = _passed(tree, standing, rows, until, alone, tie)
         wanted = passed.passing[-1]
         chosen = _chosen_by_tenants(tree, standing, rows, wanted, several, scopes.room, tie)
-        is_less = chosen < wanted
+        is_less = (chosen < wanted) | (is_spent & (until > 0))
         if not is_less.any():
             return replace(passed, passing=[eligible, *passed.passing[1:]], asked=asked)
-        scope = several[tree.levels[0].parent]
         is_cut = (scope >= 0) & np.isin(scope, scope[is_less])
         until = np.where(is_cut, chosen, until)
         asked = np.where(is_cut, np.maximum(asked, wanted), asked)

@@ -10,6 +10,8 @@ next row at the tag L / w in the virtual time of its parent, and finishes it whe
    which they fit (`filling`). So no node sends more than it is given.
 3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, one a child, by their finish.
    The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+   Where one goes, its child may have another that has begun. So rows that have not begun go only where none has that
+   has: else the next round shows the other.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
    beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
    there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
@@ -28,6 +30,9 @@ after v the fluid served every row that is served after m, and also the child's 
 both were given the same, except for what m's batch gave out beyond the amount that led to v: less than one row, by 2
 and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
 the row after them, the fluid has not served all.
+
+*Gap.* A node whose children have shown all the rows that they may show shows none itself until the next round, and its
+siblings' rows that have begun go before. No drawn history shows it where work counts as in `work`.
 
 *Change.* The proof is about one set of weights. Leads from other weights enter by `promises`: what falls due by V for
 them is at most what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
@@ -49,7 +54,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import begins_run, in_order, running_total, sums, taken
 from spark_throttle.core.fair.filling import Vessels
-from spark_throttle.core.fair.tree import Tree
+from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -188,7 +193,7 @@ class _Search:
             np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
             entries.leads[0] + served <= got[0],
         )  # fmt: skip
-        steps = []
+        steps, crossed = [], np.zeros_like(crossing.has_begun)
         for k in range(1, self.height):
             below, held, held_work = levels[k - 1], entries.held[k - 1], vessels.held[k]
             # A node that could not send the row that it holds has nothing for others.
@@ -196,11 +201,14 @@ class _Search:
             order, parent, is_granted = self._served_first(
                 k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )
+            is_granted, may_choose, crossed = _begun_first(
+                below, crossed, crossing.has_begun[order], parent, is_granted
+            )
             granted = order[is_granted]
             count[crossing.leaf[granted]] += 1
             served[granted] += crossing.work[granted]
             is_next = begins_run(np.where(is_granted, -1, parent))
-            is_next &= ~is_granted & goes[k][parent]
+            is_next &= ~is_granted & may_choose & goes[k][parent]
             chosen, node = order[is_next], parent[is_next]
             sent = goes[k] & (held >= 0)
             count[held[sent]] += 1
@@ -209,7 +217,7 @@ class _Search:
             steps.append(_Step(crossing, granted, chosen, node))
             served = below.totals(served) + np.where(sent, held_work, 0)
             crossing = _Crossing(leaf, work, entries.leads[k] + served <= got[k])
-        return self._top(count, crossing, served, got[-1], steps, most)
+        return self._top(count, crossing, crossed, served, got[-1], steps, most)
 
     def _served_first(
         self,
@@ -262,7 +270,14 @@ class _Search:
             untied = cut
 
     def _top(
-        self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step], most: Int64s
+        self,
+        count: Int64s,
+        crossing: _Crossing,
+        crossed: Bools,
+        served: Int64s,
+        got: Int64s,
+        steps: list[_Step],
+        most: Int64s,
     ) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
         entries, tree = self.entries, self.entries.tree
@@ -277,6 +292,7 @@ class _Search:
             np.vstack([room - used, most - level.totals(served)]), may_overdraw=True,
         )  # fmt: skip
         tokens = tokens[:, order]
+        passes, _, _ = _begun_first(level, crossed, crossing.has_begun[order], top, passes)
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
         served[granted] += crossing.work[granted]
@@ -335,6 +351,27 @@ class _Search:
             out.insert(0, np.where(keeps & ~is_taken, crossing.leaf, -1))
             taken = is_taken | (out[0] >= 0)
         return out
+
+
+def _begun_first(
+    level: Level, crossed: Bools, has_begun: Bools, parent: Int64s, is_granted: Bools
+) -> tuple[Bools, Bools, Bools]:
+    """Return which crossing rows go, which may be their parent's, and below which parents a row that has begun goes.
+
+    A child has one crossing row in a round. Where one that has begun goes, its child may have another that has begun.
+    So the others' rows that have not begun wait for the next round.
+
+    Parameters
+    ----------
+    crossed
+        The children below which such a row goes.
+    has_begun, parent, is_granted
+        Of the children's crossing rows, in the order of turns; whether tokens suffice for each.
+    """
+    parents = len(level.bounds) - 1
+    above = level.totals(crossed.astype(np.int64)) + sums(parent, (is_granted & has_begun).astype(np.int64), parents)
+    may_go = has_begun | (above == 0)[parent]
+    return is_granted & may_go, may_go, above > 0
 
 
 def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s:

@@ -14,6 +14,7 @@ def crossed(seed: int, batches: int) -> list[Referee]:
     """Return what the referees saw where scopes are short of messages for light flows, and of bytes for heavy ones.
 
     Light flows have small rows, heavy ones large rows. So tokens often end at no amount, and a batch has more rounds.
+    Work is counted in the proportion of the widest scope (`fair.work`): the narrower ones have others.
     """
     r = random.Random(seed)
     groups = [f"g{n}" for n in range(r.choice([1, 1, 2, 3]))]
@@ -39,7 +40,15 @@ def crossed(seed: int, batches: int) -> list[Referee]:
             if r.random() < 0.6:
                 buckets["tenant", t] = bucket(r.choice([0.3, 1]) / (1 if t == "heavy" else tenants))
     buckets |= {path: Bucket((r.choice([1, 3]), None)) for path in light if r.random() < 0.1}
-    history, first = History(World(weights, buckets, large), r, light + heavy, [1, large]), r.choice([0, 2])
+    widest: list[object] = [()] if () in buckets else [(g,) for g in groups if (g,) in buckets]
+    rates = [buckets[scope].rate for scope in widest]
+    bytes_a_message = min((size // number for number, size in rates if number and size), default=large)
+    buckets |= {
+        scope: Bucket((number, (number or 0) * bytes_a_message))
+        for scope, (number, _) in zip(widest, rates, strict=True)
+    }
+    world = World(weights, buckets, bytes_a_message)
+    history, first = History(world, r, light + heavy, [1, large]), r.choice([0, 2])
 
     def comes(batch: int) -> None:
         for path in light:
