@@ -197,7 +197,7 @@ class DigestDecider:
         freed = rows_by_file(np.concatenate([_places(gone), dropped]))
         left = arrived.without(freed)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
-        is_committed = (arrived.outside == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
+        is_committed = (arrived.outside == 1) & (count == arrived.rows)
         after, deletable = left.settled(is_committed, self.kept_turns)
         leftovers = after.leftovers()
         packed = frozenset(after.number[leftovers].tolist())
