@@ -404,11 +404,10 @@ def test_window_counts_on_through_a_change_within_its_second(engine: Engine) -> 
     ]
 
 
-@pytest.mark.parametrize("rule", ["by_count", "by_size"])
+@pytest.mark.parametrize("held", [Namespace(by_count=Window(1, 800)), Namespace(by_size=Window(1, 800))])
 def test_row_that_a_rule_on_messages_or_bytes_holds_is_held_on_when_another_quota_changes(
-    engine: Engine, rule: str
+    engine: Engine, held: Namespace
 ) -> None:
-    held = replace(Namespace(), **{rule: Window(delay_units=1, delay_ms=800)})
     decider = Decider(engine, make_policy(default=held))
     decider.batch(0, [("t/n", 9), ("t/n", 9)])
     waiting = len(decider.state.queue)

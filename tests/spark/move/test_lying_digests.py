@@ -15,11 +15,11 @@ from spark_throttle.errors import DamagedError
 from spark_throttle.spark.move.answer import decided_in
 from spark_throttle.spark.rows import digest
 from spark_throttle.spark.rows.digest import digest_of
-from spark_throttle.spark.rows.frames import SIZE, FrameKind, decode, ipc_stream
+from spark_throttle.spark.rows.frames import ORDER_PREFIX, SIZE, FrameKind, decode, ipc_stream
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import DecidedJob
-from tests.spark.move.played import START_MS, control_block
-from tests.spark.move.test_decider import POLICY, Row, arrivals, digests, run, source_file
+from tests.spark.move.played import START_MS, control_block, with_helpers
+from tests.spark.move.test_decider import POLICY, Row, answer_of, arrivals, digests, run, source_file
 from tests.spark.move.worlds import StagedJob
 
 CONTROL = (FrameKind.CONTROL, control_block(POLICY))
@@ -79,6 +79,17 @@ def test_file_that_the_state_still_has_does_not_come_again(two: list[Row]) -> No
     again = (FrameKind.CONTROL, control_block(None, epoch=2, now_ms=START_MS + 1_000))
     with pytest.raises(DamagedError, match="it is of an earlier batch"):
         run([again, *two], state, now_ms=START_MS + 1_000)
+
+
+def test_order_in_which_the_digests_of_a_file_come_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digest, "FRAME_ROWS", 2)
+    rows = with_helpers(pa.table({"id": [0, 1, 2, 3]}), ["t/a", "t/b", "t/c", "t/a"], [10] * 4)
+    leave_as = pa.array([1, 2, 3, 0])
+    rows = rows.set_column(rows.column_names.index(f"{ORDER_PREFIX}000"), f"{ORDER_PREFIX}000", leave_as)
+    first, second = digests(rows)
+    outcomes = [run([CONTROL, first, second], None, seed=seed) for seed in range(6)]
+    assert not any(file.lies_in_order for file in answer_of(outcomes[0][0]).files), "of t/a the last row leaves first"
+    assert all(outcome == outcomes[0] for outcome in outcomes)
 
 
 def test_digest_that_cannot_be_read_is_refused(two: list[Row]) -> None:
