@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_throttle.core.policy_change import carried_shared
+from spark_throttle.core.policy_change import carried_shared, under_epoch
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
@@ -23,8 +23,10 @@ from spark_throttle.core.quota import (
     Verdict,
 )
 from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.state import DeciderState
 from tests.effort import examples
-from tests.oracle.decider import Decider, Engine
+from tests.oracle.decider import START_MS, Decider, Engine
+from tests.oracle.history import pins
 from tests.oracle.worlds import Limit, Namespace, Tenant, Window, limit, make_policy
 
 MESSAGES, BYTES = Dimension.MESSAGES, Dimension.BYTES
@@ -433,3 +435,28 @@ def test_window_counts_on_through_a_change_within_its_second(engine: Engine) -> 
         Verdict.ADMIT,
         Verdict.REJECT,
     ]
+
+
+@pytest.mark.parametrize("held", [Namespace(by_count=Window(1, 800)), Namespace(by_size=Window(1, 800))])
+def test_row_that_a_rule_on_messages_or_bytes_holds_is_held_on_when_another_quota_changes(
+    engine: Engine, held: Namespace
+) -> None:
+    decider = Decider(engine, make_policy(default=held))
+    decider.batch(0, [("t/n", 9), ("t/n", 9)])
+    waiting = len(decider.state.queue)
+    decider.policy = make_policy(job=limit(messages_per_second=1_000), default=held)
+    decider.batch(300)
+    assert len(decider.state.queue) == waiting > 0
+    decider.batch(800)
+    assert not len(decider.state.queue)
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_share_that_ended_earns_nothing_more_whether_or_not_the_policy_changes_too(*, is_changed: bool) -> None:
+    policy = make_policy(groups={"g": limit(messages_per_second=10, burst_seconds=5)}, default=Namespace(group="g"))
+    state = DeciderState.initial(policy, now_ms=START_MS)
+    spent = replace(state, shared=SharedBuckets(np.zeros_like(state.shared.balance_micro), START_MS))
+    row = pins(1, START_MS + 4_000, earns_until_ms=START_MS + np.array([4_000, 1_000]))
+    after = replace(policy, revision="r2") if is_changed else policy
+    found = under_epoch(spent, row, policy, after, now_ms=START_MS + 4_000)
+    assert found.shared.balance_micro[1, MESSAGES] == 10 * MICRO

@@ -26,7 +26,7 @@ admits the same rows, and the same rows wait. Then:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +50,7 @@ from spark_throttle.spark.references.second_reading import ReadingSums, rows_by_
 from spark_throttle.spark.rows.digest import (
     PLACE,
     ROW_BITS,
+    RUN_AGAIN,
     Digest,
     InlineFile,
     StagedFile,
@@ -125,7 +126,7 @@ class DigestDecider:
             inline.write(self.queue.control_path)
             loaded, inline = loaded.in_directory(), InlineFiles()
         inline = inline.with_arrived(came)
-        files = files_of(digests)
+        files = files_of(digests, {*loaded.name, *loaded.known()})
         arrived = loaded.with_arrived(files)
         number_of = {file.name: loaded.next_number + at for at, file in enumerate(files)}
         folder = self.queue.folder()
@@ -196,7 +197,7 @@ class DigestDecider:
         freed = rows_by_file(np.concatenate([_places(gone), dropped]))
         left = arrived.without(freed)
         count = np.array([len(goes.get(number, ())) for number in arrived.number.tolist()], dtype=np.int64)
-        is_committed = (arrived.outside == 1) & (arrived.staged == arrived.turn) & (count == arrived.rows)
+        is_committed = (arrived.outside == 1) & (count == arrived.rows)
         after, deletable = left.settled(is_committed, self.kept_turns)
         leftovers = after.leftovers()
         packed = frozenset(after.number[leftovers].tolist())
@@ -269,22 +270,44 @@ def _stored(state: GroupState) -> tuple[bytes | None, HeldFiles, InlineFiles]:
     return bytes(block), unpack(HeldFiles, bytes(files), IN_STATE), inline_files_of(inline)
 
 
-def files_of(digests: Iterable[Digest]) -> list[StagedFile]:
+def files_of(digests: Iterable[Digest], known: Collection[str] = ()) -> list[StagedFile]:
     """Return the files of digests, by their names.
+
+    Parameters
+    ----------
+    known
+        The files of earlier batches, none of which comes again.
 
     Raises
     ------
     DamagedError
-        If a file that was staged has other rows than its digests.
+        If the digests of a file do not have each of its rows once, or no row twice if it is the source's, or if they
+        cannot be of one batch.
     """
-    rows: dict[StagedFile, int] = {}
+    of_file: dict[str, list[Digest]] = {}
     for digest in digests:
-        rows[digest.file] = rows.get(digest.file, 0) + digest.rows.num_rows
-    for file, messages in rows.items():
-        if file.rows != messages and not file.is_source:
-            problem = f"it has {file.rows} rows, and its digest {messages}"
-            raise DamagedError(f"the digest of the staged file {file.name}", problem, "run the batch again")
-    return sorted(rows, key=lambda file: file.name)
+        of_file.setdefault(digest.file.name, []).append(digest)
+    columns = {digest.rows.schema for parts in of_file.values() for digest in parts}
+    for name, parts in of_file.items():
+        problem = "it is of an earlier batch" if name in known else _problem_of(parts)
+        if len(columns) > 1:
+            problem = "it has other columns than another of its batch"
+        if problem is not None:
+            raise DamagedError(f"the digest of the staged file {name}", problem, RUN_AGAIN)
+    return [of_file[name][0].file for name in sorted(of_file)]
+
+
+def _problem_of(parts: Sequence[Digest]) -> str | None:
+    """Return what is wrong with the digests of a file, `None` if nothing is."""
+    file, at = parts[0].file, np.concatenate([digest.positions for digest in parts])
+    if any(digest.file != file for digest in parts):
+        return "it describes the file in two ways"
+    if file.rows != len(at) and not file.is_source:
+        return f"it has {file.rows} rows, and its digest {len(at)}"
+    is_within = len(at) > 0 and at.min() >= 0 and at.max() < file.rows
+    if not is_within or file.rows - len(_others(file.rows, at)) < len(at):
+        return "it has no row, a row twice, or one that is not in the file"
+    return None
 
 
 def _dropped(digests: Iterable[Digest], number_of: Mapping[str, int]) -> Int64s:

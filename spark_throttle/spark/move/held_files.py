@@ -132,7 +132,7 @@ class HeldFiles:
         Parameters
         ----------
         is_committed
-            Which files become the table's as they lie.
+            Which of the files that are new become the table's as they lie; of the others it says nothing.
 
         Examples
         --------

@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.quota import Int64s
+from spark_throttle.errors import DamagedError
 from spark_throttle.spark.rows.frames import NAMESPACE, SIZE, TIE, FrameKind, decode, frame_batch, ipc_stream
 
 PLACE: Final = "place"
@@ -36,6 +37,9 @@ ROW_BITS: Final = 32
 
 FRAME_ROWS: Final = 1 << 17
 """Most rows of a frame."""
+
+RUN_AGAIN: Final = "run the batch again"
+"""The remedy for a damaged digest: nothing keeps it."""
 
 _IN_FILE: Final = (1 << ROW_BITS) - 1
 _FILE, _FIRST = b"throttle.file", b"throttle.first"
@@ -122,11 +126,20 @@ def digest_frames(file: StagedFile, helpers: pa.Table) -> Iterator[pa.RecordBatc
 
 
 def digest_of(frame: bytes) -> Digest:
-    """Return the digest in a frame that `digest_frames` yielded."""
-    rows = decode(frame)
-    metadata = rows.schema.metadata
-    file = StagedFile(**json.loads(metadata[_FILE]))
-    return Digest(file, int(metadata[_FIRST]), rows.replace_schema_metadata(None))
+    """Return the digest in a frame that `digest_frames` yielded.
+
+    Raises
+    ------
+    DamagedError
+        If the frame is truncated or altered, or holds something else.
+    """
+    try:
+        rows = decode(frame)
+        metadata = rows.schema.metadata
+        file = StagedFile(**json.loads(metadata[_FILE]))
+        return Digest(file, int(metadata[_FIRST]), rows.replace_schema_metadata(None))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError("the digest of a staged file", f"it cannot be read ({error})", RUN_AGAIN) from error
 
 
 def file_numbers(places: Int64s) -> Int64s:

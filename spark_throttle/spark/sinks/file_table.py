@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyspark
+from pyarrow import fs
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -46,7 +47,7 @@ from pyspark.sql.types import (
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.manifest import Manifest
 from spark_throttle.core.usage import UsageReport
-from spark_throttle.errors import ConfigurationError, ForeignFilesError
+from spark_throttle.errors import ConfigurationError, DamagedError, ForeignFilesError
 from spark_throttle.files.storage import Directory, file_system
 from spark_throttle.spark.delta.table_files import FileForm, IndexedColumns, TableFileWriter, WrittenFile
 from spark_throttle.spark.delta.table_log import append_to_table
@@ -295,13 +296,24 @@ class FileTable:
         append_to_table(self.location, mark, self._check_as_found, written)
 
     def append_staged(self, mark: BatchMark, files: Sequence[FileAnswer], cut: Sequence[WrittenFile]) -> None:
-        """Append a batch: the files of which all rows are admitted, and what was written of those that were cut."""
+        """Append a batch: the files of which all rows are admitted, and what was written of those that were cut.
+
+        Raises
+        ------
+        DamagedError
+            If one of the first is gone, or is not as long as it was when it was staged.
+        """
         whole = [
             WrittenFile(file.name, file.size_bytes, (), file.stats)
             for file in files
             if file.is_outside and file.is_admitted_whole
         ]
-        self.append(mark, lambda: [*whole, *cut])
+
+        def written() -> list[WrittenFile]:
+            self._check_there(whole)
+            return [*whole, *cut]
+
+        self.append(mark, written)
 
     def append_usage(self, directory: Directory, mark: BatchMark, report: UsageReport, manifest: Manifest) -> None:
         """Append the usage report of a batch, once."""
@@ -318,6 +330,21 @@ class FileTable:
             return writer.finish()
 
         self.append(mark, write)
+
+    def _check_there(self, staged: Sequence[WrittenFile]) -> None:
+        """Refuse files that are not there as they were staged: the table would take any that a commit names.
+
+        A directory may be one that each machine has for itself, and its files may be cut short when a machine fails. An
+        object is whole as soon as it is there, for all, so a store is not asked for each.
+        """
+        files, root = file_system(self.location)
+        if not isinstance(files, fs.LocalFileSystem):
+            return
+        found = files.get_file_info([f"{root.rstrip('/')}/{file.path}" for file in staged])
+        for file, info in zip(staged, found, strict=True):
+            if info.size != file.size_bytes:
+                problem = "it is gone" if info.size is None else f"it has {info.size} bytes, and had {file.size_bytes}"
+                raise DamagedError(f"the staged file {file.path} of {self.location}", problem, "restart the query")
 
     def _check_as_found(self, table: DeltaTable) -> None:
         """Refuse a table that can no longer take the files as they are written since the query started."""

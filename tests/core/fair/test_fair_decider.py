@@ -89,6 +89,29 @@ def test_rows_that_become_too_old_cost_nobody_a_turn() -> None:
     assert max(served.values()) - min(served.values()) <= 4
 
 
+def test_row_whose_turn_had_come_and_that_became_too_old_costs_its_namespace_none_of_another_size() -> None:
+    policy = make_policy(groups={"g": limit(bytes_per_second=50)}, default=Namespace(group="g"))
+    decider = Decider("kernel", replace(policy, queue=replace(policy.queue, age_ms=1_500)))
+    served = Counter[str]()
+    for batch in range(60):
+        rows = [(name, 1 + 99 * ((batch + at) % 2)) for at, name in enumerate(("a/x", "a/y", "b/x"))]
+        decider.batch(1_000 * batch, [*rows, *((name, 101 - size) for name, size in rows)])
+        served.update({name: usage.admitted[1] for name, usage in decider.plan.usage.items()})
+    assert abs(served["a/x"] - served["a/y"]) <= 2 * 100
+
+
+def test_namespace_that_was_ahead_when_its_rows_ended_is_forgotten_once_nobody_waits_for_it() -> None:
+    policy = make_policy(groups={"g": limit(bytes_per_second=10)}, default=Namespace(group="g"))
+    decider = Decider("kernel", policy)
+    decider.batch(0, [("t/a", 30), ("t/b", 30)])
+    assert decider.admitted().total() == 1
+    assert decider.state.flows.lead_work.any(axis=1).sum() == 2, "one is ahead, one behind"
+    for batch in range(1, 4):
+        decider.batch(1_000 * batch)
+    assert not len(decider.state.queue)
+    assert not len(decider.state.flows)
+
+
 @pytest.mark.parametrize("is_between_namespaces", [False, True])
 def test_a_group_is_divided_between_tenants_unless_it_says_between_namespaces(*, is_between_namespaces: bool) -> None:
     policy = make_policy(

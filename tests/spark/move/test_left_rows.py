@@ -200,6 +200,22 @@ def test_rows_that_have_not_left_do_not_come_back() -> None:
         job.batch(None, Undelivered.of([UndeliveredCall("api/a", 0, 2)]))
 
 
+def test_rows_that_come_back_with_a_change_of_policy_get_their_tokens_back_where_they_paid_them() -> None:
+    policy, balances = policy_of(3, None), list[list[int]]()
+    of_another_tenant = {"tenants": {"aaa": {"publish": {"messages_per_second": 1}}, "api": {"resource_group": "api"}}}
+    group = {"resource_groups": {"api": {"publish": {"messages_per_second": 3, "burst_seconds": 1}, "destination": {}}}}
+    changed = compile_policy(PolicyDocument.model_validate(group | of_another_tenant), "publish")
+    for after in (policy, changed):
+        job = Job(policy)
+        job.batch(rows_of([0, 1, 2], ["api/a"] * 3, [1] * 3), None)
+        back, now_ms = Undelivered.of([UndeliveredCall("api/a", 0, 3)]), job.now_ms + 1
+        row = ControlRow(2, pack(after), PayingTime(now_ms, now_ms), undelivered=back)
+        found = run_batch(job.state, pack(row), [], now_ms=now_ms, is_explained=False, keeps_left=True)
+        assert column(found.admitted, "id") == [0, 1, 2]
+        balances.append(unpack(StoredState, found.state, "it").state.shared.balance_micro[-1, :1].tolist())
+    assert balances[0] == balances[1]
+
+
 def test_rows_of_an_unavailable_destination_are_given_up_but_those_that_ask() -> None:
     job = Job(policy_of(2, None, gives_up=True))
     numbers = list(range(9))
