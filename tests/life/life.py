@@ -161,6 +161,8 @@ class Life:
     _revision: str = ""
 
     def __post_init__(self) -> None:
+        if unknown := sorted(set(self.laws) - set(LAW_NAMES)):
+            raise ValueError(f"unknown laws {', '.join(unknown)}; there are {', '.join(LAW_NAMES)}")
         if self.birth.is_sharing:
             self.exchange = SimulatedExchange(SETTINGS)
         try:

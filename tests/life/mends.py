@@ -248,4 +248,15 @@ MENDS: Final = (
             ),
         ),
     ),
+    Mend(
+        "bursts that were cut",
+        "a burst is had again after a smaller one was in force for a moment",
+        (
+            (
+                "core/batch/account.py",
+                "(after.balance_micro < full_micro) | (after.cut_micro > 0)",
+                "after.balance_micro < full_micro",
+            ),
+        ),
+    ),
 )

@@ -303,6 +303,19 @@ def test_room_is_divided_among_namespaces_so_a_tenant_of_many_is_kept_from_it_by
     assert bool(of_good) == (on_excess == "delay")
 
 
+def test_l2_a_smaller_burst_for_a_moment_gives_no_burst_again() -> None:
+    def policy(burst_seconds: float) -> dict[str, Any]:
+        publish = {"messages_per_second": 5, "burst_seconds": burst_seconds, "on_excess": "reject"}
+        return {"version": 1, "defaults": {"publish": publish}}
+
+    life = Life(Birth(policy(10)), laws=["L2"])
+    for second in range(20):
+        life.set_policies(policy(0.2 if second % 2 else 10))
+        life.offer([("acme/x", 1, 0 if second % 2 else 60)])
+        life.trigger(1_000)
+    assert len(life.job.admitted) <= 5 * 10 + 5 * 20 + 1
+
+
 def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_most() -> None:
     limit = {"messages_per_second": 1, "burst_seconds": 600}
     job = SimulatedJob({"version": 1, "defaults": {"publish": limit}})
