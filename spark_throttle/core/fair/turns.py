@@ -10,8 +10,8 @@ next row at the tag L / w in the virtual time of its parent, and finishes it whe
    which they fit (`filling`). So no node sends more than it is given.
 3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, one a child, by their finish.
    The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
-   Where one goes, its child may have another that has begun. So rows that have not begun go only where none has that
-   has: else the next round shows the other.
+   The child of one that goes may have another that has begun, which the next round shows. So a row that has not begun
+   goes only where none goes that has.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
    beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
    there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
