@@ -10,12 +10,12 @@ next row at the tag L / w in the virtual time of its parent, and finishes it whe
    which they fit (`filling`). So no node sends more than it is given.
 3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, one a child, by their finish.
    The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
-   The child of one that goes may have another that has begun, which the next round shows. So a row that has not begun
-   goes only where none goes that has.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
    beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
    there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
-   an amount at which tokens do not end yet, to within one row, and another round goes on from there.
+   an amount at which tokens do not end yet, to within one row, and another round goes on from there. The child of a
+   crossing row that goes may have another that has begun, which the next round shows. So a row that has not begun goes
+   only where none goes that has.
 
 *Theorem.* A child that stays backlogged is behind its share of what its parent was served by less than its own largest
 row and the largest row of its siblings. Its share is the fluid's; neither number nor history of others counts.
@@ -31,8 +31,9 @@ both were given the same, except for what m's batch gave out beyond the amount t
 and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
 the row after them, the fluid has not served all.
 
-*Gap.* A node whose children have shown all the rows that they may show shows none itself until the next round, and its
-siblings' rows that have begun go before. No drawn history shows it where work counts as in `work`.
+*Gap.* An inner node may send a row that has not begun beside one that has, although that one's child has another: the
+node shows its parent one row a round, and would lose its turn if it showed none. Where tokens of two resources end at
+no amount, that can happen in every batch.
 
 *Change.* The proof is about one set of weights. Leads from other weights enter by `promises`: what falls due by V for
 them is at most what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
@@ -54,7 +55,7 @@ import numpy as np
 from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import begins_run, in_order, running_total, sums, taken
 from spark_throttle.core.fair.filling import Vessels
-from spark_throttle.core.fair.tree import Level, Tree
+from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
@@ -193,7 +194,7 @@ class _Search:
             np.where(at < until, self.leaves, -1), rows.work(at, np.minimum(at + 1, until)),
             entries.leads[0] + served <= got[0],
         )  # fmt: skip
-        steps, crossed = [], np.zeros_like(crossing.has_begun)
+        steps = []
         for k in range(1, self.height):
             below, held, held_work = levels[k - 1], entries.held[k - 1], vessels.held[k]
             # A node that could not send the row that it holds has nothing for others.
@@ -201,14 +202,11 @@ class _Search:
             order, parent, is_granted = self._served_first(
                 k - 1, crossing, served, got[k - 1], crossing.work[None], left[None], may_overdraw=False
             )
-            is_granted, may_choose, crossed = _begun_first(
-                below, crossed, crossing.has_begun[order], parent, is_granted
-            )
             granted = order[is_granted]
             count[crossing.leaf[granted]] += 1
             served[granted] += crossing.work[granted]
             is_next = begins_run(np.where(is_granted, -1, parent))
-            is_next &= ~is_granted & may_choose & goes[k][parent]
+            is_next &= ~is_granted & goes[k][parent]
             chosen, node = order[is_next], parent[is_next]
             sent = goes[k] & (held >= 0)
             count[held[sent]] += 1
@@ -217,7 +215,7 @@ class _Search:
             steps.append(_Step(crossing, granted, chosen, node))
             served = below.totals(served) + np.where(sent, held_work, 0)
             crossing = _Crossing(leaf, work, entries.leads[k] + served <= got[k])
-        return self._top(count, crossing, crossed, served, got[-1], steps, most)
+        return self._top(count, crossing, served, got[-1], steps, most)
 
     def _served_first(
         self,
@@ -270,14 +268,7 @@ class _Search:
             untied = cut
 
     def _top(
-        self,
-        count: Int64s,
-        crossing: _Crossing,
-        crossed: Bools,
-        served: Int64s,
-        got: Int64s,
-        steps: list[_Step],
-        most: Int64s,
+        self, count: Int64s, crossing: _Crossing, served: Int64s, got: Int64s, steps: list[_Step], most: Int64s
     ) -> _Look:
         """Give what tokens are left to the crossing rows of the tops' children."""
         entries, tree = self.entries, self.entries.tree
@@ -292,7 +283,9 @@ class _Search:
             np.vstack([room - used, most - level.totals(served)]), may_overdraw=True,
         )  # fmt: skip
         tokens = tokens[:, order]
-        passes, _, _ = _begun_first(level, crossed, crossing.has_begun[order], top, passes)
+        # The child of a row that goes may have another that has begun, which the next round shows.
+        has_begun = crossing.has_begun[order]
+        passes &= has_begun | (sums(top, (passes & has_begun).astype(np.int64), tops) == 0)[top]
         granted = order[passes]
         count[crossing.leaf[granted]] += 1
         served[granted] += crossing.work[granted]
@@ -351,27 +344,6 @@ class _Search:
             out.insert(0, np.where(keeps & ~is_taken, crossing.leaf, -1))
             taken = is_taken | (out[0] >= 0)
         return out
-
-
-def _begun_first(
-    level: Level, crossed: Bools, has_begun: Bools, parent: Int64s, is_granted: Bools
-) -> tuple[Bools, Bools, Bools]:
-    """Return which crossing rows go, which may be their parent's, and below which parents a row that has begun goes.
-
-    A child has one crossing row in a round. Where one that has begun goes, its child may have another that has begun.
-    So the others' rows that have not begun wait for the next round.
-
-    Parameters
-    ----------
-    crossed
-        The children below which such a row goes.
-    has_begun, parent, is_granted
-        Of the children's crossing rows, in the order of turns; whether tokens suffice for each.
-    """
-    parents = len(level.bounds) - 1
-    above = level.totals(crossed.astype(np.int64)) + sums(parent, (is_granted & has_begun).astype(np.int64), parents)
-    may_go = has_begun | (above == 0)[parent]
-    return is_granted & may_go, may_go, above > 0
 
 
 def _packed(parent: Int64s, is_late: Bools, key: Int64s, parents: int) -> Int64s:

@@ -35,7 +35,7 @@ def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_by
         assert max(each.lead_sum for each in referees) <= 0.1, seed
 
 
-@pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11528, 11558])
+@pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11558, 11603])
 def test_nor_in_histories_in_which_it_once_grew_from_batch_to_batch(seed: int) -> None:
     judged(crossed(seed, 40), seed)
 
