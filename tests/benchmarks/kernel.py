@@ -37,6 +37,7 @@ from spark_throttle.core.quota import MICRO, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState, Flows, Queue, StoredState
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
+from spark_throttle.spark.rows.frames import decode
 from tests.benchmarks import regimes
 from tests.benchmarks.results import save
 from tests.benchmarks.stream import MESSAGES, NAMESPACES, Stream, build_stream
@@ -188,7 +189,8 @@ def measure_regimes(stream: Stream) -> Iterator[Figure]:
                 return decide(state, rows, case, now_ms=now_ms)  # noqa: B023 - called at once
 
             def whole_batch() -> BatchOutcome:
-                return run_batch(block, row, framed, now_ms=now_ms, is_explained=False)  # noqa: B023
+                opened = [decode(frame) for frame in framed]  # noqa: B023
+                return run_batch(block, row, opened, now_ms=now_ms, is_explained=False)  # noqa: B023
 
             yield timed(f"{regime.name}: {label}: decide", decided, 1_000_000, "ms/batch")
             yield timed(f"{regime.name}: {label}: run_batch", whole_batch, 1_000_000, "ms/batch")
