@@ -100,7 +100,7 @@ def carried(
     old_full_micro = full(old.rate_micro_per_ms, old.burst_micro)
     earned_micro = refill(flows.balance_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms)
     still_cut_micro = refilled_cut(
-        flows.cut_micro, flows.balance_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms
+        flows.cut_micro, flows.balance_micro, earned_micro, old.rate_micro_per_ms, old_full_micro, elapsed_ms
     )
     balance_micro = carried_balances(earned_micro, old, new)
     cut_micro = carried_cut(still_cut_micro, earned_micro, balance_micro, old, new)

@@ -252,10 +252,8 @@ def _refilled(
     is_current = flows.window_second == second
     if not is_current.all():
         units = np.where(is_current[:, None], units, 0) if is_current.any() else np.zeros_like(units)
-    if flows.cut_micro.any():
-        still_cut = refilled_cut(flows.cut_micro, flows.balance_micro, rate, full_micro[:known], elapsed_ms)
-        flows = replace(flows, cut_micro=still_cut)
-    flows = replace(flows, window_units=units).with_new(names[known:])
+    still_cut = refilled_cut(flows.cut_micro, flows.balance_micro, filled, rate, full_micro[:known], elapsed_ms)
+    flows = replace(flows, cut_micro=still_cut, window_units=units).with_new(names[known:])
     if len(names) > known:
         filled = np.concatenate([filled, full_micro[known:]])
     flows = replace(flows, balance_micro=filled, window_second=np.full(len(names), second, dtype=np.int64))

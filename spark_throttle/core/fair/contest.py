@@ -135,9 +135,14 @@ def _honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s) -> S
     return replace(standing, leads=tuple(leads))
 
 
+def _is_spent(room: Int64s) -> Bools:
+    """Return whether each scope has no room left; behind them `False`, for no scope."""
+    return np.append((room < 0).any(axis=0), False)
+
+
 def is_open_to(tree: Tree, scopes: Scopes, room: Int64s) -> Bools:
     """Return whether all scopes of each leaf have room."""
-    is_open = np.append((room >= 0).all(axis=0), True)
+    is_open = ~_is_spent(room)
     tenant = tree.levels[0].parent
     child = tree.levels[1].parent[tenant]
     return is_open[scopes.tenant][tenant] & is_open[scopes.child][child] & is_open[scopes.job[0]]
@@ -207,7 +212,7 @@ def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: 
     alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
     several = np.where(is_several, scopes.tenant, -1)
     scope = several[tree.levels[0].parent]
-    is_spent = np.append((scopes.room < 0).any(axis=0), False)[scope]  # asks its groups for nothing
+    is_spent = _is_spent(scopes.room)[scope]  # asks its groups for nothing
     until, asked = eligible, np.zeros_like(eligible)
     while True:
         passed = _passed(tree, standing, rows, until, alone, tie)
@@ -356,7 +361,7 @@ def _tenants_settled(
 ) -> Int64s:
     """Return the leads among a tenant's nodes: none, unless its tokens ended."""
     zero, leads = np.zeros_like(count), np.zeros_like(standing.tenant_leads)
-    is_spent = np.append((room < 0).any(axis=0), False)
+    is_spent = _is_spent(room)
     scope = np.where(_are_several(scopes.tenant) & is_spent[scopes.tenant], scopes.tenant, -1)
     if (scope >= 0).any():
         over, _ = _tenants(tree.levels[0], scope)

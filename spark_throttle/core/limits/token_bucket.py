@@ -81,7 +81,12 @@ def full(rate_micro_per_ms: Int64s, burst_micro: Int64s) -> Int64s:
 
 
 def refilled_cut(
-    cut_micro: Int64s, balance_micro: Int64s, rate_micro_per_ms: Int64s, full_micro: Int64s, elapsed_ms: int
+    cut_micro: Int64s,
+    balance_micro: Int64s,
+    filled_micro: Int64s,
+    rate_micro_per_ms: Int64s,
+    full_micro: Int64s,
+    elapsed_ms: int,
 ) -> Int64s:
     """Return what of `cut_micro` (`state.Flows`) the buckets have not earned `elapsed_ms` later.
 
@@ -90,20 +95,22 @@ def refilled_cut(
 
     Parameters
     ----------
-    balance_micro
-        The balances before the refill.
+    balance_micro, filled_micro
+        The balances before and after the refill.
 
     Examples
     --------
     A bucket of 2 tokens holds 1, and a former one of 10 lacked 9. Of 3 s at a token per second, 2 s overflow:
 
-    >>> refilled_cut(np.array([8]) * MICRO, np.array([1]) * MICRO, np.array([1_000]), np.array([2]) * MICRO, 3_000)
+    >>> one, two = np.array([1]) * MICRO, np.array([2]) * MICRO
+    >>> refilled_cut(8 * one, one, two, np.array([1_000]), two, 3_000)
     array([6000000])
     """
+    if not cut_micro.any():
+        return cut_micro
     lacked_micro = full_micro + cut_micro - balance_micro
     lacks_micro = -refill(-lacked_micro, rate_micro_per_ms, np.zeros_like(cut_micro), elapsed_ms)
     lacks_micro = np.where(rate_micro_per_ms > 0, lacks_micro, np.maximum(lacked_micro, 0))
-    filled_micro = refill(balance_micro, rate_micro_per_ms, full_micro, elapsed_ms)
     return np.where(cut_micro > 0, lacks_micro - (full_micro - filled_micro), 0)
 
 
