@@ -23,6 +23,29 @@ from spark_throttle.core.quota import Bools, Int64s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The leaves below the tops that run short, as they enter a batch."""
+
+    tree: Tree
+    leads: list[Int64s]
+    """The leads of the nodes of each level."""
+
+    rows: Rows
+    passing: list[Int64s]
+    """For each level, how many rows of each leaf its nodes may pass to their parents: those of the last may go. The
+    fluid of a level counts also rows that go no further, so that the order of those that do is the same as ever."""
+
+    held: list[Int64s]
+    """For each level of inner nodes, the leaf whose row a node holds, -1 for none; the lowest level first."""
+
+    tie: Int64s
+    """The order of leaves that are otherwise equal."""
+
+    room: Int64s
+    """Shape (resources, tops): the most tokens that may go before a row, -1 if none may."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Filling:
     """What the nodes of every level send, as lists by level; the lowest is that of the leaves."""
 
@@ -69,6 +92,29 @@ class Vessels:
     rows: Rows
     first: Int64s
     until: Int64s
+
+    @classmethod
+    def of(cls, entries: Entries) -> Vessels:
+        """Return what the nodes ask for, which hold their rows apart."""
+        tree, rows = entries.tree, entries.rows
+        held_work: list[Int64s] = []
+        first = np.zeros(tree.leaves, dtype=np.int64)
+        for held in reversed(entries.held):  # the higher level holds the earlier row
+            leaf = held[held >= 0]
+            work = np.zeros_like(held)
+            work[held >= 0] = rows.take(leaf).work(first[leaf], first[leaf] + 1)
+            held_work.insert(0, work)
+            first[leaf] += 1
+        held_work.insert(0, np.zeros_like(first))
+        until = entries.passing[-1]
+        asked = [rows.work(first, until)]
+        for level, work in zip(tree.levels[:-1], held_work[1:], strict=True):
+            asked.append(level.totals(asked[-1]) + work)
+        want = [
+            np.maximum(each + lead + tree.sums(rows.work(until, passing), height), 0)
+            for height, (each, lead, passing) in enumerate(zip(asked, entries.leads, entries.passing, strict=True))
+        ]
+        return cls(tree, entries.leads, held_work, asked, want, rows, first, until)
 
     def filled(self, amount: Int64s) -> Filling:
         """Give every top an amount; 0 or less gives nothing."""

@@ -53,6 +53,13 @@ class Level:
         """Return the sum of the children's values, by parent."""
         return totals(values, self.bounds)
 
+    def has(self, flags: Bools, children: Int64s | None = None) -> Bools:
+        """Return the parents that have a child with a flag; `flags` are those of all children, or of some."""
+        out = np.zeros(len(self.bounds) - 1, dtype=np.bool_)
+        at = np.flatnonzero(flags)
+        out[self.parent[at if children is None else children[at]]] = True
+        return out
+
     def largest(self, values: Int64s) -> Int64s:
         """Return the largest of the children's values, none of which is negative, by parent; 0 without children."""
         return largest(self.parent, values, len(self.bounds) - 1, least=0)

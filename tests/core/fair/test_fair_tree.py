@@ -28,14 +28,14 @@ def test_nor_where_one_is_heavy_among_many_and_rows_differ_a_millionfold(first: 
 
 @pytest.mark.parametrize("first", range(0, 24, 8))
 def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_bytes(first: int) -> None:
-    """In these histories siblings' leads sum to 0, up to rounding; in few others a row's demand is gone."""
+    """Siblings' leads sum to 0, but for a row that a tenant held, and of which its own limit passed others."""
     for seed in range(first, first + 8):
         referees = crossed(seed, 8)
         judged(referees, seed)
-        assert max(each.lead_sum for each in referees) <= 0.1, seed
+        assert max(each.lead_sum for each in referees) <= 1, seed
 
 
-@pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11558, 11603])
+@pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11528, 11558, 11603])
 def test_nor_in_histories_in_which_it_once_grew_from_batch_to_batch(seed: int) -> None:
     judged(crossed(seed, 40), seed)
 
