@@ -58,6 +58,10 @@ class Jvm:
         """Return the processes that Spark started whose command line has a word, oldest first."""
         return self._processes.members(word)
 
+    def signal(self, number: int) -> None:
+        """Send a signal to all of its processes."""
+        self._processes.signal(number)
+
     def kill(self) -> None:
         """Kill all of it at once."""
         self._processes.kill()

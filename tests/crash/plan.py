@@ -1,24 +1,27 @@
 """Which kills a run of the crash program makes, and between which restarts: a function of a number and a seed.
 
 The job lives several times. In a life it may lose Python workers or executors, which Spark replaces, and it ends by
-SIGKILL to all of its processes at once, or to the driver's Python alone: at a named point, or at a drawn moment of a
-drawn batch. Half of all kills stand at named points. Policies change before lives and within them. Before some lives
-what the job has is copied, and before a later one it is put back.
+SIGKILL to all of its processes at once, or to the driver's Python alone, or is frozen: at a named point, or at a drawn
+moment of a drawn batch. Half of all kills stand at named points. Policies change before lives and within them. Before
+some lives what the job has is copied, and before a later one it is put back.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import cycle, islice, pairwise
 from typing import Literal
 
 from tests.crash.points import OF_AN_EPOCH
 from tests.crash.policies import draw_policies
 
-Victim = Literal["job", "kernel", "worker", "executor"]
-"""A *job* is all of its processes; a *kernel* is the driver's Python, and Spark's JVM lives on, as in notebooks."""
+Victim = Literal["job", "frozen", "kernel", "worker", "executor"]
+"""A *job* is all of its processes; a *kernel* is the driver's Python, and Spark's JVM lives on, as in notebooks.
+
+A *frozen* job is stopped, all of it, and goes on while the next run does: a machine that was given up and comes back.
+"""
 
 PutBack = Literal["copied", "restored", "refused", "control-ahead"]
 """How a checkpoint is put back (docs/changing-a-job.md):
@@ -50,6 +53,9 @@ _KEPT = 0.15
 _LIVES_UNDONE = 2
 """So many at most."""
 
+_FROZEN = 0.5
+"""Part of the jobs that are frozen instead, where they may be."""
+
 _KERNELS = 0.8
 """Part of the ends in which Spark's JVM lives on: a life after it costs a fifth of one that begins with a new JVM."""
 
@@ -71,7 +77,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """One run of the job's Python, from its start to its end by SIGKILL."""
+    """One run of the job's Python, from its start to its end."""
 
     master: str
     losses: tuple[Kill, ...]
@@ -96,8 +102,15 @@ class Life:
         return sum(kill.batches_on for kill in (*self.losses, self.end))
 
 
-def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence[PutBack] = ()) -> list[Life]:
+def draw_lives(
+    kills: int, seed: int, points: Sequence[str], put_backs: Sequence[PutBack] = (), *, may_freeze: bool = False
+) -> list[Life]:
     """Return lives with `kills` kills together.
+
+    Parameters
+    ----------
+    may_freeze
+        Whether a job may be frozen: its sink is exact though two runs write to it.
 
     Examples
     --------
@@ -144,7 +157,13 @@ def draw_lives(kills: int, seed: int, points: Sequence[str], put_backs: Sequence
                 put_back,
             )
         )
-    return lives
+    return [_frozen(dice, *pair) for pair in pairwise(lives)] + lives[-1:] if may_freeze else lives
+
+
+def _frozen(dice: random.Random, life: Life, after: Life) -> Life:
+    """Return a life that may end frozen, unless what it has must lie still."""
+    is_frozen = dice.random() < _FROZEN and life.end.victim == "job" and not after.is_kept and after.put_back is None
+    return replace(life, end=replace(life.end, victim="frozen")) if is_frozen else life
 
 
 def _end(dice: random.Random, point: str | None) -> Kill:

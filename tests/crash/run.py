@@ -1,7 +1,8 @@
 """The crash program (`make crash KILLS=n SEED=s`): nothing is lost or doubled, whatever is killed.
 
 The real job runs in child processes and is killed again and again, as `plan` draws it: all of them or the driver's
-Python alone, at named points and at drawn moments; Python's workers; executors. Policies change between a crash and the
+Python alone, at named points and at drawn moments; Python's workers; executors. Or it is frozen, and wakes up beside
+the run that has taken over. Policies change between a crash and the
 restart and while the job runs, in every way that they can, and in runs with an even seed the share of the quotas too,
 for another job wants of them now more, now less. Among the rows are such as cannot be taken. Now and then the
 checkpoint is put back, with its sinks or as a refused start asks for. Then the job drains, and the account is taken
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -108,6 +110,7 @@ class Lives:
         self._dice = random.Random(seed)
         self._job: Job | None = None
         self._jvm: Jvm | None = None
+        self._frozen: tuple[Job, Jvm] | None = None
         self._copy: Copy | None = None
         self._policies = 0
         self._is_wounded = False
@@ -165,6 +168,8 @@ class Lives:
 
     def leave(self) -> None:
         """Kill what runs, and let the peer go."""
+        for each in self._frozen or ():
+            each.kill()
         self._end_all()
         if self._peer is not None:
             self._peer.stop()
@@ -226,6 +231,7 @@ class Lives:
         offsets, planned = self.root / "checkpoint" / "offsets", newest_planned(self.root)
         if not job.wait_for(offsets / str(planned + (kill.batches_on + 1) // 2)):
             return False
+        self._thaw()
         if policies and kill.point not in OF_AN_EPOCH:
             self._change(policies.pop(0), life.peer_percent)
         if not job.wait_for(offsets / str(planned + kill.batches_on)):
@@ -240,9 +246,20 @@ class Lives:
                 return False  # all that is left waits for tokens; not every batch writes such a file
         elif job.ends_within(kill.delay_ms / 1000):
             return False
+        if not self._lose(kill, job):
+            return False
+        self.kills += 1
+        return True
+
+    def _lose(self, kill: Kill, job: Job) -> bool:
+        """Return whether there was a victim, and it is lost."""
         assert self._jvm is not None
         if kill.victim == "job":
             self._end_all()
+        elif kill.victim == "frozen":
+            job.signal(signal.SIGSTOP)
+            self._jvm.signal(signal.SIGSTOP)
+            self._frozen, self._job, self._jvm = (job, self._jvm), None, None
         elif kill.victim == "kernel":
             if (self.root / "reached").exists():
                 kill_process(int((self.root / "reached").read_text()))
@@ -254,7 +271,6 @@ class Lives:
                 return False
             kill_process(self._dice.choice(victims))
             job.is_wounded = True  # it may have been one that the driver cannot do without
-        self.kills += 1
         return True
 
     def _start(self, master: str, batches: int) -> Job:
@@ -279,6 +295,20 @@ class Lives:
         self._job = Job("tests.crash.job", arguments, self.root / "job.log")
         self._job.is_wounded = self._is_wounded
         return self._job
+
+    def _thaw(self) -> None:
+        """Let a frozen job go on, beside the run that has taken over from it: it ends by itself."""
+        if self._frozen is None:
+            return
+        (job, jvm), self._frozen = self._frozen, None
+        for each in (jvm, job):
+            each.signal(signal.SIGCONT)
+        ended = job.ends_within(_PATIENCE_SECONDS)
+        status = job.process.poll()
+        for each in (job, jvm):
+            each.kill()
+        assert ended, f"a job that was taken over goes on:\n{job.tail()}"
+        assert status, f"a job that was taken over ended well:\n{job.tail()}"
 
     def _end_python(self) -> None:
         """Kill the driver's Python; Spark's JVM lives on, unless it has lost what it cannot do without."""
@@ -322,7 +352,8 @@ def crash(
     """
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
-    plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink])
+    may_freeze = sink in (*TO_DELTA, FUNCTION)
+    plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink], may_freeze=may_freeze)
     started = time.monotonic()
     try:
         for number, life in enumerate(plan):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,14 @@ def test_what_is_put_back_was_copied_a_life_or_two_before(seed: int) -> None:
             assert (kept, life.put_back) == (None, None)
             kept = number
     assert {life.put_back for life in lives} == {None, *PUT_BACKS["delta"]}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_job_is_frozen_only_where_what_it_has_need_not_lie_still(seed: int) -> None:
+    lives = draw_lives(100, seed, OF_DELTA, put_backs=PUT_BACKS["delta"], may_freeze=True)
+    after = [then for life, then in pairwise(lives) if life.end.victim == "frozen"]
+    assert after
+    assert {(life.is_kept, life.put_back) for life in after} == {(False, None)}
 
 
 def test_policies_of_the_program_differ_and_are_such_as_can_be_put_in_force() -> None:

@@ -69,6 +69,12 @@ class Job:
         assert ended, f"the job did not end within {patience_seconds} s:\n{self.tail()}"
         assert self.process.returncode == 0, self.tail()
 
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes of the run's session."""
+        for pid in session_members(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def kill(self) -> None:
         """Kill all processes of the run's session. Python's workers have a process group of their own."""
         while members := session_members(self.process.pid):
