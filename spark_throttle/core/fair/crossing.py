@@ -54,6 +54,7 @@ class Crossing:
         self._entries, self._vessels, self._filling = entries, vessels, filling
         self._levels, tops = entries.tree.levels, entries.tree.tops
         self._is_closed = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
+        self._is_anew = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
         self._has_chosen = np.zeros(tops, dtype=np.bool_)
         self.fits = np.ones(tops, dtype=np.bool_)
         """Whether each top's tokens suffice for all that goes without its choice."""
@@ -144,9 +145,13 @@ class Crossing:
             goes = may_go & ~_is_behind(goes_on, parent, len(waits))
             moves = waits | level.has(goes_on, order)
             if not is_top:
+                is_left = level.has(goes & has_more, order) & ~level.has(~fits, order)
                 sent = sums(parent, np.where(goes, now.work[order], 0), len(waits))
-                moves |= (sent < room[0]) & level.has(goes & has_more, order) & ~level.has(~fits, order)
+                is_anew = is_left & ~moves & (sent < room[0]) & ~self._is_anew[k + 1]
+                moves |= is_left
             self._send(now, order[goes])
+            if not is_top and is_anew.any():
+                self._fill_anew(k + 1, is_anew)
             if is_top:
                 break
             served[k][order[goes]] += now.work[order[goes]]
@@ -159,6 +164,13 @@ class Crossing:
             chosen.append(child)
             shown.append(self._of_nodes(k + 1, now, child, served[k + 1]))
         return shown, chosen, moves & is_open
+
+    def _fill_anew(self, k: int, is_taken: Bools) -> None:
+        """Fill nodes of a level up to a level of their own: all rows that had begun by the fluid's go, and leave some."""
+        at = self._vessels.fill_anew(self._filling, k, is_taken)
+        for is_closed, is_anew, to in zip(self._is_closed, self._is_anew, at, strict=False):
+            is_closed[to], is_anew[to] = False, False
+        self._is_anew[k] |= is_taken
 
     def _of_leaves(self) -> _Shown:
         vessels, filling = self._vessels, self._filling

@@ -11,7 +11,7 @@ the level that the fluid reached competes for the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -118,16 +118,35 @@ class Vessels:
 
     def filled(self, amount: Int64s) -> Filling:
         """Give every top an amount; 0 or less gives nothing."""
-        got, budget = self._poured(len(self.leads) - 1, amount)
+        return self._within(np.maximum(amount, 0), *self._poured(len(self.leads) - 1, amount))
+
+    def _within(self, most: Int64s, got: Int64s, budget: Int64s) -> Filling:
+        """Give the nodes of the last level their budgets, and keep every node within its own, the tops within `most`."""
         filling = self._sent(budget)
         filling.got.append(got)
-        most = [*filling.own, np.maximum(amount, 0)]
+        limits = [*filling.own, most]
         for k in range(len(self.leads), 0, -1):
-            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > most[k]
+            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > limits[k]
             if is_over.any():
                 part, at = self._below(k, is_over)
-                filling.put(at, part.lowered(most[k][is_over], filling.got[k - 1][at[-1]]))
+                filling.put(at, part.lowered(limits[k][is_over], filling.got[k - 1][at[-1]]))
         return filling
+
+    def fill_anew(self, filling: Filling, height: int, is_taken: Bools) -> list[Int64s]:
+        """Fill some nodes at a height again, whose children ask for no rows but those that may go.
+
+        Returns
+        -------
+        The positions of the nodes below them, by level.
+        """
+        part, at = self._below(height, is_taken)
+        own, level, left = filling.own[height][is_taken], part.tree.levels[-1], part.asked[-1] + part.leads[-1]
+        want = np.maximum(left, 0)
+        anew = replace(part, want=[*part.want[:-1], want])
+        again = anew._within(own, *anew._poured(height - 1, own + level.totals(want - left)))
+        filling.put(at, again)
+        filling.got[height - 1][at[-1]] = again.got[-1]
+        return at
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
         """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""
@@ -148,8 +167,8 @@ class Vessels:
             got[k - 1], budget = self._poured(k - 1, own[k])
         count = self.rows.within(self.first, self.until, budget)
         sent = [self.rows.work(self.first, self.first + count)]
-        for level, mine, holds, held in zip(self.tree.levels, own[1:], goes[1:], self.held[1:], strict=False):
-            sent.append(np.minimum(level.totals(sent[-1]), mine) + np.where(holds, held, 0))
+        for mine, holds, held in zip(own[1:], goes[1:], self.held[1:], strict=True):
+            sent.append(mine + np.where(holds, held, 0))
         return Filling(got, goes, own, count, sent)
 
     def _below(self, height: int, is_taken: Bools) -> tuple[Vessels, list[Int64s]]:

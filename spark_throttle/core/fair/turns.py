@@ -95,10 +95,10 @@ class _Search:
         self.vessels = Vessels.of(entries)
         self.all_work = entries.tree.levels[-1].totals(self.vessels.asked[-1])
 
-    def look(self, amount: Int64s, most: Int64s) -> _Look:
-        """Serve an amount of work at each top, and crossing rows while there are tokens, and work is at most `most`."""
+    def look(self, amount: Int64s) -> _Look:
+        """Serve an amount of work at each top, and crossing rows while there are tokens, and no more went before."""
         crossing = Crossing(self.entries, self.vessels, self.vessels.filled(amount))
-        crossing.run(most)
+        crossing.run(np.maximum(amount, 0))
         used, work = crossing.used, crossing.work
         ends = np.logical_or.reduce(used > self.entries.room) | (work >= self.all_work)
         return _Look(crossing, work, used, ends)
@@ -110,12 +110,11 @@ class _Search:
         asked = entries.tree.sums(entries.rows.tokens(np.zeros_like(until), until), len(entries.tree.levels))
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
         guess = _least_part(entries.room + 1, self.all_work, asked, self.all_work)
-        unbounded = np.full(tops, UNBOUNDED)
         is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
-        look = self.look(guess, unbounded)
+        look = self.look(guess)
         for step in range(_LOOKS):
-            look = self.look(guess, unbounded) if step else look
+            look = self.look(guess) if step else look
             fits, largest = look.crossing.fits, look.crossing.largest
             is_good = fits & look.ends
             is_found = is_open & is_good & (np.abs(look.served - guess) <= largest)
@@ -135,7 +134,7 @@ class _Search:
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
             guess = np.where(is_open, told, np.where(found >= 0, found, low))
         if not ((found == guess) & (found >= 0)).all():
-            look = self.look(np.maximum(found, low), np.where(found >= 0, UNBOUNDED, np.maximum(low, 0)))
+            look = self.look(np.maximum(found, low))
         return Turns(look.crossing.count, look.crossing.held())
 
 
