@@ -62,7 +62,7 @@ class Filling:
     """The number of rows of each leaf."""
 
     sent: list[Int64s]
-    """The work of what a node sends, an inner one at most its budget."""
+    """The work of a leaf's rows; of an inner node, which gives away all that it is given, its own and what it held."""
 
     def put(self, at: list[Int64s], part: Filling) -> None:
         """Replace what the nodes at `at`, of the lowest levels, send."""
@@ -116,15 +116,12 @@ class Vessels:
         ]
         return cls(tree, entries.leads, held_work, asked, want, rows, first, until)
 
-    def filled(self, amount: Int64s) -> Filling:
-        """Give every top an amount; 0 or less gives nothing."""
-        return self._within(np.maximum(amount, 0), *self._poured(len(self.leads) - 1, amount))
-
-    def _within(self, most: Int64s, got: Int64s, budget: Int64s) -> Filling:
-        """Give the nodes of the last level their budgets, and keep every node within its own, the tops within `most`."""
+    def filled(self, amount: Int64s, most: Int64s | None = None) -> Filling:
+        """Give every top an amount, 0 or less gives nothing; its children send at most the amount, or `most`."""
+        got, budget = self._poured(len(self.leads) - 1, amount)
         filling = self._sent(budget)
         filling.got.append(got)
-        limits = [*filling.own, most]
+        limits = [*filling.own, np.maximum(amount, 0) if most is None else most]
         for k in range(len(self.leads), 0, -1):
             is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > limits[k]
             if is_over.any():
@@ -133,17 +130,19 @@ class Vessels:
         return filling
 
     def fill_anew(self, filling: Filling, height: int, is_taken: Bools) -> list[Int64s]:
-        """Fill some nodes at a height again, whose children ask for no rows but those that may go.
+        """Fill some nodes at a height again, as if their children had no rows but those that may go.
+
+        What a child is owed that has no such rows goes to the others.
 
         Returns
         -------
         The positions of the nodes below them, by level.
         """
         part, at = self._below(height, is_taken)
-        own, level, left = filling.own[height][is_taken], part.tree.levels[-1], part.asked[-1] + part.leads[-1]
+        own, left = filling.own[height][is_taken], part.asked[-1] + part.leads[-1]
         want = np.maximum(left, 0)
-        anew = replace(part, want=[*part.want[:-1], want])
-        again = anew._within(own, *anew._poured(height - 1, own + level.totals(want - left)))
+        amount = own + part.tree.levels[-1].totals(want - left)
+        again = replace(part, want=[*part.want[:-1], want]).filled(amount, own)
         filling.put(at, again)
         filling.got[height - 1][at[-1]] = again.got[-1]
         return at
