@@ -81,7 +81,7 @@ class Crossing:
         return self._levels[-1].totals(self._served()[-1])
 
     def run(self, most: Int64s) -> None:
-        """Let rows go while there are tokens, and the work of a top is at most `most`."""
+        """Let rows go while there are tokens, and what a top gave out before a row is at most `most`."""
         is_open = np.ones(len(most), dtype=np.bool_)
         while is_open.any():
             _, _, is_open = self._passed(most, is_open)
