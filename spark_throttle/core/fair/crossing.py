@@ -5,7 +5,7 @@ node shows its parent one: the first of its children's, by finish, that its own 
 
 - A node chooses once its children have chosen; till then it waits, and so do the nodes above.
 - Rows that have begun go in the order of their finish, those that have not behind them. Where a row goes whose child
-  may have another that has begun, the rest waits for the next pass, which shows that one in its place.
+  may have another that has begun, what finishes later waits for the next pass, which shows that one in its place.
 - A node gives away all of its amount, but for less than the row that it shows. Where the fluid asked for rows that a
   narrower scope refused, all that have begun may go and leave some: then it is filled again, without refused rows.
 
@@ -130,7 +130,7 @@ class Crossing:
                 tokens, room = self._tokens(now, most - level.totals(served[k]), waits)
             else:
                 tokens, room = now.work[None], (filling.own[k + 1] - level.totals(served[k]))[None]
-            order, parent, fits = _in_turn(
+            order, parent, fits, key = _in_turn(
                 level, now, lead + served[k] - got, tokens, room, entries.tie, may_overdraw=is_top
             )
             may_go = fits & ~waits[parent]
@@ -139,7 +139,7 @@ class Crossing:
             after = served[k][order] + now.work[order]
             has_more = after < vessels.asked[k][order]
             goes_on = may_go & has_more & (lead[order] + after <= got[order])
-            goes = may_go & ~_is_behind(goes_on, parent, len(waits))
+            goes = may_go & ~_is_behind(goes_on, parent, key, len(waits))
             moves = waits | level.has(goes_on, order)
             self._send(now, order[goes])
             if is_top:
@@ -208,18 +208,18 @@ class Crossing:
             self._filling.goes[k][node[height == k]] = True
 
 
-def _is_behind(flags: Bools, parent: Int64s, parents: int) -> Bools:
-    """Return which values stand behind the first of their parent that is flagged."""
-    first = np.full(parents, len(flags))
-    at = np.flatnonzero(flags)
-    first[parent[at[::-1]]] = at[::-1]
-    return np.arange(len(flags)) > first[parent]
+def _is_behind(flags: Bools, parent: Int64s, key: Int64s, parents: int) -> Bools:
+    """Return which values have a larger key than the first of their parent that is flagged; keys ascend."""
+    first = np.full(parents, np.iinfo(np.int64).max)
+    at = np.flatnonzero(flags)[::-1]
+    first[parent[at]] = key[at]
+    return key > first[parent]
 
 
 def _in_turn(
     level: Level, shown: _Shown, beyond: Int64s, tokens: Int64s, room: Int64s, tie: Int64s, *, may_overdraw: bool
-) -> tuple[Int64s, Int64s, Bools]:
-    """Return the nodes that show rows in the order of turns, their parents, and whether there is room for their rows.
+) -> tuple[Int64s, Int64s, Bools, Int64s]:
+    """Return the nodes that show rows in the order of turns, their parents, whether there is room, and their keys.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def _in_turn(
         # Rows of one key are told apart where some of them go and some do not.
         run = np.flatnonzero(key == groups.spread(cut)) if (cut != untied).any() else first
         if len(run) <= len(first):
-            return order, parent, fits
+            return order, parent, fits, key
         tied = place[run]
         place[run] = tied[np.lexsort((tie[shown.leaf[at[tied]]], key[run]))]
         untied = cut
