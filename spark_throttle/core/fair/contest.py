@@ -181,27 +181,27 @@ class _Entrants:
         tree, until = self.tree, self.passing[-1]
         of_top = np.concatenate([room, np.full((len(room), 1), UNBOUNDED)], axis=1)[:, scope]
         wanted = tree.sums(self.rows.tokens(np.zeros_like(until), until), len(tree.levels))
-        of_top = np.where((of_top < 0).any(axis=0), -1, of_top)  # an empty message, too, waits for bytes
-        is_short = np.logical_or.reduce(wanted > of_top + 1)
-        if not is_short.any():
+        is_spent = np.logical_or.reduce(of_top < 0)  # an empty message, too, waits for bytes
+        is_short = ~is_spent & np.logical_or.reduce(wanted > of_top + 1)
+        if not (is_short | is_spent).any():
             return until, []
-        part, at = tree.below(is_short)
-        leaf = at[0]
-        leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
-        passed = [each[leaf] for each in self.passing]
-        held, before = list[Int64s](), np.zeros_like(leaf)
-        for height in range(len(self.held), 0, -1):
-            flags = self.held[height - 1][leaf] * (passed[-1] > before)
-            held.insert(0, _holders(part, height, flags))
-            before += flags
-        turns = serve(Entries(part, leads, self.rows.take(leaf), passed, held, self.tie[leaf], of_top[:, is_short]))
-        passing = until.copy()
-        passing[leaf] = turns.count
-        after = []
-        for holds in turns.held:
-            of_leaf = np.zeros_like(until)
-            of_leaf[leaf[holds[holds >= 0]]] = 1
-            after.append(of_leaf)
+        held, before = list[Int64s](), np.zeros_like(until)
+        for flags in reversed(self.held):
+            held.insert(0, flags * (until > before))
+            before += held[0]
+        # A scope that is spent chooses nothing: what its nodes hold does not depend on the rounds of others.
+        waits = is_spent[tree.top_of_leaf()]
+        passing, after = np.where(waits, 0, until), [np.where(waits, flags, 0) for flags in held]
+        if is_short.any():
+            part, at = tree.below(is_short)
+            leaf = at[0]
+            leads = [lead[to] for lead, to in zip(self.leads, at, strict=True)]
+            holders = [_holders(part, height, flags[leaf]) for height, flags in enumerate(held, start=1)]
+            passed, room = [each[leaf] for each in self.passing], of_top[:, is_short]
+            turns = serve(Entries(part, leads, self.rows.take(leaf), passed, holders, self.tie[leaf], room))
+            passing[leaf] = turns.count
+            for of_leaf, holds in zip(after, turns.held, strict=True):
+                of_leaf[leaf[holds[holds >= 0]]] = 1
         return passing, after
 
 

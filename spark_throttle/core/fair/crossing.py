@@ -5,9 +5,9 @@ node shows its parent one: the first of its children's, by finish, that its own 
 
 - A node chooses once its children have chosen; till then it waits, and so do the nodes above.
 - Rows that have begun go in the order of their finish, those that have not behind them. Where a row goes whose child
-  may have another that has begun, the rest waits for the next pass, which shows that one in its place.
-- A node gives away all of its amount. What its children cannot take up to their tags goes to rows that have not begun.
-- A node is closed when its parent chooses: what its parent takes then is the parent's to give.
+  may have another that has begun, what finishes later waits for the next pass, which shows that one in its place.
+- A node gives away all of its amount, but for less than the row that it shows. Where the fluid asked for rows that a
+  narrower scope refused, all that have begun may go and leave some: then it is filled again, without refused rows.
 
 So among the rows that have begun, of all children of a node, those go that finish first, however many a child has. The
 top gives out while a row's tokens, and all before them, leave no balance negative (KIP-599).
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import begins_run, in_order, running_total, sums, taken
+from spark_throttle.core.arithmetic.segments import begins_run, in_order, running_total, taken
 from spark_throttle.core.fair.filling import Entries, Filling, Vessels
 from spark_throttle.core.fair.tree import Level
 from spark_throttle.core.quota import Bools, Int64s
@@ -53,7 +53,7 @@ class Crossing:
     def __init__(self, entries: Entries, vessels: Vessels, filling: Filling) -> None:
         self._entries, self._vessels, self._filling = entries, vessels, filling
         self._levels, tops = entries.tree.levels, entries.tree.tops
-        self._is_closed = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
+        self._is_anew = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
         self._has_chosen = np.zeros(tops, dtype=np.bool_)
         self.fits = np.ones(tops, dtype=np.bool_)
         """Whether each top's tokens suffice for all that goes without its choice."""
@@ -81,7 +81,7 @@ class Crossing:
         return self._levels[-1].totals(self._served()[-1])
 
     def run(self, most: Int64s) -> None:
-        """Let rows go while there are tokens, and the work of a top is at most `most`."""
+        """Let rows go while there are tokens, and what a top gave out before a row is at most `most`."""
         is_open = np.ones(len(most), dtype=np.bool_)
         while is_open.any():
             _, _, is_open = self._passed(most, is_open)
@@ -129,27 +129,27 @@ class Crossing:
             if is_top:
                 tokens, room = self._tokens(now, most - level.totals(served[k]), waits)
             else:
-                left = filling.own[k + 1] - level.totals(served[k])
-                tokens, room = now.work[None], np.where(self._is_closed[k + 1], -1, left)[None]
-            order, parent, fits = _in_turn(
+                tokens, room = now.work[None], (filling.own[k + 1] - level.totals(served[k]))[None]
+            order, parent, fits, key = _in_turn(
                 level, now, lead + served[k] - got, tokens, room, entries.tie, may_overdraw=is_top
             )
-            self._is_closed[k] |= ~waits[level.parent]
             may_go = fits & ~waits[parent]
             if is_top:
                 may_go &= is_open[parent]
             after = served[k][order] + now.work[order]
             has_more = after < vessels.asked[k][order]
-            goes_on = may_go & has_more & now.has_begun[order] & (lead[order] + after <= got[order])
-            goes = may_go & ~_is_behind(goes_on, parent, len(waits))
+            goes_on = may_go & has_more & (lead[order] + after <= got[order])
+            goes = may_go & ~_is_behind(goes_on, parent, key, len(waits))
             moves = waits | level.has(goes_on, order)
-            if not is_top:
-                sent = sums(parent, np.where(goes, now.work[order], 0), len(waits))
-                moves |= (sent < room[0]) & level.has(goes & has_more, order) & ~level.has(~fits, order)
             self._send(now, order[goes])
             if is_top:
                 break
             served[k][order[goes]] += now.work[order[goes]]
+            is_left = level.has(goes & has_more, order) & ~level.has(~fits, order)
+            is_anew = is_left & ~moves & ~self._is_anew[k + 1] & (level.totals(served[k]) < filling.own[k + 1])
+            moves |= is_left
+            if is_anew.any():
+                self._fill_anew(k + 1, is_anew)
             goes_first, held_work = filling.goes[k + 1], vessels.held[k + 1]
             served[k + 1] = level.totals(served[k]) + np.where(goes_first, held_work, 0)
             # A node that could not send the row that it holds shows that one.
@@ -159,6 +159,12 @@ class Crossing:
             chosen.append(child)
             shown.append(self._of_nodes(k + 1, now, child, served[k + 1]))
         return shown, chosen, moves & is_open
+
+    def _fill_anew(self, k: int, is_taken: Bools) -> None:
+        """Fill nodes of a level further than the fluid did: all their rows that had begun go, and leave some."""
+        for is_anew, at in zip(self._is_anew, self._vessels.fill_anew(self._filling, k, is_taken), strict=False):
+            is_anew[at] = False
+        self._is_anew[k] |= is_taken
 
     def _of_leaves(self) -> _Shown:
         vessels, filling = self._vessels, self._filling
@@ -202,18 +208,18 @@ class Crossing:
             self._filling.goes[k][node[height == k]] = True
 
 
-def _is_behind(flags: Bools, parent: Int64s, parents: int) -> Bools:
-    """Return which values stand behind the first of their parent that is flagged."""
-    first = np.full(parents, len(flags))
-    at = np.flatnonzero(flags)
-    first[parent[at[::-1]]] = at[::-1]
-    return np.arange(len(flags)) > first[parent]
+def _is_behind(flags: Bools, parent: Int64s, key: Int64s, parents: int) -> Bools:
+    """Return which values have a larger key than the first of their parent that is flagged; keys ascend."""
+    first = np.full(parents, np.iinfo(np.int64).max)
+    at = np.flatnonzero(flags)[::-1]
+    first[parent[at]] = key[at]
+    return key > first[parent]
 
 
 def _in_turn(
     level: Level, shown: _Shown, beyond: Int64s, tokens: Int64s, room: Int64s, tie: Int64s, *, may_overdraw: bool
-) -> tuple[Int64s, Int64s, Bools]:
-    """Return the nodes that show rows in the order of turns, their parents, and whether there is room for their rows.
+) -> tuple[Int64s, Int64s, Bools, Int64s]:
+    """Return the nodes that show rows in the order of turns, their parents, whether there is room, and their keys.
 
     Parameters
     ----------
@@ -250,7 +256,7 @@ def _in_turn(
         # Rows of one key are told apart where some of them go and some do not.
         run = np.flatnonzero(key == groups.spread(cut)) if (cut != untied).any() else first
         if len(run) <= len(first):
-            return order, parent, fits
+            return order, parent, fits, key
         tied = place[run]
         place[run] = tied[np.lexsort((tie[shown.leaf[at[tied]]], key[run]))]
         untied = cut

@@ -11,7 +11,7 @@ the level that the fluid reached competes for the rest.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class Filling:
     """The number of rows of each leaf."""
 
     sent: list[Int64s]
-    """The work of what a node sends, an inner one at most its budget."""
+    """The work of a leaf's rows; of an inner node, which gives away all that it is given, its own and what it held."""
 
     def put(self, at: list[Int64s], part: Filling) -> None:
         """Replace what the nodes at `at`, of the lowest levels, send."""
@@ -116,18 +116,36 @@ class Vessels:
         ]
         return cls(tree, entries.leads, held_work, asked, want, rows, first, until)
 
-    def filled(self, amount: Int64s) -> Filling:
-        """Give every top an amount; 0 or less gives nothing."""
+    def filled(self, amount: Int64s, most: Int64s | None = None) -> Filling:
+        """Give every top an amount, 0 or less gives nothing; its children send at most the amount, or `most`."""
         got, budget = self._poured(len(self.leads) - 1, amount)
         filling = self._sent(budget)
         filling.got.append(got)
-        most = [*filling.own, np.maximum(amount, 0)]
+        limits = [*filling.own, np.maximum(amount, 0) if most is None else most]
         for k in range(len(self.leads), 0, -1):
-            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > most[k]
+            is_over = self.tree.levels[k - 1].totals(filling.sent[k - 1]) > limits[k]
             if is_over.any():
                 part, at = self._below(k, is_over)
-                filling.put(at, part.lowered(most[k][is_over], filling.got[k - 1][at[-1]]))
+                filling.put(at, part.lowered(limits[k][is_over], filling.got[k - 1][at[-1]]))
         return filling
+
+    def fill_anew(self, filling: Filling, height: int, is_taken: Bools) -> list[Int64s]:
+        """Fill some nodes at a height again, as if their children had no rows but those that may go.
+
+        What a child is owed that has no such rows goes to the others.
+
+        Returns
+        -------
+        The positions of the nodes below them, by level.
+        """
+        part, at = self._below(height, is_taken)
+        own, left = filling.own[height][is_taken], part.asked[-1] + part.leads[-1]
+        want = np.maximum(left, 0)
+        amount = own + part.tree.levels[-1].totals(want - left)
+        again = replace(part, want=[*part.want[:-1], want]).filled(amount, own)
+        filling.put(at, again)
+        filling.got[height - 1][at[-1]] = again.got[-1]
+        return at
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
         """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""
@@ -148,8 +166,8 @@ class Vessels:
             got[k - 1], budget = self._poured(k - 1, own[k])
         count = self.rows.within(self.first, self.until, budget)
         sent = [self.rows.work(self.first, self.first + count)]
-        for level, mine, holds, held in zip(self.tree.levels, own[1:], goes[1:], self.held[1:], strict=False):
-            sent.append(np.minimum(level.totals(sent[-1]), mine) + np.where(holds, held, 0))
+        for mine, holds, held in zip(own[1:], goes[1:], self.held[1:], strict=True):
+            sent.append(mine + np.where(holds, held, 0))
         return Filling(got, goes, own, count, sent)
 
     def _below(self, height: int, is_taken: Bools) -> tuple[Vessels, list[Int64s]]:

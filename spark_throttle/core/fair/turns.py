@@ -10,6 +10,8 @@ next row at the tag L / w in the virtual time of its parent, and finishes it whe
    which they fit (`filling`). So no node sends more than it is given.
 3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, by their finish (`crossing`).
    The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
+   Where the fluid asked for rows that a narrower scope refused, all that have begun may go and leave some of it.
+   Then v rises to the level of the fluid without refused rows: what goes up to it had begun in that scope's contest.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
    beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
    there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as
@@ -95,10 +97,10 @@ class _Search:
         self.vessels = Vessels.of(entries)
         self.all_work = entries.tree.levels[-1].totals(self.vessels.asked[-1])
 
-    def look(self, amount: Int64s, most: Int64s) -> _Look:
-        """Serve an amount of work at each top, and crossing rows while there are tokens, and work is at most `most`."""
+    def look(self, amount: Int64s) -> _Look:
+        """Serve an amount of work at each top, and crossing rows while there are tokens, and no more went before."""
         crossing = Crossing(self.entries, self.vessels, self.vessels.filled(amount))
-        crossing.run(most)
+        crossing.run(np.maximum(amount, 0))
         used, work = crossing.used, crossing.work
         ends = np.logical_or.reduce(used > self.entries.room) | (work >= self.all_work)
         return _Look(crossing, work, used, ends)
@@ -110,12 +112,11 @@ class _Search:
         asked = entries.tree.sums(entries.rows.tokens(np.zeros_like(until), until), len(entries.tree.levels))
         low, high = np.zeros(tops, dtype=np.int64) - 1, self.all_work + 1
         guess = _least_part(entries.room + 1, self.all_work, asked, self.all_work)
-        unbounded = np.full(tops, UNBOUNDED)
         is_open, found = np.ones(tops, dtype=np.bool_), np.full(tops, -1, dtype=np.int64)
         last, was_good = (guess, guess), ~is_open
-        look = self.look(guess, unbounded)
+        look = self.look(guess)
         for step in range(_LOOKS):
-            look = self.look(guess, unbounded) if step else look
+            look = self.look(guess) if step else look
             fits, largest = look.crossing.fits, look.crossing.largest
             is_good = fits & look.ends
             is_found = is_open & is_good & (np.abs(look.served - guess) <= largest)
@@ -135,7 +136,7 @@ class _Search:
             told = np.where(is_within & ((step < _SURE_LOOKS) | (step % 3 < 2)), told, low + (high - low) // 2)
             guess = np.where(is_open, told, np.where(found >= 0, found, low))
         if not ((found == guess) & (found >= 0)).all():
-            look = self.look(np.maximum(found, low), np.where(found >= 0, UNBOUNDED, np.maximum(low, 0)))
+            look = self.look(np.maximum(found, low))
         return Turns(look.crossing.count, look.crossing.held())
 
 
