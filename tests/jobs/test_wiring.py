@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -226,6 +227,12 @@ def test_offered_rows_are_read_from_the_progress() -> None:
 def test_wrong_setting_ends_the_job_before_spark_starts(caplog: pytest.LogCaptureFixture) -> None:
     assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.direct=publish"]) == 2
     assert "throttle.direct: unknown key; did you mean direction?" in caplog.text
+
+
+def test_log_of_the_job_has_no_line_of_py4j_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.direct=publish"]) == 2
+    assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.INFO)
 
 
 def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
