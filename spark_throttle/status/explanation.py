@@ -57,12 +57,6 @@ class LevelExplanation:
     """How long until that backlog may have left, if nothing more arrives and the share stays (of nothing, at the
     quota); `None` for never, or if nothing waits."""
 
-    @property
-    def debt(self) -> tuple[float | None, float | None]:
-        """The tokens that the bucket owes."""
-        messages, in_bytes = (None if tokens is None else max(0.0, -tokens) for tokens in self.balance)
-        return messages, in_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:

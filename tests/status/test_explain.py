@@ -124,13 +124,12 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     return explain_job(str(path), names[0])
 
 
-def test_explain_shows_balance_debt_backlog_and_predicted_release(tmp_path: Path) -> None:
+def test_explain_shows_balance_backlog_and_predicted_release(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
     assert found.last_batch is not None
     assert (found.last_batch.batch_id, found.last_batch.offered) == (0, (7, 700))
     group = next(level for level in found.levels if level.level == "resource_group")
-    assert group.balance == (-1.0, None)  # 2 held, 3 admitted
-    assert group.debt == (1.0, None)
+    assert group.balance == (-1.0, None)  # 2 held, 3 admitted: 1 is owed
     assert group.waiting is not None
     assert group.waiting[0] == 7
     assert group.release_ms == (7 + 1) * 500  # 7 wait and 1 is owed, at 2 a second

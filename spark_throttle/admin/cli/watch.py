@@ -291,7 +291,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
             cells["core time left"] = "" if left_ns is None else f"{sign}{wait(abs(left_ns) // _NS_PER_MS)}"
         is_waiting = level.waiting is not None and level.waiting[0] > 0
         release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
-        cells |= {"balance": both(level.balance), "debt": both(level.debt), "waiting": both(level.waiting)}
+        cells |= {"balance": both(level.balance), "waiting": both(level.waiting)}
         cells["may leave in"] = release if is_waiting else ""
     return cells
 
