@@ -66,10 +66,11 @@ class Source:
 
 
 class Query:
-    """A query that is busy for so many waits, in batches of `batch` waits each."""
+    """A query that starts, then is busy, until so many waits, in batches of `batch` waits each."""
 
-    def __init__(self, busy: int = 0, batch: int = 10**6) -> None:
+    def __init__(self, busy: int = 0, batch: int = 10**6, starting: int = 0) -> None:
         self.waits = 0
+        self.starting = starting
         self.busy = busy
         self.batch = batch
         self.waits_before_stop: int | None = None
@@ -77,7 +78,9 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        return {"isTriggerActive": self.waits < self.busy}
+        is_starting = self.waits < self.starting
+        message = "Initializing sources" if is_starting else "Waiting for next trigger"
+        return {"message": message, "isTriggerActive": not is_starting and self.waits < self.busy}
 
     @property
     def lastProgress(self) -> Progress | None:  # noqa: N802
@@ -202,6 +205,12 @@ def test_query_is_stopped_when_its_trigger_rests() -> None:
     query = Query(busy=3)
     stop_between_batches(cast("Any", query))
     assert query.waits_before_stop == 3
+
+
+def test_query_that_starts_is_stopped_behind_its_first_batch() -> None:
+    query = Query(starting=2, busy=5)
+    stop_between_batches(cast("Any", query))
+    assert query.waits_before_stop == 5
 
 
 def test_query_that_never_rests_is_stopped_after_a_batch() -> None:
