@@ -55,7 +55,7 @@ def test_repeated_query_parameter_is_refused(in_memory: ServedApp) -> None:
     ("path", "detail"),
     [
         ("diff?from=1&to=2", "the call has no such query parameter; it has before, after, offset, limit"),
-        ("diff?befor=1", "the call has no such query parameter; did you mean before?"),
+        ("diff?beforee=1", "the call has no such query parameter; did you mean before?"),
         ("status?job=ingest", "the call has no such query parameter; it has none"),
     ],
 )
