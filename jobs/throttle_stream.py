@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job, and return its exit status."""
     asked = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it says at INFO that a batch has called Python
     try:
         settings = load_settings(asked.conf, asked.set)
         load_policies(settings.throttle.policies)

@@ -92,11 +92,14 @@ def start_query(throttle: Throttle, events: DataFrame | ReferenceStream, setting
 def stop_between_batches(query: StreamingQuery, patience_seconds: int = 30) -> None:
     """Stop a query when it is idle or has just finished a batch, or after `patience_seconds`.
 
-    An interrupted batch loses nothing, but its log looks like a failure.
+    Where one batch follows another, the next may have begun. An interrupted batch loses nothing, but its log looks like
+    a failure.
     """
     before = _batches_done(query)
     for _ in range(20 * patience_seconds):
-        if not query.isActive or not query.status["isTriggerActive"] or _batches_done(query) != before:
+        status = query.status
+        rests = not status["isTriggerActive"] and not status["message"].startswith("Initializing")
+        if not query.isActive or rests or _batches_done(query) != before:
             break
         wait_for_end(query, 0.05)
     query.stop()

@@ -120,14 +120,14 @@ def stopped_query(
     directory = Directory(control_path)
     fence = RunFence(directory)
     manifest = read_manifest(directory)
-    log = read_offset_log(Directory(checkpoint))
-    if manifest is None or log.committed < 0:
+    if manifest is None or read_offset_log(Directory(checkpoint)).committed < 0:
         raise ConfigurationError(
             f"{checkpoint!r} is not the checkpoint of a throttled query that has committed a batch, or its control "
             f"directory is not {control_path!r}: give the checkpointLocation that the query was started with, and the "
             f"control path if it was given one, in a process that sees both: a client of Spark Connect may see neither"
         )
     has_ended = _has_ended(directory, clock, pause or threading.Event().wait)
+    log = read_offset_log(Directory(checkpoint))  # after the wait, in which the query may have gone on
     if log.uncommitted is not None:
         raise ConfigurationError(
             f"batch {log.uncommitted} of {checkpoint!r} is planned and not committed, and its sinks may have it: start "

@@ -4,8 +4,8 @@ There are two sources, which the answer keeps apart: what the policies say (`exp
 did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch and the last
 reports). The balance of a namespace's own bucket is in the decider's state, which these files do not hold.
 
-A predicted release assumes that nothing more arrives: it is the time until each level has earned the tokens that its
-whole backlog needs.
+A predicted release assumes that nothing more arrives: it is the time until each level has earned, at the job's share of
+its quota, the tokens that its whole backlog needs.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ _HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it 
 
 def _narrowed(level: LevelExplanation) -> LevelExplanation:
     """Return a level that others share as one of them may see it."""
-    return replace(level, balance=(None, None), balance_time_ns=None, waiting=None, release_ms=None)
+    return replace(level, share=(None, None), balance=(None, None), balance_time_ns=None, waiting=None, release_ms=None)
 
 
 def _notes(followed: NextPolicies | None, revision: str, life: Liveness, *, is_wide: bool) -> list[str]:

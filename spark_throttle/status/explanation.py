@@ -17,7 +17,7 @@ from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
-from spark_throttle.core.shared_buckets import SharedBuckets
+from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
@@ -39,6 +39,9 @@ class LevelExplanation:
     request_percentage: float | None = None
     """The processing time, in percent of one core; `None` where the level has no such quota."""
 
+    share: tuple[float | None, float | None] = (None, None)
+    """What the job may use of the quota, where that is not all of it: its share, or the rate of a destination."""
+
     balance: tuple[float | None, float | None] = (None, None)
     """What the level's bucket holds after the last batch; negative is debt. `None` also where no job was asked, and for
     the namespace's own bucket."""
@@ -51,13 +54,8 @@ class LevelExplanation:
     """The backlog of all the level's namespaces; `None` where no job was asked."""
 
     release_ms: int | None = None
-    """How long until that backlog may have left, if nothing more arrives; `None` for never, or if nothing waits."""
-
-    @property
-    def debt(self) -> tuple[float | None, float | None]:
-        """The tokens that the bucket owes."""
-        messages, in_bytes = (None if tokens is None else max(0.0, -tokens) for tokens in self.balance)
-        return messages, in_bytes
+    """How long until that backlog may have left, if nothing more arrives and the share stays (of nothing, at the
+    quota); `None` for never, or if nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +133,25 @@ def observed_levels(
     times = _times(explained, epoch, policy)
     scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
     of_last = match(last.names, policy)
+    quota = policy.shared.rate_micro_per_ms
+    in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
     observed = []
     for level, time in zip(explained.levels, times, strict=True):
         scope = scopes.get(level.level, -1)
         waiting = _waiting(last, of_last, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
+        earned = rates if scope < 0 else np.where(in_force[scope] == 0, quota[scope], in_force[scope])
         balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)
         left_ns = None if time is None else time.balance_ns
         if left_ns is not None and not is_settled:
             left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
-        free_ms = _release_ms(waiting, balance, rates), _paid_ms(waiting, level, time, left_ns)
+        free_ms = _release_ms(waiting, balance, earned), _paid_ms(waiting, level, time, left_ns)
         release_ms = None if None in free_ms else max(each for each in free_ms if each is not None)
         messages, size_bytes = waiting[: Dimension.TIME].tolist()
         seen = replace(level, waiting=(messages, size_bytes), release_ms=release_ms, balance_time_ns=left_ns)
         if scope >= 0:
-            seen = replace(seen, balance=pair_of(balance, MICRO, rates))
+            own = np.where(in_force[scope] == quota[scope], UNLIMITED, in_force[scope])
+            seen = replace(seen, balance=pair_of(balance, MICRO, rates), share=pair_of(own, 1000, own))
         observed.append(seen)
     return observed
 

@@ -49,3 +49,16 @@ def test_repeated_query_parameter_is_refused(in_memory: ServedApp) -> None:
     answer = in_memory.client().put("/admin/v2/policies/tenants/acme?why=a&why=b", json={})
     assert (answer.status_code, answer.json()["path"]) == (422, "why")
     assert in_memory.client().get("/admin/v2/history?limit=5&limit=500").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "detail"),
+    [
+        ("diff?from=1&to=2", "the call has no such query parameter; it has before, after, offset, limit"),
+        ("diff?beforee=1", "the call has no such query parameter; did you mean before?"),
+        ("status?job=ingest", "the call has no such query parameter; it has none"),
+    ],
+)
+def test_refusal_of_a_query_parameter_names_those_that_there_are(in_memory: ServedApp, path: str, detail: str) -> None:
+    answer = in_memory.client().get(f"/admin/v2/{path}")
+    assert (answer.status_code, answer.json()["detail"]) == (422, detail)

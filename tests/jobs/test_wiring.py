@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,10 +66,11 @@ class Source:
 
 
 class Query:
-    """A query that is busy for so many waits, in batches of `batch` waits each."""
+    """A query that starts, then is busy, until so many waits, in batches of `batch` waits each."""
 
-    def __init__(self, busy: int = 0, batch: int = 10**6) -> None:
+    def __init__(self, busy: int = 0, batch: int = 10**6, starting: int = 0) -> None:
         self.waits = 0
+        self.starting = starting
         self.busy = busy
         self.batch = batch
         self.waits_before_stop: int | None = None
@@ -76,7 +78,9 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        return {"isTriggerActive": self.waits < self.busy}
+        is_starting = self.waits < self.starting
+        message = "Initializing sources" if is_starting else "Waiting for next trigger"
+        return {"message": message, "isTriggerActive": not is_starting and self.waits < self.busy}
 
     @property
     def lastProgress(self) -> Progress | None:  # noqa: N802
@@ -203,6 +207,12 @@ def test_query_is_stopped_when_its_trigger_rests() -> None:
     assert query.waits_before_stop == 3
 
 
+def test_query_that_starts_is_stopped_behind_its_first_batch() -> None:
+    query = Query(starting=2, busy=5)
+    stop_between_batches(cast("Any", query))
+    assert query.waits_before_stop == 5
+
+
 def test_query_that_never_rests_is_stopped_after_a_batch() -> None:
     query = Query(busy=10**6, batch=7)
     stop_between_batches(cast("Any", query))
@@ -226,6 +236,12 @@ def test_offered_rows_are_read_from_the_progress() -> None:
 def test_wrong_setting_ends_the_job_before_spark_starts(caplog: pytest.LogCaptureFixture) -> None:
     assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.direct=publish"]) == 2
     assert "throttle.direct: unknown key; did you mean direction?" in caplog.text
+
+
+def test_log_of_the_job_has_no_line_of_py4j_for_each_batch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert throttle_stream.main(["--conf", str(CONF), "--set", "throttle.direct=publish"]) == 2
+    assert not logging.getLogger("py4j.clientserver").isEnabledFor(logging.INFO)
 
 
 def test_missing_policy_file_ends_the_job_before_spark_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -88,6 +88,17 @@ def test_query_that_was_just_stopped_is_waited_for(tmp_path: Path, control: Dire
     assert (owner_of(control) == owner) == has_ended
 
 
+def test_batch_that_is_committed_while_the_end_is_waited_for_is_the_last(tmp_path: Path, control: Directory) -> None:
+    sign(control, age_ms=9_000)
+
+    def pause(_: float) -> None:
+        for folder in ("offsets", "commits"):
+            Directory(str(tmp_path)).write(f"{folder}/4", b"v1")
+        sign(control, age_ms=10, has_ended=True)
+
+    assert stopped_query(str(tmp_path), control.location, CLOCK, pause).batch == 4
+
+
 def test_batch_that_is_not_committed_is_for_the_query_to_finish(tmp_path: Path, control: Directory) -> None:
     Directory(str(tmp_path)).write("offsets/4", b"v1")
     owner = owner_of(control)

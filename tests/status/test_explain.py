@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_throttle.checkpoint.manifest import bind
-from spark_throttle.control.epochs import NO_EPOCH
+from spark_throttle.control.epochs import NO_EPOCH, Epochs, newest_epoch, policy_of_epoch
 from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
+from spark_throttle.core.quota import Dimension
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import ConfigurationError, NotFoundError
@@ -122,18 +124,40 @@ def run_batch(path: Path, names: list[str], *, problem: str | None = None) -> Ex
     return explain_job(str(path), names[0])
 
 
-def test_explain_shows_balance_debt_backlog_and_predicted_release(tmp_path: Path) -> None:
+def test_explain_shows_balance_backlog_and_predicted_release(tmp_path: Path) -> None:
     found = run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
     assert found.last_batch is not None
     assert (found.last_batch.batch_id, found.last_batch.offered) == (0, (7, 700))
     group = next(level for level in found.levels if level.level == "resource_group")
-    assert group.balance == (-1.0, None)  # 2 held, 3 admitted
-    assert group.debt == (1.0, None)
+    assert group.balance == (-1.0, None)  # 2 held, 3 admitted: 1 is owed
     assert group.waiting is not None
     assert group.waiting[0] == 7
     assert group.release_ms == (7 + 1) * 500  # 7 wait and 1 is owed, at 2 a second
     assert found.predicted_release_ms == 4000
     assert next(level for level in found.levels if level.level == "namespace").balance == (None, None)
+
+
+@pytest.mark.parametrize(("share_micro_per_ms", "share", "release_ms"), [(500, 0.5, 16_000), (0, 0.0, 4_000)])
+def test_a_backlog_leaves_at_the_jobs_share_of_a_quota_and_at_the_quota_while_it_has_none(
+    tmp_path: Path, share_micro_per_ms: int, share: float, release_ms: int
+) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3)
+    directory = Directory(str(tmp_path))
+    epoch = newest_epoch(directory)
+    assert epoch is not None
+    policy = policy_of_epoch(directory, epoch.number, epoch.revision)
+    shares = policy.shared.rate_micro_per_ms.copy()
+    gold = len(policy.tenant_names) + 1 + policy.group_names.to_pylist().index("gold")
+    shares[gold, Dimension.MESSAGES] = share_micro_per_ms
+    Epochs(directory, fence=RunFence(directory)).write(
+        replace(epoch, number=epoch.number + 1, share_micro_per_ms=shares), policy
+    )
+    found = explain_job(str(tmp_path), "acme/x")
+    assert found.predicted_release_ms == release_ms  # 7 wait and 1 is owed
+    shares_shown = {level.level: level.share for level in found.levels}
+    assert shares_shown == {**dict.fromkeys(shares_shown, (None, None)), "resource_group": (share, None)}
+    narrow = explain_job(str(tmp_path), "acme/x", is_wide=False)
+    assert all(level.share == (None, None) for level in narrow.levels)
 
 
 def test_explain_of_an_idle_namespace_has_no_release(tmp_path: Path) -> None:

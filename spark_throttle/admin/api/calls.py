@@ -107,7 +107,7 @@ def refuse_unknown_query(request: Request) -> None:
     given = [name for name, _ in request.query_params.multi_items()]
     for name in given:
         if name not in known:
-            hint = did_you_mean(name[:64], known)
+            hint = did_you_mean(name[:64], known) or f"; it has {', '.join(known) or 'none'}"
             raise PolicyError(name[:64], f"the call has no such query parameter{hint}")
         if given.count(name) > 1:
             raise PolicyError(name[:64], "the query parameter is repeated; keep one of them")

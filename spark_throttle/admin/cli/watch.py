@@ -24,7 +24,7 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.status.explanation import Explanation, LevelExplanation
-    from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
+    from spark_throttle.status.status import DestinationStatus, ExchangeStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
 
@@ -76,6 +76,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
         "destinations": [asdict(each) for each in found.destinations],
+        "exchange": None if found.exchange is None else asdict(found.exchange),
         "time": None if found.time is None else asdict(found.time),
         "scopes": [{**asdict(scope), **_rates(found, scope)} for scope in scopes],
     }  # fmt: skip
@@ -95,6 +96,8 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     is_listening = found.life is None or found.life.is_listening
     if found.life is not None and not is_listening:
         problems.insert(0, f"no job is listening: {found.life.detail}")
+    if found.exchange is not None and found.exchange.problem is not None:
+        problems.append(f"the exchange: {found.exchange.problem}")
     above = [Text(shown(problem), style="bold red") for problem in problems]
     if found.batch_id < 0:
         alive = f"; {found.life.detail}" if found.life is not None and is_listening else ""
@@ -102,6 +105,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=is_listening)
+    title += "" if found.exchange is None else f"\n{shown(_exchange(found.exchange))}"
     title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
@@ -124,6 +128,10 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
         yield f"{at} {_NOT_IN_FORCE}: {shown(found.problem)}"
+    if found.exchange is not None:
+        yield f"{at} {shown(_exchange(found.exchange))}"
+        if found.exchange.problem is not None:
+            yield f"{at} the exchange: {shown(found.exchange.problem)}"
     for destination in found.destinations:
         yield f"{at} {shown(_destination(destination))}"
     if found.time is not None:
@@ -137,7 +145,13 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
 def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     """Return the numbers of a scope for people to read, by their heads."""
     suffix = "/s" if found.elapsed_ms else " a batch"
-    cells = {"quota/s": _quota(scope), **{word + suffix: _passed(found, scope, word) for word in _COUNTS}}
+    cells = {"quota/s": _quota(scope)}
+    if found.exchange is not None:
+        share = scope.shared
+        cells["share/s"] = (
+            "" if share is None else both((share.share_messages_per_second, share.share_bytes_per_second))
+        )
+    cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
     cells["waiting"] = _waiting(scope)
     if scope.time is not None:
         cells |= {"core time": _core_time(scope.time), "throttled for": wait(scope.time.throttle_ms or None)}
@@ -148,6 +162,14 @@ def _destination(each: DestinationStatus) -> str:
     at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
     state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
     return f"destination {each.resource_group}: {state}"
+
+
+def _exchange(exchange: ExchangeStatus) -> str:
+    """Return with how many jobs a job shares its quotas, which are not live, and whether it has only its floor."""
+    others = [f"; {peer.name} is {peer.state}" for peer in exchange.peers if peer.state != "live"]
+    live = len(exchange.peers) - len(others)
+    floor = "" if exchange.is_leased else "; it has only its floor"
+    return f"shares quotas with {live} live job{'' if live == 1 else 's'}{''.join(others)}{floor}"
 
 
 def _quota(scope: ScopeStatus) -> str:
@@ -248,8 +270,14 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
     """Return the numbers of a level for people to read, by their heads, which all levels have."""
     is_timed = any(each.request_percentage is not None for each in found.levels)
     cells: dict[str, object] = {
-        "level": level.level.replace("_", " "), "scope": level.scope,
-        "messages/s": count(level.per_second[0]) or "no limit", "bytes/s": size(level.per_second[1]) or "no limit",
+        "level": level.level.replace("_", " "),
+        "scope": level.scope,
+        "messages/s": count(level.per_second[0]) or "no limit",
+        "bytes/s": size(level.per_second[1]) or "no limit",
+    }
+    if any(each.share != (None, None) for each in found.levels):
+        cells["share"] = both(level.share)
+    cells |= {
         "burst": both(level.burst), "max message": size(level.max_message_bytes) or "no limit",
     }  # fmt: skip
     if is_timed:
@@ -263,7 +291,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
             cells["core time left"] = "" if left_ns is None else f"{sign}{wait(abs(left_ns) // _NS_PER_MS)}"
         is_waiting = level.waiting is not None and level.waiting[0] > 0
         release = "at once" if level.release_ms == 0 else wait(level.release_ms) or "never"
-        cells |= {"balance": both(level.balance), "debt": both(level.debt), "waiting": both(level.waiting)}
+        cells |= {"balance": both(level.balance), "waiting": both(level.waiting)}
         cells["may leave in"] = release if is_waiting else ""
     return cells
 
