@@ -84,7 +84,7 @@ def test_all_types_pass_in_another_time_zone_and_in_large_arrays(lake: Lake, eve
 def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     offered = lake.spark.read.parquet(every_type)
     events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
-    decided = lake.throttle(POLICIES, size=None).apply(events, control_path=lake.path("control"))
+    decided = lake.throttle(POLICIES, size=None).apply(events, control_path=str(lake.control))
     writer = decided.writeStream.format("parquet").option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start(lake.path("decided")))
     found = lake.spark.read.parquet(lake.path("decided"))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, ForeignFilesError
@@ -21,6 +20,7 @@ from spark_throttle.spark.delta.table_log import open_table
 from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
 from spark_throttle.spark.sinks.targets import DELTA, Target, Targets
+from spark_throttle.spark.spark_version import from_arrow
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.status.usage_table import FIRST_COLUMNS, SHARE_SCHEMA, USAGE_SCHEMA
 
@@ -113,7 +113,7 @@ def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
         return None
     columns = [*USAGE_SCHEMA, *(SHARE_SCHEMA if targets.has_shares else ())]
     try:
-        return _file_table(spark, what, targets.usage, from_arrow_schema(pa.schema(columns)))
+        return _file_table(spark, what, targets.usage, from_arrow(pa.schema(columns)))
     except ConfigurationError as error:
         if len(columns) == FIRST_COLUMNS:
             raise
