@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sessions import (
     CHECKPOINTS_WITHOUT_PROCESSES,
+    DELTA,
     FOR_FEW_ROWS,
-    HAS_DELTA,
     WITHOUT_CALL_SITES,
     files_without_processes,
     forked_python,
@@ -106,7 +106,7 @@ NO_DELTA = ("the jar of Delta is missing", "Failed to find the data source: delt
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Skip a test that fails for want of Delta, where there is none for the Spark that `make versions` tries."""
     report = yield
-    if report.failed and not HAS_DELTA and any(said in report.longreprtext for said in NO_DELTA):
+    if report.failed and not DELTA and any(said in report.longreprtext for said in NO_DELTA):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] or 0, "Skipped: there is no Delta for this Spark")
     return report

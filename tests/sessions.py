@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent
-JARS = Path(os.environ.get("TESTS_JARS") or ROOT / "build" / "jars")
-"""`make versions` says where the jars for another Spark are."""
-
-HAS_DELTA = "TESTS_JARS" not in os.environ or (JARS / "delta").exists()
-"""There is no Delta for the newest Spark: without it, tests that need it are skipped (`tests.conftest`)."""
+JARS = ROOT / "build" / "jars"
+DELTA = os.environ.get("TESTS_DELTA", "delta")
+"""Which jars of Delta tests use: `make versions` names those for another Spark, or none where there are none."""
 
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
@@ -71,7 +69,7 @@ those of measurements, it is PySpark's default.
 
 def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
-    found = sorted((JARS / use).glob("*.jar"))
+    found = sorted((JARS / (DELTA if use == "delta" else use)).glob("*.jar"))
     if not found:
         target = {"delta": "jars", "pulsar-admin": "tool-jars", "s3a": "s3a-jars"}.get(use, "kafka-jars")
         msg = f"{JARS / use} holds no jar: run `make {target}`"
@@ -105,7 +103,7 @@ def session_settings(
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
-    class_path = ":".join(str(jar) for jar in (*own, *(jars("delta") if HAS_DELTA else ())))
+    class_path = ":".join(str(jar) for jar in (*own, *(jars("delta") if DELTA else ())))
     with_delta = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -117,7 +115,7 @@ def session_settings(
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,
         "spark.jars": ",".join(str(jar) for use in uses if use != "delta" for jar in jars(use)),
-        **(with_delta if HAS_DELTA else {}),
+        **(with_delta if DELTA else {}),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} "
