@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.spark_version import OffsetBefore, delta_remedy, told_of_available_now, warn_of_rows_left
+from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now, warn_of_rows_left
 from tests.spark.sources.driver import Driver
 
 BEFORE_ALL = {"epoch": 0, "file": ""}
@@ -83,9 +83,3 @@ def test_query_that_may_end_with_waiting_rows_says_so(caplog: pytest.LogCaptureF
 def test_reader_is_used_as_it_is_where_spark_cannot_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     assert told_of_available_now(Path) is Path
-
-
-def test_jar_of_delta_is_the_one_for_this_spark() -> None:
-    ivy = (Path(__file__).parents[2] / "scripts" / "jars" / "ivy.xml").read_text()
-    assert "io.delta:delta-spark_4.2_2.13:4.4.0 " in delta_remedy("4.2.1")
-    assert 'name="delta-spark_4.2_2.13" rev="4.4.0"' in ivy
