@@ -59,11 +59,9 @@ def environment(version: str) -> Path:
     lock = (ROOT / "requirements.lock").read_text().splitlines(keepends=True)
     constraints = place / "constraints.txt"
     constraints.write_text("".join(line for line in lock if not _OWN.match(line)))
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint"]
-    subprocess.run([*pip, f"{ROOT}[tests]", f"pyspark[connect,sql]=={version}"], check=True)
-    subprocess.run(
-        [python, "-m", "pip", "uninstall", "--quiet", "--yes", "spark-throttle"], check=True
-    )  # the tree is it
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    chosen = ["--constraint", str(constraints), "--editable", f"{ROOT}[tests]", f"pyspark=={version}"]
+    subprocess.run([*pip, *chosen], check=True)
     stamp.touch()
     return python
 
