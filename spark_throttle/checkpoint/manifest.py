@@ -67,7 +67,7 @@ def refuse_drained(directory: Directory) -> None:
         raise DrainedError(found.batch, found.into, directory.shown(NAME), is_finished=found.is_finished)
 
 
-_NAME = "manifest.json"
+MANIFEST: Final = "manifest.json"
 _DIRECTIONS = ("publish", "dispatch")
 _INCARNATION = "incarnation"
 
@@ -93,7 +93,7 @@ class Manifest:
 
 def read_manifest(directory: Directory) -> Manifest | None:
     """Return the manifest, or `None` before the first start."""
-    return read_note(directory, _NAME, Manifest, "the manifest")
+    return read_note(directory, MANIFEST, Manifest, "the manifest")
 
 
 def bound_manifest(directory: Directory) -> Manifest:
@@ -111,7 +111,7 @@ def bound_manifest(directory: Directory) -> Manifest:
 
 
 def _gone(directory: Directory) -> DamagedError:
-    return DamagedError(f"the control directory {directory.location}", f"its {_NAME} is missing")
+    return DamagedError(f"the control directory {directory.location}", f"its {MANIFEST} is missing")
 
 
 def next_incarnation(directory: Directory) -> int:
@@ -188,4 +188,4 @@ def refuse_unbound(manifest: Manifest, *, direction: str) -> None:
 
 
 def _write(directory: Directory, manifest: Manifest) -> None:
-    directory.write(_NAME, to_json(manifest))
+    directory.write(MANIFEST, to_json(manifest))

@@ -25,7 +25,7 @@ from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
 from spark_throttle.control.notes import NextPolicies, Pulse, write_next_policies
 from spark_throttle.control.reports import RejectionNotice, Reports
-from spark_throttle.control.run_fence import RunFence, refuse_past, waited_ms
+from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.measured_time import corrected_balances
@@ -92,6 +92,8 @@ class ControlPlane:
         Gives the job's signs of life, which no decision reads; `None` where nobody watches.
     are_policies_on_disk
         Whether to ask for the policies costs next to nothing: no request to a store.
+    may_begin_anew
+        Whether a query that begins deletes what an earlier one left, instead of being refused.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -106,11 +108,13 @@ class ControlPlane:
         fence: RunFence | None = None,
         pulse: Pulse | None = None,
         are_policies_on_disk: bool = True,
+        may_begin_anew: bool = False,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
         self._policies = policies
         self._direction: Direction = direction
+        self._may_begin_anew = may_begin_anew
         self._clock = Clock.of(clock)
         self._shared = shared
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
@@ -142,6 +146,8 @@ class ControlPlane:
         if self._pulse is not None:
             self._pulse.note_call()
         if start == NO_EPOCH:
+            if self._may_begin_anew:
+                forget_past(self._directory)
             refuse_past(self._directory)
             self.epochs.begin()
             return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))

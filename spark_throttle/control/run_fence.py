@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Final
 
+from spark_throttle.checkpoint.manifest import MANIFEST
 from spark_throttle.control.reports import newest_batch
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.member import SEAT
 
 _NAME = "run"
+_LASTING: Final = frozenset({_NAME, MANIFEST, SEAT})
 
 
 class RunFence:
@@ -98,3 +102,10 @@ def refuse_past(directory: Directory) -> None:
             f"checkpoint has no batch: if that query runs, give this one a control directory of its own; if it is this "
             f"query, restore its checkpoint; only to start anew, remove the control directory too"
         )
+
+
+def forget_past(directory: Directory) -> None:
+    """Delete what an earlier query left, but for the files that say whose the directory is."""
+    for name in directory.names_below("."):
+        if name not in _LASTING:
+            directory.delete(name)

@@ -22,7 +22,7 @@ from spark_throttle.files.storage import Directory
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-_NAME: Final = "seat.json"
+SEAT: Final = "seat.json"
 
 
 def drawn_member() -> str:
@@ -38,7 +38,7 @@ def member_in(directory: Directory, draw: Callable[[], str] = drawn_member) -> s
     draw
         Returns a name that no other member has, where this directory has none.
     """
-    place, content = directory.place(), directory.read(_NAME)
+    place, content = directory.place(), directory.read(SEAT)
     member = None if content is None else _bound(content, place)
     if member is not None:
         return member
@@ -49,7 +49,7 @@ def member_in(directory: Directory, draw: Callable[[], str] = drawn_member) -> s
             "free a lease after its last report",
             directory.location, member,
         )  # fmt: skip
-    directory.write(_NAME, json.dumps({"format": FORMAT, "seat": member, "place": place}, indent=1).encode())
+    directory.write(SEAT, json.dumps({"format": FORMAT, "seat": member, "place": place}, indent=1).encode())
     return member
 
 

@@ -119,6 +119,7 @@ class Pipeline:
         partition_columns: tuple[str, ...] = (),
         sinks: Sinks | None = None,
         keeps_left: bool = False,
+        may_begin_anew: bool = False,
     ) -> DataFrame:
         """Return what is decided as frames: the answer, the places of rejected rows, and usage.
 
@@ -138,7 +139,9 @@ class Pipeline:
             tuple(helped.columns), derived, place, waiting, control_path,
             half_hashed_columns(events.schema, self._volatile), partition_columns,
         )  # fmt: skip
-        together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(self._control(control_path, sinks))
+        together = numbered.mapInArrow(stage, FRAME_DDL).unionByName(
+            self._control(control_path, sinks, may_begin_anew=may_begin_anew)
+        )
         decide = DigestDecider(
             QueueStorage(control_path, self._kept_turns, None if self.is_inline else INLINE_BYTES),
             self._kept_turns,
@@ -153,10 +156,13 @@ class Pipeline:
             decide, OUTPUT_SCHEMA, STATE_SCHEMA, "append", "NoTimeout"
         )
 
-    def decided(self, control_path: str, definition: Definition) -> DataFrame:
-        """Return the decided rows: the user's columns and the ``throttle`` column."""
+    def decided(self, control_path: str, definition: Definition, *, may_begin_anew: bool = False) -> DataFrame:
+        """Return the decided rows: the user's columns and the ``throttle`` column.
+
+        With `may_begin_anew`, a query that begins deletes what an earlier one left in the control directory.
+        """
         assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
-        frames = self.frames(control_path=control_path, is_explained=True)
+        frames = self.frames(control_path=control_path, is_explained=True, may_begin_anew=may_begin_anew)
         schema = StructType([*self.waiting_schema, *from_arrow(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
         rows = DecidedRows(
             to_arrow(schema),
@@ -193,10 +199,12 @@ class Pipeline:
         check_columns(schema)
         return volatile_columns(self.events, deciding_columns(schema, given.namespace, given.size, given.order_by))
 
-    def _control(self, control_path: str, sinks: Sinks | None) -> DataFrame:
+    def _control(self, control_path: str, sinks: Sinks | None, *, may_begin_anew: bool) -> DataFrame:
         spark = self.events.sparkSession
         spark.dataSource.register(ThrottleControlSource)
         options = control_options(spark, self.settings, control_path, sinks)
+        if may_begin_anew:
+            options["mayBeginAnew"] = "true"
         return spark.readStream.format(CONTROL_FORMAT).options(**options).load()
 
 

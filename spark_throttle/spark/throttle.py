@@ -22,6 +22,7 @@ from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike
 from spark_throttle.spark.control_look import ControlLook
+from spark_throttle.spark.declared_flow import aside, is_in_pipeline
 from spark_throttle.spark.metering.meter import ClockName
 from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
@@ -124,10 +125,16 @@ class Throttle:
         ----------
         control_path
             A directory to which the driver and the executors can write. Back it up, restore and delete it together with
-            the query's checkpoint. A path without a scheme is resolved by Spark.
+            the query's checkpoint. A path without a scheme is resolved by Spark. A full refresh of a pipeline empties
+            it.
         """
         if isinstance(events, ReferenceStream):
             raise ConfigurationError("apply takes a stream of spark.readStream; give this one to write_stream")
+        if is_in_pipeline():
+            return aside(lambda: self._applied(events, control_path, is_declared=True))
+        return self._applied(events, control_path, is_declared=False)
+
+    def _applied(self, events: DataFrame, control_path: str, *, is_declared: bool) -> DataFrame:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
         check_installation(spark)
         control_path = SparkPaths(spark).resolve(control_path)
@@ -141,7 +148,7 @@ class Throttle:
             direction=self._settings.direction,
         )  # fmt: skip
         with told_in_one_line():
-            return pipeline.decided(control_path, definition)
+            return pipeline.decided(control_path, definition, may_begin_anew=is_declared)
 
     def metered(
         self, function: Callable[..., Any], *, clock: ClockName = "cpu", namespace: str | int | None = None

@@ -8,7 +8,7 @@ import pytest
 
 from spark_throttle.control.epochs import NO_EPOCH
 from spark_throttle.control.notes import read_next_policies
-from spark_throttle.control.run_fence import RunFence
+from spark_throttle.control.run_fence import RunFence, forget_past
 from spark_throttle.errors import ConfigurationError, TakenOverError
 from spark_throttle.files.storage import Directory
 from tests.control.queries import Query, per_second
@@ -125,6 +125,15 @@ def test_query_that_began_anew_after_its_first_batch_is_refused(query: Query) ->
     query.name = NO_EPOCH
     with pytest.raises(ConfigurationError, match="has run batch 0, but the checkpoint has no batch"):
         query.trigger()
+
+
+def test_what_is_forgotten_of_a_query_is_all_but_whose_the_directory_is(tmp_path: Path) -> None:
+    directory = Directory(str(tmp_path))
+    lasting = ["manifest.json", "run", "seat.json"]
+    for name in [*lasting, "begun.json", "batches/000000000000.report.1", "epochs/1", "staged/a/b.parquet"]:
+        directory.write(name, b"1")
+    forget_past(directory)
+    assert directory.names_below(".") == lasting
 
 
 def test_first_epoch_that_was_made_and_not_logged_is_made_again(query: Query) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.columns.payload_columns import with_helpers
 from spark_throttle.spark.rows.frames import TIE
 from spark_throttle.spark.rows.row_digests import row_digests
+from spark_throttle.spark.spark_version import to_arrow
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.every_type import POLICIES, WAYS, exact, passing, quoted, run_way, texts, write_source
@@ -167,7 +167,7 @@ def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) 
 
     (row,) = offered.mapInArrow(schemas, "schema binary").collect()
     handed_over = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
-    taken_back = to_arrow_schema(offered.schema, timezone="UTC")
+    taken_back = to_arrow(offered.schema)
     assert [f for f, g in zip(handed_over, taken_back, strict=True) if not f.equals(g)] == []
 
 

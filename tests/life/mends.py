@@ -194,17 +194,6 @@ MENDS: Final = (
         ),
     ),
     Mend(
-        "reports that are kept",
-        "a checkpoint that is put back with its sinks forgets what the batches that are left used",
-        (
-            (
-                "control/reports.py",
-                "begins_at = epoch.settled_batch if settles else newest",
-                "begins_at = newest",
-            ),
-        ),
-    ),
-    Mend(
         "reports of another history",
         "a checkpoint that took two ways takes the reports of one for those of the other",
         (

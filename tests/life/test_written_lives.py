@@ -127,6 +127,23 @@ def test_l3_message_that_was_large_under_the_old_rates_costs_a_message_under_the
     assert abs(admitted["acme/a"] - admitted["blue/a"]) <= 2
 
 
+def test_l3_nobody_starves_where_each_change_makes_bytes_dearer_or_cheaper() -> None:
+    """A message takes five seconds of the bytes, and the policy changes as often."""
+
+    def policy_of(size_bytes: int) -> dict[str, Any]:
+        publish = {"messages_per_second": 10, "bytes_per_second": size_bytes, "burst_seconds": 1}
+        return {"version": 1, "resource_groups": {"g": {"publish": publish}}, "defaults": {"resource_group": "g"}}
+
+    job, policies = SimulatedJob(policy_of(1_000)), [policy_of(1_000), policy_of(400)]
+    job.offer([(name, 5_000) for name in ("a/x", "a/y", "a/z") for _ in range(60)])
+    for second in range(120):
+        job.set_policies(policies[second // 5 % 2])
+        job.trigger(1_000)
+    admitted = Counter(str(row.namespace) for row in job.admitted)
+    assert admitted.total() >= 15
+    assert max(admitted.values()) - min(admitted[name] for name in ("a/x", "a/y", "a/z")) <= 1
+
+
 def test_namespaces_of_two_groups_share_the_jobs_limit() -> None:
     groups = {
         "a": {"publish": {"messages_per_second": 100, "weight": 4}},

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 
 from spark_throttle.record import pack
+from spark_throttle.spark.declared_flow import send_no_empty_profile
 from spark_throttle.spark.rows.frames import FRAME_DDL, FrameKind, frame_batch
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now
@@ -55,11 +56,13 @@ class ThrottleControlSource(DataSource):
         return CONTROL_FORMAT
 
     def schema(self) -> str:
-        """Return the schema of control rows."""
+        """Return the schema of control rows; called in a worker, when a query is analysed."""
+        send_no_empty_profile()
         return FRAME_DDL
 
     def streamReader(self, schema: StructType) -> ThrottleControlReader:  # noqa: N802, ARG002 - Spark's name
-        """Return the reader; called on the driver, once per run of a query."""
+        """Return the reader; called on the driver, once per run of a query, and in a worker that plans its reads."""
+        send_no_empty_profile()
         return ThrottleControlReader(dict(self.options))
 
 

@@ -89,7 +89,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     retained = int(options["batchesretained"])
     return ControlPlane(
         directory, policies, direction, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
-        are_policies_on_disk=location.is_on_disk,
+        are_policies_on_disk=location.is_on_disk, may_begin_anew="maybeginanew" in options,
     )  # fmt: skip
 
 

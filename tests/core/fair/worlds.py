@@ -472,17 +472,17 @@ def scaled(rate: tuple[int | None, int | None], part: float) -> tuple[int | None
     return messages, size_bytes
 
 
-ROWS_A_LEVEL = 1.5
-"""Largest rows by which a node may be behind or ahead of its ideal, for itself and each node above it.
+PROVED_ROWS_A_LEVEL = 2
+"""Largest rows by which a node may be behind or ahead of its ideal, for itself and each node above it."""
 
-Two are proved; no drawn history comes near them, and what breaks the order goes beyond this soon.
-"""
+ROWS_A_LEVEL = 1.5
+"""No drawn history has a node further behind: what breaks the order goes beyond this soon."""
 
 
 def judged(referees: list[Referee], seed: int, *, past: float = 0) -> None:
     """Judge a history; what was before a change may cost a node `past` rows."""
     for each in referees:
         assert each.behind <= ROWS_A_LEVEL * each.depth + past, seed
-        assert each.ahead <= ROWS_A_LEVEL * each.depth + past, seed
+        assert each.ahead <= PROVED_ROWS_A_LEVEL * each.depth + past + 1e-9, seed
         assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1) + past, seed
-        assert each.lead_sum <= ROWS_A_LEVEL, seed
+        assert each.lead_sum <= PROVED_ROWS_A_LEVEL, seed

@@ -1,0 +1,79 @@
+"""`Throttle.apply` in a pipeline: `spark-pipelines` runs it and ends well, and a full refresh begins anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from tests.sessions import ROOT
+
+SPEC = """\
+name: throttled
+storage: {root}/storage
+libraries: [{{glob: {{include: flows/**}}}}]
+configuration: {{spark.sql.shuffle.partitions: "1"}}
+"""
+
+FLOW = """\
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from spark_throttle.spark import Throttle
+
+QUOTA = {{"messages_per_second": 20, "burst_seconds": 1}}
+throttle = Throttle({{"version": 1, "namespaces": {{"acme/slow": {{"publish": QUOTA}}}}}}, "namespace", size="8")
+
+
+@dp.table
+def admitted():
+    events = SparkSession.active().readStream.schema("namespace string, id int").json("{root}/events")
+    decided = throttle.apply(events, control_path="{root}/throttle")
+    return decided.where("throttle.verdict = 'ADMIT'").drop("throttle")
+"""
+
+
+@pytest.mark.timeout(600)
+def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
+    for folder in ("flows", "events"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
+    (tmp_path / "flows" / "admitted.py").write_text(FLOW.format(root=tmp_path))
+    offer(tmp_path, range(50))
+    run(tmp_path)
+    assert admitted(tmp_path) == list(range(50))
+    first = begun(tmp_path)
+    offer(tmp_path, range(50, 60))
+    run(tmp_path, "--full-refresh-all")
+    assert admitted(tmp_path) == list(range(60))
+    assert begun(tmp_path)[0] not in first, "the first epoch is another one"
+
+
+def offer(root: Path, ids: range) -> None:
+    rows = [{"namespace": "acme/slow" if number % 2 else "acme/fast", "id": number} for number in ids]
+    (root / "events" / f"{ids.start}.json").write_text("\n".join(map(json.dumps, rows)))
+
+
+def run(root: Path, *options: str) -> None:
+    """Run the pipeline, with a catalog that a second run finds again."""
+    settings = {"spark.sql.warehouse.dir": f"{root}/warehouse", "spark.sql.catalogImplementation": "hive"}
+    given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", *given, *options]
+    left_out = {"PYSPARK_SUBMIT_ARGS", "SPARK_TESTING"}
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    environment = {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
+
+
+def admitted(root: Path) -> list[int]:
+    return sorted(ds.dataset(root / "warehouse" / "admitted", format="parquet").to_table()["id"].to_pylist())
+
+
+def begun(root: Path) -> list[str]:
+    return sorted(path.name for path in (root / "throttle" / "epochs").iterdir())
