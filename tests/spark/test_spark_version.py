@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark import Throttle
 from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now, warn_of_rows_left
 from tests.spark.sources.driver import Driver
 
@@ -83,3 +85,10 @@ def test_query_that_may_end_with_waiting_rows_says_so(caplog: pytest.LogCaptureF
 def test_reader_is_used_as_it_is_where_spark_cannot_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql.streaming.datasource", None)
     assert told_of_available_now(Path) is Path
+
+
+def test_pipeline_is_refused_where_it_could_not_go_on() -> None:
+    session = SimpleNamespace(conf={"spark.master": "local[1]"}, version="4.1.4")
+    events: Any = SimpleNamespace(sparkSession=session)
+    with pytest.raises(ConfigurationError, match=r"a pipeline .* on Spark 4\.1\.4, .*: use Spark 4\.2"):
+        Throttle({"version": 1}, "ns")._applied(events, "control", is_declared=True)
