@@ -83,6 +83,9 @@ _NOT_OF_DELTA: Final = (
 )  # fmt: skip
 """What a Delta table does not keep, here for itself or for something inside."""
 
+_NOT_OF_4_1: Final = ("a_geometry", "a_geography", "a_time", "a_struct")
+"""What Spark 4.1 writes neither to Parquet nor as JSON, here for itself or for something inside."""
+
 WAYS: Final[Mapping[str, Sequence[str]]] = {
     "files": (),
     "function": (),
@@ -95,7 +98,7 @@ WAYS: Final[Mapping[str, Sequence[str]]] = {
 
 def write_source(spark: SparkSession, path: str) -> None:
     """Write Parquet files: in every namespace, three rows of every type."""
-    without = set() if minor_of(spark.version) >= (4, 2) else {"a_geometry", "a_geography"}  # not in Parquet before
+    without = () if minor_of(spark.version) >= (4, 2) else _NOT_OF_4_1
     kept = {name: pair for name, pair in VALUES.items() if name not in without}
     values = ", ".join(f"case row when 0 then {a} when 1 then {b} end {name}" for name, (a, b) in kept.items())
     names = ", ".join(f"'{name}'" for name in NAMESPACES)
