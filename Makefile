@@ -107,6 +107,10 @@ wide-test: setup jars $(CLASS_ARCHIVE) ## send rows of 2,000 columns, and one of
 kafka-test: setup kafka-jars ## run the main job against a real Kafka broker on loopback, and kill one
 	@$(PYTHON) -m pytest -m kafka tests/kafka $(ARGS)
 
+.PHONY: versions
+versions: setup jars $(JARS)/delta-4.1.stamp tool-jars ## run the tests on other versions of Spark (`ARGS="4.1.4 4.3.0"`), each in an environment of its own: the table of docs/install.md
+	@$(PYTHON) scripts/versions.py $(ARGS)
+
 # ------------------------------------------------------------------------------------------------ long runs
 
 KILLS ?= 30

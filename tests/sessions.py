@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 JARS = ROOT / "build" / "jars"
+DELTA = os.environ.get("TESTS_DELTA", "delta")
+"""Which jars of Delta tests use: `make versions` names those for another Spark, or none where there are none."""
+
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
 
@@ -66,7 +69,7 @@ those of measurements, it is PySpark's default.
 
 def jars(use: str) -> list[Path]:
     """Return the jars of one use (a configuration of scripts/jars/ivy.xml)."""
-    found = sorted((JARS / use).glob("*.jar"))
+    found = sorted((JARS / (DELTA if use == "delta" else use)).glob("*.jar"))
     if not found:
         target = {"delta": "jars", "pulsar-admin": "tool-jars", "s3a": "s3a-jars"}.get(use, "kafka-jars")
         msg = f"{JARS / use} holds no jar: run `make {target}`"
@@ -100,7 +103,11 @@ def session_settings(
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
-    class_path = ":".join(str(jar) for jar in (*own, *jars("delta")))
+    class_path = ":".join(str(jar) for jar in (*own, *(jars("delta") if DELTA else ())))
+    with_delta = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
     return {
         "spark.master": "local[2]",
         "spark.app.name": "spark-throttle tests",
@@ -108,8 +115,7 @@ def session_settings(
         "spark.driver.extraClassPath": class_path,
         "spark.executor.extraClassPath": class_path,
         "spark.jars": ",".join(str(jar) for use in uses if use != "delta" for jar in jars(use)),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        **(with_delta if DELTA else {}),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} "
@@ -121,6 +127,7 @@ def session_settings(
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.geospatial.enabled": "true",  # the default since Spark 4.2
         # Two cores: more partitions, or Delta's default of 50 for a snapshot, would only cost task starts.
         "spark.sql.shuffle.partitions": "2",
         "spark.databricks.delta.snapshotPartitions": "2",

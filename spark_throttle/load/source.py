@@ -37,18 +37,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.load.traffic import MAX_ROWS, SCHEMA, LoadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 _MIN_ROWS_A_TASK = 4096
 
@@ -99,7 +102,7 @@ class LoadReader(_RangeReader, DataSourceReader):
         return plan_ranges(0, self._options.limit, self._options.partitions)
 
 
-class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LoadStreamReader(_RangeReader, DataSourceStreamReader):
     """A reader that offers rows as they fall due; it lives in one driver-side process for a query's whole run."""
 
     def __init__(self, options: LoadOptions, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -115,14 +118,27 @@ class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvai
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the most rows of a batch; called once per run."""
+        from pyspark.sql.streaming.datasource import ReadMaxRows
+
         return ReadMaxRows(self._options.max_rows_per_batch)
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """Return the end of the rows that are due, or `start` if none are; called at every trigger."""
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, int] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, int]:
+        """Return the end of the rows that are due, or `start` if none are; called at every trigger.
+
+        Raises
+        ------
+        ConfigurationError
+            If Spark does not say where the batch begins.
+        """
+        if start is None:
+            raise ConfigurationError("throttle_load is a stream on Spark 4.2 or newer only; before, read it as a table")
         offered = start["rows"]
         due = MAX_ROWS if self._offers_all else self._due(offered)
-        if isinstance(limit, ReadMaxRows):
-            due = min(due, offered + limit.max_rows)
+        most = getattr(limit, "max_rows", None)
+        if most is not None:
+            due = min(due, offered + most)
         if self._options.limit is not None:
             due = min(due, self._options.limit)
         return {"rows": max(due, offered)}
@@ -146,6 +162,12 @@ class LoadStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvai
             self._started = (self._clock_ns(), offered)
         started_ns, base = self._started
         return base + (self._clock_ns() - started_ns) * rate // 1_000_000_000
+
+
+with suppress(ImportError):  # before Spark 4.2
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    SupportsTriggerAvailableNow.register(LoadStreamReader)
 
 
 class ThrottleLoadSource(DataSource):

@@ -21,7 +21,6 @@ from typing import Final
 import pyarrow as pa
 import pyspark
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.checkpoint.definition import Definition
@@ -58,6 +57,7 @@ from spark_throttle.spark.sinks.decided_stream import DecidedRows
 from spark_throttle.spark.sinks.file_table import FileTable
 from spark_throttle.spark.sinks.payload import StagedPayload
 from spark_throttle.spark.sources.control_source import CONTROL_FORMAT, ThrottleControlSource
+from spark_throttle.spark.spark_version import from_arrow, to_arrow
 from spark_throttle.spark.start.executors import cluster_cores, is_served, task_slots
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.policy_location import PolicyLocation
@@ -163,9 +163,9 @@ class Pipeline:
         """
         assert self.keeps_order and self.table is None  # noqa: S101, PT018 - a task reads them from their places
         frames = self.frames(control_path=control_path, is_explained=True, may_begin_anew=may_begin_anew)
-        schema = StructType([*self.waiting_schema, *from_arrow_schema(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
+        schema = StructType([*self.waiting_schema, *from_arrow(pa.schema([(THROTTLE, VERDICT_TYPE)]))])
         rows = DecidedRows(
-            to_arrow_schema(schema, timezone="UTC"),
+            to_arrow(schema),
             Upkeep(control_path, self._kept_turns),
             waiting_place(control_path, self.waiting_schema, is_inline=self.is_inline),
             to_json(definition).decode(),
@@ -240,7 +240,7 @@ def waiting_place(control_path: str, carried: StructType, *, is_inline: bool = F
     """Return where rows lie that wait, and in which form."""
     # Spark cannot tell the calendar of dates without its version.
     footer = {"org.apache.spark.version": pyspark.__version__, **columns_in_footer(carried)}
-    schema = nullable(to_arrow_schema(carried, timezone="UTC"))
+    schema = nullable(to_arrow(carried))
     form = FileForm(schema, footer, (), _COMPRESSION, IndexedColumns(first=0))
     return StagingPlace(f"{control_path}/{STAGED}", form, in_table=False, is_inline=is_inline)
 

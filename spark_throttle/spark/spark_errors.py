@@ -21,21 +21,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import pyspark
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from spark_throttle.errors import ConfigurationError, DamagedError, FileUnusableError, NotInstalledError, ThrottleError
 from spark_throttle.files.storage import one_line
+from spark_throttle.spark.spark_version import delta_remedy
 
 _MODULE: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 PYTHON_OF_SOURCES: Final = "the Python of Spark's driver, or of the Connect server, which runs Python data sources"
 NO_PY_FILES: Final = "install it into that Python; --py-files and artifacts do not reach it"
 _OTHER_PYTHON: Final = "PYTHON_VERSION_MISMATCH"
 _NO_DELTA: Final = re.compile(r"DATA_SOURCE_NOT_FOUND\W+Failed to find the data source: delta\b")
-_DELTA_JAR: Final = (
-    "set spark.jars.packages to io.delta:delta-spark_4.2_2.13:4.4.0 before the session starts; spark-submit takes it "
-    "by --packages, and not from the program"
-)
 
 _OWN: Final = re.compile(r"^spark_throttle\.errors\.[\w.]+: (.+)$", re.MULTILINE)
 _DAMAGED: Final = re.compile(r"(.+) is damaged: (.+); (.+)")
@@ -84,7 +82,7 @@ def missing_in(text: str) -> NotInstalledError | None:
     'pyarrow is missing in the Python of the executors'
     """
     if _NO_DELTA.search(text):
-        return NotInstalledError("the jar of Delta", "Spark's session", _DELTA_JAR)
+        return NotInstalledError("the jar of Delta", "Spark's session", delta_remedy(pyspark.__version__))
     if _OTHER_PYTHON in text:
         version = ".".join(platform.python_version_tuple()[:2])
         return NotInstalledError(

@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from spark_throttle.core.left_rows import TAKEN, fates
@@ -37,6 +36,7 @@ from spark_throttle.spark.move.stager import STAGED, StagingPlace, as_nullable, 
 from spark_throttle.spark.move.waiting_files import StoredInlineRows, inline_files_of
 from spark_throttle.spark.rows.digest import PLACE, ROW_BITS
 from spark_throttle.spark.rows.frames import aligned, decode
+from spark_throttle.spark.spark_version import from_arrow, to_arrow
 from spark_throttle.spark.start.spark_paths import SparkPaths
 
 _OPERATOR = "applyInPandasWithState"
@@ -129,7 +129,7 @@ def misfit(spark: SparkSession, checkpoint: str, control_path: str, schema: Stru
     names = tuple(queued.columns[: -len(_BESIDE)])
     numbered = queued.toDF(*(f"c{at}" for at in range(len(queued.columns))))
     rows = numbered.select(*(f"c{at}" for at, _ in enumerate(names)))
-    fit = _Fit(names, as_read(nullable(to_arrow_schema(schema, timezone="UTC"))))
+    fit = _Fit(names, as_read(nullable(to_arrow(schema))))
     found = rows.mapInArrow(fit, "problem string").limit(1).collect()
     return found[0]["problem"] if found else None
 
@@ -333,8 +333,8 @@ def _of_state(inline: DataFrame, columns: StructType | None) -> DataFrame:
     """Return the rows of the files that the state holds, with their places."""
     if columns is None:
         (stored,) = inline.collect()
-        columns = from_arrow_schema(inline_files_of(stored["inline"]).schema())
-    form = FileForm(nullable(to_arrow_schema(columns, timezone="UTC")))
+        columns = from_arrow(inline_files_of(stored["inline"]).schema())
+    form = FileForm(nullable(to_arrow(columns)))
     read = StoredInlineRows(StagingPlace("", form, in_table=False))
     return inline.mapInArrow(read, StructType([*columns, *_place_of_copy()]))
 

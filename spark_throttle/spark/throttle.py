@@ -31,6 +31,7 @@ from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
 from spark_throttle.spark.spark_errors import told_in_one_line
+from spark_throttle.spark.spark_version import ends_when_drained
 from spark_throttle.spark.start.executors import check_installation, refuse_unwritable
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
@@ -137,6 +138,11 @@ class Throttle:
     def _applied(self, events: DataFrame, control_path: str, *, is_declared: bool) -> DataFrame:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
         check_installation(spark)
+        if is_declared and not ends_when_drained(spark.version):
+            raise ConfigurationError(
+                f"a pipeline cannot be throttled on Spark {spark.version}, which tells no source from which batch "
+                f"a flow goes on: use Spark 4.2 or newer, or a query with write_stream"
+            )
         control_path = SparkPaths(spark).resolve(control_path)
         checkpoint = control_path.rstrip("/").rpartition("/")[0] or "/"
         refuse_foreign(checkpoint, control_path)

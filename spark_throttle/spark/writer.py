@@ -53,6 +53,7 @@ from spark_throttle.spark.sinks.targets import (
     targets_of,
 )
 from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
+from spark_throttle.spark.spark_version import warn_of_rows_left
 from spark_throttle.spark.start.executors import (
     check_executors_see,
     check_installation,
@@ -296,6 +297,8 @@ class ThrottledStreamWriter:
         if sink.has_path and self._function is None and path is None and table is None:
             raise ConfigurationError(f"the sink {sink.name!r} has no place: give start a path, or use toTable")
         check_installation(self._events.sparkSession)
+        if "availableNow" in self._trigger:
+            warn_of_rows_left(self._events.sparkSession.version)
         with told_in_one_line():
             return self._start_installed(path, table)
 

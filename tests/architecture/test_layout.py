@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle import errors
+from spark_throttle.spark.spark_version import DELTA, delta_remedy
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
@@ -131,15 +132,15 @@ def pinned(extra: str, package: str) -> str:
 
 
 def test_delta_has_one_version_everywhere() -> None:
-    name = "delta-spark_4.2_2.13"
-    version = jar_versions()[name]
-    assert version == pinned("delta", "delta-spark")
-    assert f"io.delta:{name}:{version}\n" in (ROOT / "conf" / "spark-defaults.conf").read_text()
+    versions = {name: version for name, version in jar_versions().items() if name.startswith("delta-spark")}
+    assert versions == dict.fromkeys(("delta-spark_4.2_2.13", "delta-spark_4.1_2.13"), DELTA)
+    for name in versions:
+        assert f" io.delta:{name}:{DELTA} " in delta_remedy(name.removeprefix("delta-spark_").replace("_2.13", ".0"))
+    assert f"io.delta:delta-spark_4.2_2.13:{DELTA}\n" in (ROOT / "conf" / "spark-defaults.conf").read_text()
 
 
 def test_kafka_connector_has_the_version_of_spark() -> None:
-    spark = pinned("spark", "pyspark")
-    assert jar_versions()["spark-sql-kafka-0-10_2.13"] == spark == pinned("dev", "pyspark")
+    assert jar_versions()["spark-sql-kafka-0-10_2.13"] == pinned("dev", "pyspark")
 
 
 def test_lock_names_every_direct_requirement() -> None:

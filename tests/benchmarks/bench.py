@@ -39,7 +39,7 @@ _WITH_REPEATS: Final = ("paths", "planning", "overload", "peers", "pace", "growt
 _PICTURE_PART: Final = 5
 """Growth is a picture, and its parts are many: a fifth of the rounds will do."""
 
-_PACKAGES: Final = ("pyspark", "delta-spark", "deltalake", "pyarrow", "numpy", "pandas")
+_PACKAGES: Final = ("pyspark", "deltalake", "pyarrow", "numpy", "pandas")
 
 
 def measure(part: str, repeats: int, folder: Path) -> None:

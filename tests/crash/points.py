@@ -207,7 +207,7 @@ def _make_files_stoppable() -> None:
 class StoppableControlReader(ThrottleControlReader):
     """Can write an epoch and not return its offset."""
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: Any = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802 - Spark's
         _make_files_stoppable()
         offset = super().latestOffset(start, limit)
         if offset != start:
@@ -225,7 +225,7 @@ class StoppableControlSource(ThrottleControlSource):
 class StoppableReferenceReader(ThrottleReferenceReader):
     """Can write an epoch or an extent and not return its offset, and can stop after its first frames of rows."""
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: Any = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802 - Spark's
         _make_files_stoppable()
         offset = super().latestOffset(start, limit)
         if offset != start:

@@ -15,6 +15,7 @@ from spark_throttle.control.reports import write_report
 from spark_throttle.errors import DefinitionChangedError
 from spark_throttle.spark.sinks import batch_sink
 from spark_throttle.spark.sinks.file_table import FileTable
+from spark_throttle.spark.spark_version import ends_when_drained
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, policies, publish
@@ -174,6 +175,8 @@ def test_definition_may_change_over_a_batch_that_failed_before_its_sink_and_one_
 @pytest.mark.parametrize("control", thorough_after(1, ["checkpoint/throttle", "elsewhere"]))
 def test_decided_stream_is_refused_under_another_definition(lake: Lake, control: str) -> None:
     """Nobody knows what a sink of the user's own holds."""
+    if control == "elsewhere" and not ends_when_drained(lake.spark.version):
+        pytest.skip("Spark 4.1 refuses a control directory outside the checkpoint")
     lake.offer((row_id, "t/n", 10) for row_id in range(12))
     calls: list[tuple[int, list[int]]] = []
 

@@ -16,6 +16,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.record import unpack
 from spark_throttle.spark.paced import HttpSender, paced_sink
 from spark_throttle.spark.sinks import batch_sink
+from spark_throttle.spark.spark_version import ends_when_drained
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
@@ -156,6 +157,8 @@ def test_batch_that_crashes_before_its_record_sends_all_again_and_what_is_refuse
 def test_rows_of_an_unavailable_destination_go_to_the_dead_letters_if_the_policy_says_so(
     lake: Lake, record: Record
 ) -> None:
+    if not ends_when_drained(lake.spark.version):
+        pytest.skip("the query would not end before the destination answers")
     record.answer = answer = Refuses(20, 10**6, 503)
     api = API["resource_groups"]["api"]
     given_up = api | {"destination": api["destination"] | {"on_unavailable": "dead_letters"}}

@@ -86,7 +86,7 @@ def test_decided_rows_leave_in_order_and_those_that_an_observing_quota_would_hol
         left.extend(map(tuple, rows.select(columns).collect()))
 
     limits = policies(resource_groups={"g": group}, tenants={"t": {"resource_group": "g"}, "w": watched})
-    decided = lake.throttle(limits, order_by=["-id"]).apply(lake.events(), control_path=lake.path("control"))
+    decided = lake.throttle(limits, order_by=["-id"]).apply(lake.events(), control_path=str(lake.control))
     writer = decided.writeStream.foreachBatch(keep).option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start())
     for name in ("t/n0", "t/n1", "t/n2"):

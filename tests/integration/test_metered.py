@@ -133,7 +133,7 @@ def test_functions_that_a_plain_one_calls_for_its_batch_are_charged_to_the_batch
 
 
 def test_decided_stream_is_charged_too_and_a_batch_again_replaces_its_charges(lake: Lake) -> None:
-    control = lake.path("control")
+    control = str(lake.control)
     started = []
 
     def query(*, fails: bool) -> None:

@@ -272,7 +272,7 @@ def test_table_of_the_catalog_takes_files_as_they_lie(lake: Lake) -> None:
         assert sorted(row["id"] for row in lake.spark.table("staged_in_the_catalog").collect()) == [0, 1]
     finally:
         lake.spark.conf.unset(collects)
-        lake.spark.sql("drop table staged_in_the_catalog")
+        lake.spark.sql("drop table if exists staged_in_the_catalog")
 
 
 def test_waiting_file_that_has_other_rows_than_it_had_is_an_error_and_no_silence(lake: Lake) -> None:

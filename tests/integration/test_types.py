@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from spark_throttle.errors import Backpressure, ConfigurationError
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.columns.payload_columns import with_helpers
 from spark_throttle.spark.rows.frames import TIE
 from spark_throttle.spark.rows.row_digests import row_digests
+from spark_throttle.spark.spark_version import to_arrow
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
 from tests.integration.every_type import POLICIES, WAYS, exact, passing, quoted, run_way, texts, write_source
@@ -84,7 +84,7 @@ def test_all_types_pass_in_another_time_zone_and_in_large_arrays(lake: Lake, eve
 def test_all_types_pass_apply_unharmed(lake: Lake, every_type: str) -> None:
     offered = lake.spark.read.parquet(every_type)
     events = lake.spark.readStream.schema(offered.schema).parquet(every_type)
-    decided = lake.throttle(POLICIES, size=None).apply(events, control_path=lake.path("control"))
+    decided = lake.throttle(POLICIES, size=None).apply(events, control_path=str(lake.control))
     writer = decided.writeStream.format("parquet").option("checkpointLocation", lake.checkpoint)
     finish(writer.trigger(availableNow=True).start(lake.path("decided")))
     found = lake.spark.read.parquet(lake.path("decided"))
@@ -167,7 +167,7 @@ def test_rows_travel_without_a_conversion(spark: SparkSession, every_type: str) 
 
     (row,) = offered.mapInArrow(schemas, "schema binary").collect()
     handed_over = pa.ipc.read_schema(pa.py_buffer(bytes(row["schema"])))
-    taken_back = to_arrow_schema(offered.schema, timezone="UTC")
+    taken_back = to_arrow(offered.schema)
     assert [f for f, g in zip(handed_over, taken_back, strict=True) if not f.equals(g)] == []
 
 

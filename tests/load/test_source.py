@@ -14,8 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
@@ -23,6 +21,9 @@ from spark_throttle.load import source as load_source
 from spark_throttle.load import traffic as load_traffic
 from spark_throttle.load.source import LoadReader, LoadStreamReader, RowRange, ThrottleLoadSource, plan_ranges
 from spark_throttle.load.traffic import SCHEMA, LoadOptions, Traffic, TrafficGroup
+from spark_throttle.spark.spark_version import to_arrow
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="throttle_load is no stream before Spark 4.2")
 
 GROUPS = [
     {"prefix": "gold", "namespaces": 5, "messages_per_second": 300, "tenants": 2},
@@ -106,7 +107,7 @@ def test_another_seed_gives_other_rows() -> None:
 def test_schema_is_the_arrow_form_of_the_declared_one() -> None:
     declared = ThrottleLoadSource({}).schema()
     assert declared.simpleString() == "struct<id:bigint,namespace:string,ts:timestamp,size_bytes:int,payload:binary>"
-    assert to_arrow_schema(declared, timezone="UTC").equals(SCHEMA)
+    assert to_arrow(declared).equals(SCHEMA)
     assert Traffic((TrafficGroup("t", 1, 1, 1, 1.0),)).rows(0, 3).schema.equals(SCHEMA)
 
 
@@ -202,10 +203,10 @@ def test_restart_goes_on_from_the_logged_offset_without_a_flood() -> None:
 
 def test_offset_stays_where_nothing_is_due() -> None:
     reader, clock = stream_reader(rowsPerSecond=1)
-    reader.latestOffset({"rows": 0}, ReadAllAvailable())
-    reader.latestOffset({"rows": 1}, ReadAllAvailable())
+    reader.latestOffset({"rows": 0}, limits.ReadAllAvailable())
+    reader.latestOffset({"rows": 1}, limits.ReadAllAvailable())
     clock.now_ns += SECOND_NS - 1
-    assert reader.latestOffset({"rows": 1}, ReadAllAvailable()) == {"rows": 1}
+    assert reader.latestOffset({"rows": 1}, limits.ReadAllAvailable()) == {"rows": 1}
 
 
 def test_batch_is_bounded_and_the_rest_comes_later() -> None:
@@ -219,22 +220,22 @@ def test_batch_is_bounded_and_the_rest_comes_later() -> None:
 
 def test_limit_ends_the_offering() -> None:
     reader, clock = stream_reader(rowsPerSecond=1000, limit=150)
-    offset = reader.latestOffset({"rows": 0}, ReadMaxRows(10**6))
-    reader.latestOffset(offset, ReadMaxRows(10**6))
+    offset = reader.latestOffset({"rows": 0}, limits.ReadMaxRows(10**6))
+    reader.latestOffset(offset, limits.ReadMaxRows(10**6))
     clock.now_ns += 3600 * SECOND_NS
-    assert reader.latestOffset(offset, ReadMaxRows(10**6)) == {"rows": 150}
-    assert reader.latestOffset({"rows": 150}, ReadAllAvailable()) == {"rows": 150}
+    assert reader.latestOffset(offset, limits.ReadMaxRows(10**6)) == {"rows": 150}
+    assert reader.latestOffset({"rows": 150}, limits.ReadAllAvailable()) == {"rows": 150}
 
 
 def test_limit_of_zero_offers_nothing() -> None:
     reader, _ = stream_reader(limit=0)
-    assert reader.latestOffset({"rows": 0}, ReadMaxRows(100)) == {"rows": 0}
+    assert reader.latestOffset({"rows": 0}, limits.ReadMaxRows(100)) == {"rows": 0}
     assert list(reader.partitions({"rows": 0}, {"rows": 0})) == []
 
 
 def test_offset_never_goes_back_below_a_smaller_limit() -> None:
     reader, _ = stream_reader(limit=100)
-    assert reader.latestOffset({"rows": 170}, ReadMaxRows(10)) == {"rows": 170}
+    assert reader.latestOffset({"rows": 170}, limits.ReadMaxRows(10)) == {"rows": 170}
 
 
 def test_available_now_offers_everything_in_bounded_batches_and_ends() -> None:

@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -49,6 +48,7 @@ from spark_throttle.spark.references.row_expressions import (
 from spark_throttle.spark.rows.digest import FRAME_ROWS, StagedFile, digest_frames
 from spark_throttle.spark.rows.frames import NAMESPACE, ORDER_PREFIX, SIZE, TIE
 from spark_throttle.spark.rows.partition_names import PARTITION_PREFIX
+from spark_throttle.spark.spark_version import to_arrow
 
 _ORDERED: Final = (
     *NUMBERS, BooleanType, DateType, DecimalType, DoubleType, FloatType, TimestampNTZType, TimestampType,
@@ -162,7 +162,7 @@ def deciding_columns_of(
     conditions = () if condition is None else (condition,)
     names = set().union(checked.values(), *(each.columns() for each in (*found, *conditions)))
     read = StructType([field for field in schema if field.name in names])
-    arrow = to_arrow_schema(read, timezone="UTC")
+    arrow = to_arrow(read)
     read_types = {field.name: field.type for field in arrow}
     return DecidingColumns(found[0], found[1], tuple(found[2:]), read_types, checked, condition)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyspark
 from pyarrow import fs
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -54,6 +53,7 @@ from spark_throttle.spark.delta.table_log import append_to_table
 from spark_throttle.spark.metering.charging import decided_policy
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.rows.partition_names import PARTITION_TYPES
+from spark_throttle.spark.spark_version import to_arrow
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -280,7 +280,7 @@ class FileTable:
         footer = {"org.apache.spark.version": pyspark.__version__}  # or Spark cannot tell the calendar of dates
         indexed = IndexedColumns(self.first_indexed, self.named_indexed)
         # A row that waited lacks the columns that the stream got meanwhile, whether or not they may be null there.
-        schema = pa.schema([field.with_nullable(True) for field in to_arrow_schema(self.schema, timezone="UTC")])  # noqa: FBT003 - pyarrow's
+        schema = pa.schema([field.with_nullable(True) for field in to_arrow(self.schema)])  # noqa: FBT003 - pyarrow's
         return FileForm(schema, footer, self.partition_columns, self.compression, indexed)
 
     def append(self, mark: BatchMark, written: Callable[[], list[WrittenFile]]) -> None:

@@ -1,7 +1,8 @@
 """A query's Delta tables take files that Spark did not write, if each is known to be safe (`file_table`).
 
 The sink's table takes staged files as they lie, and the usage table is written without a job of Spark's. Spark first
-creates a missing table, empty, so that it is as Spark would have made it. All other rows go through Spark's writer, and
+creates a missing table, empty, so that it is as Spark would have made it; a Spark without Delta creates none, and has a
+usage table all the same. All other rows go through Spark's writer, and
 the log says why. Both mark a batch in the same way, so a table may change sides at any restart.
 """
 
@@ -11,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError, ForeignFilesError
@@ -21,6 +21,8 @@ from spark_throttle.spark.delta.table_log import open_table
 from spark_throttle.spark.rows.frames import THROTTLE
 from spark_throttle.spark.sinks.file_table import FileTable, check_table, check_types
 from spark_throttle.spark.sinks.targets import DELTA, Target, Targets
+from spark_throttle.spark.spark_errors import missing_in
+from spark_throttle.spark.spark_version import from_arrow
 from spark_throttle.spark.start.spark_paths import local_path
 from spark_throttle.status.usage_table import FIRST_COLUMNS, SHARE_SCHEMA, USAGE_SCHEMA
 
@@ -112,8 +114,18 @@ def _usage_files(spark: SparkSession, targets: Targets) -> FileTable | None:
     if targets.usage is None:
         return None
     columns = [*USAGE_SCHEMA, *(SHARE_SCHEMA if targets.has_shares else ())]
+    schema = from_arrow(pa.schema(columns))
     try:
-        return _file_table(spark, what, targets.usage, from_arrow_schema(pa.schema(columns)))
+        return _file_table(spark, what, targets.usage, schema)
+    except PySparkException as error:
+        if missing_in(str(error)) is None or targets.usage.path is None:
+            raise
+        # No Delta for this Spark: it writes no row of this table anyway.
+        from deltalake import DeltaTable, Schema
+
+        made = Schema.from_json(schema.json())
+        DeltaTable.create(local_path(targets.usage.path), made, mode="ignore")
+        return _file_table(spark, what, targets.usage, schema)
     except ConfigurationError as error:
         if len(columns) == FIRST_COLUMNS:
             raise

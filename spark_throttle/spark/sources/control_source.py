@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_throttle.record import pack
 from spark_throttle.spark.declared_flow import send_no_empty_profile
 from spark_throttle.spark.rows.frames import FRAME_DDL, FrameKind, frame_batch
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
+from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from spark_throttle.control.clock import Clock
     from spark_throttle.control.epochs import EpochName
     from spark_throttle.control.plane import ControlPlane
@@ -64,7 +66,8 @@ class ThrottleControlSource(DataSource):
         return ThrottleControlReader(dict(self.options))
 
 
-class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+@told_of_available_now
+class ThrottleControlReader(DataSourceStreamReader):
     """The reader of control rows; it lives in one process on the driver's side for a query's whole run.
 
     Spark calls it from one thread.
@@ -89,6 +92,7 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._pause = pause or threading.Event().wait
         self._plane: ControlPlane | None = None
         self._ends_when_drained = False
+        self._before = OffsetBefore()
 
     def plane(self, *, may_begin: bool = False) -> ControlPlane:
         """Return the control plane; the first call creates it, in the process that keeps it.
@@ -116,15 +120,23 @@ class ThrottleControlReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Record that the query ends when its rows have drained; called once, before the first `latestOffset`."""
         self._ends_when_drained = True
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002 - Spark's
+    def latestOffset(  # noqa: N802 - Spark's name
+        self,
+        start: dict[str, Any] | None = None,
+        limit: ReadLimit | None = None,  # noqa: ARG002 - Spark's
+    ) -> dict[str, Any]:
         """Return the epoch of the next batch; called at every trigger, and every 10 ms while nothing happens.
 
         Returning `start` means that this source needs no batch. Under ``availableNow`` that would end the query, so
         while rows wait for tokens that will come, the call waits too.
         """
+        from spark_throttle.control.epochs import NO_EPOCH
+
+        before = self._before.next(self._options["controlpath"], _offset(NO_EPOCH)) if start is None else start
         while True:
-            newest, wait_ms = self.poll(start)
-            if newest != start or wait_ms is None:
+            newest, wait_ms = self.poll(before)
+            if newest != before or wait_ms is None:
+                self._before.returned(newest)
                 return newest
             self.wait(wait_ms)
 

@@ -13,11 +13,10 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_throttle.files.storage import Directory
@@ -27,6 +26,10 @@ from spark_throttle.spark.references.reading import FilePiece, FirstReading, tas
 from spark_throttle.spark.rows.frames import FRAME_DDL
 from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 from spark_throttle.spark.sources.control_source import ThrottleControlReader
+from spark_throttle.spark.spark_version import OffsetBefore, told_of_available_now
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 REFERENCE_FORMAT: Final = "throttle_references"
 
@@ -61,7 +64,8 @@ class ThrottleReferenceSource(DataSource):
         return ThrottleReferenceReader(dict(self.options))
 
 
-class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+@told_of_available_now
+class ThrottleReferenceReader(DataSourceStreamReader):
     """The reader of control rows and references; Spark calls it from one thread.
 
     Parameters
@@ -85,6 +89,7 @@ class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._extents = Extents(Directory(options["controlpath"]))
         self._files: NewFiles | None = None
         self._next_look = 0.0
+        self._before = OffsetBefore()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first epoch and the first file."""
@@ -95,18 +100,29 @@ class ThrottleReferenceReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._control.prepareForTriggerAvailableNow()
         self._new_files().stop_at_newest()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802, ARG002 - Spark's
+    def latestOffset(  # noqa: N802 - Spark's name
+        self,
+        start: dict[str, Any] | None = None,
+        limit: ReadLimit | None = None,  # noqa: ARG002 - Spark's
+    ) -> dict[str, Any]:
         """Return the epoch and the extent of the next batch; called at every trigger, and every 10 ms meanwhile.
 
         Returning `start` means that no batch is needed. Under ``availableNow`` the call waits, as the control source
         does, while rows wait for tokens that will come.
         """
+        from spark_throttle.control.epochs import NO_EPOCH
+
+        if start is None:
+            start = self._before.next(
+                self._options["controlpath"], _offset({"epoch": NO_EPOCH.number, "file": NO_EPOCH.file}, NO_EXTENT)
+            )
         before = _extent_name(start)
         while True:
             epoch, wait_ms = self._control.poll(start["control"])
             extent = self._look(before)
             newest = _offset(epoch, extent)
             if newest != start or wait_ms is None:
+                self._before.returned(newest)
                 return newest
             self._control.wait(wait_ms)
 

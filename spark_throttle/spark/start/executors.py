@@ -34,7 +34,7 @@ import spark_throttle
 from spark_throttle.errors import ConfigurationError, NotInstalledError, ThrottleError
 from spark_throttle.files.storage import Directory
 from spark_throttle.spark.spark_errors import NO_PY_FILES, PYTHON_OF_SOURCES
-from spark_throttle.spark.spark_version import check_version
+from spark_throttle.spark.spark_version import check_version, warn_of_version
 from spark_throttle.spark.start.spark_paths import local_path
 
 _PROBE_ROWS: Final = 1 << 20
@@ -201,6 +201,7 @@ def check_installation(spark: SparkSession) -> None:
         If something is missing, or of another version.
     """
     check_version(spark.version, "the cluster")
+    warn_of_version(spark.version)
     here = str(spark_throttle.__file__)
     for shipped in str(spark.conf.get(_PY_FILES_CONF, "") or "").split(","):
         name = shipped.rpartition("/")[2]

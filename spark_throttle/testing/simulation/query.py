@@ -263,7 +263,7 @@ class SimulatedQuery:
         first_row = 0 if before is None else before.end_row
         rows = len(given.outside.source)
         end_row = rows if most_rows is None else min(rows, first_row + most_rows)
-        end = reader.latestOffset(start, None)  # type: ignore[arg-type]
+        end = reader.latestOffset(start, None)
         if end != start:
             self._planned = EpochName.of(end)
         if end == start and end_row == first_row and not is_forced:

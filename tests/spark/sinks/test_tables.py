@@ -7,11 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.spark.sinks.tables import refuse_lacking_letters
-from spark_throttle.spark.sinks.targets import Target
+from spark_throttle.spark.sinks.file_table import FileTable
+from spark_throttle.spark.sinks.tables import refuse_lacking_letters, usage_table
+from spark_throttle.spark.sinks.targets import Target, Targets
+from spark_throttle.status.usage_table import USAGE_SCHEMA
 from tests.spark.delta.delta_tables import make_table
 
 ROWS = StructType().add("id", "long").add("note", "string")
@@ -37,3 +41,28 @@ def test_table_of_dead_letters_that_is_widened_or_missing_is_not_refused(tmp_pat
     refuse_lacking_letters(session(), letters_in(letters, mergeSchema="true"), ROWS)
     refuse_lacking_letters(merging, letters_in(letters), ROWS)
     refuse_lacking_letters(session(), letters_in(tmp_path / "none"), ROWS)
+
+
+class NoDelta:
+    """The frames of a Spark that has no Delta."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *_: Any) -> Any:
+        return self
+
+    def save(self, path: str) -> None:
+        raise AnalysisException(f"[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. {path}")
+
+
+def test_usage_table_is_made_where_spark_has_no_delta(tmp_path: Path) -> None:
+    class Settings(dict[str, str]):
+        set, unset = dict.__setitem__, dict.pop
+
+    spark: Any = SimpleNamespace(conf=Settings(), createDataFrame=NoDelta())
+    usage = Target("delta", path=str(tmp_path / "usage"))
+    found = usage_table(spark, Targets(usage, usage, usage, has_shares=False))
+    assert isinstance(found, FileTable)
+    assert DeltaTable(tmp_path / "usage").schema().to_arrow() is not None
+    assert [field.name for field in found.schema.fields] == USAGE_SCHEMA.names

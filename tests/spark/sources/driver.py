@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import EpochName
@@ -24,7 +23,7 @@ from spark_throttle.spark.sources.control_source import ThrottleControlReader
 
 START_MS = 1_760_000_000_000
 POLICIES = "{job: {publish: {messages_per_second: 100}}, namespaces: {a/x: {}, b/y: {}, c/z: {}}}"
-LIMIT = ReadAllAvailable()
+LIMIT: Any = None
 
 
 @dataclass

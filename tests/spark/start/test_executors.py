@@ -34,12 +34,24 @@ def session(master: str = "local[2]", *, version: str = "4.2.0", py_files: str =
     return SimpleNamespace(conf={"spark.master": master, "spark.submit.pyFiles": py_files}, version=version)
 
 
-@pytest.mark.parametrize("version", ["4.0.5", "4.1.4", "4.20.0", "5.0.0", "3.5.1"])
-def test_other_spark_is_refused_by_name(version: str) -> None:
-    with pytest.raises(NotInstalledError, match=rf"^Spark 4\.2 is missing in the cluster: it has Spark {version}, "):
+@pytest.mark.parametrize("version", ["4.0.5", "3.5.1"])
+def test_older_spark_is_refused_by_name(version: str) -> None:
+    expected = rf"^Spark 4\.1 or newer is missing in the cluster: it has Spark {version}, "
+    with pytest.raises(NotInstalledError, match=expected):
         check_version(version, "the cluster")
     with pytest.raises(NotInstalledError, match=version):
         check_installation(session(version=version))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_untried"),
+    [("4.1.4", False), ("4.2.1", False), ("4.3.0", False), ("4.4.0", True), ("4.20.0", True), ("5.0.0", True)],
+)
+def test_spark_that_nobody_tried_is_used_with_a_warning(
+    caplog: pytest.LogCaptureFixture, version: str, *, is_untried: bool
+) -> None:
+    check_installation(session(version=version))
+    assert [line.startswith(f"Spark {version} is newer than 4.3, ") for line in caplog.messages] == [True] * is_untried
 
 
 def test_python_without_pyspark_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
