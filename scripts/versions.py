@@ -98,11 +98,11 @@ def written(version: str, outcome: Outcome) -> None:
     if not table:
         msg = f"{PAGE} has no table that begins with {_HEAD!r}"
         raise ValueError(msg)
-    lines, _, rest = after.partition("\n\n")
-    rows = {row.split("|")[1].strip(): row for row in lines.splitlines()}
-    rows[version] = line
-    kept = "\n".join(rows[each] for each in sorted(rows, key=lambda text: [*map(int, text.split("."))]))
-    PAGE.write_text(f"{before}{table}{kept}\n\n{rest}")
+    lines = after.splitlines(keepends=True)
+    count = next(number for number, each in enumerate(lines) if not each.startswith("|"))
+    rows = {row.split("|")[1].strip(): row for row in lines[:count]} | {version: f"{line}\n"}
+    kept = "".join(rows[each] for each in sorted(rows, key=lambda text: [*map(int, text.split("."))]))
+    PAGE.write_text(f"{before}{table}{kept}{''.join(lines[count:])}")
 
 
 def ivy_version(use: str) -> str:
