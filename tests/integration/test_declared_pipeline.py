@@ -66,10 +66,10 @@ def run(root: Path, *options: str) -> None:
     settings = {"spark.sql.warehouse.dir": f"{root}/warehouse", "spark.sql.catalogImplementation": "hive"}
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", *given, *options]
-    left_out = {"PYSPARK_SUBMIT_ARGS", "SPARK_TESTING"}
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
     environment = {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment["SPARK_TESTING"] = "1"  # its server takes any port that is free
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
 
