@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import by_row
+from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
-from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.limits.token_bucket import room_before
 from spark_throttle.core.names.matching import Matches, scopes_where
 from spark_throttle.core.quota import Bools, CompiledPolicy, Dimension, Int64s, Limits

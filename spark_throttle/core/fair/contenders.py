@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
+from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.turns import UNBOUNDED
 from spark_throttle.core.fair.work import Rows, row_work
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import ranges
-from spark_throttle.core.fair.filling import Entries
+from spark_throttle.core.fair.filling import UNBOUNDED, Entries
 from spark_throttle.core.fair.promises import kept_promises
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.turns import UNBOUNDED, serve
+from spark_throttle.core.fair.turns import serve
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s

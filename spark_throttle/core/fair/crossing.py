@@ -72,8 +72,7 @@ class Crossing:
     @property
     def used(self) -> Int64s:
         """Shape (resources, tops): the tokens that it takes."""
-        count, tree = self.count, self._entries.tree
-        return tree.sums(self._entries.rows.tokens(np.zeros_like(count), count), len(tree.levels))
+        return self._used(self.count)
 
     @property
     def work(self) -> Int64s:
@@ -99,6 +98,9 @@ class Crossing:
             above = np.zeros(len(self._levels[k - 1]), dtype=np.bool_)
             above[child] = True
         return out
+
+    def _used(self, count: Int64s) -> Int64s:
+        return self._entries.tree.sums(self._entries.rows.tokens(np.zeros_like(count), count), len(self._levels))
 
     def _served(self) -> list[Int64s]:
         """Return the work that the nodes of every level send."""
@@ -188,7 +190,8 @@ class Crossing:
 
     def _tokens(self, shown: _Shown, work_left: Int64s, waits: Bools) -> tuple[Int64s, Int64s]:
         """Return what the rows of the tops' children take of each resource and of work, and what there is of it."""
-        entries, used, count = self._entries, self.used, self.count
+        entries, count = self._entries, self.count
+        used = self._used(count)
         chooses_first = ~waits & ~self._has_chosen
         self.fits &= ~chooses_first | np.logical_and.reduce(used <= entries.room + 1)
         self._has_chosen |= ~waits

@@ -21,6 +21,9 @@ from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import Rows
 from spark_throttle.core.quota import Bools, Int64s
 
+UNBOUNDED = 1 << 62
+"""The room of a scope without a limit."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:

@@ -59,9 +59,6 @@ _LOOKS = 60
 _SURE_LOOKS = 8
 """The first steps of the search, none of which only halves what is in question."""
 
-UNBOUNDED = 1 << 62
-"""The room of a scope without a limit."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:

@@ -2,8 +2,8 @@
 
 The sink's table takes staged files as they lie, and the usage table is written without a job of Spark's. Spark first
 creates a missing table, empty, so that it is as Spark would have made it; a Spark without Delta creates none, and has a
-usage table all the same. All other rows go through Spark's writer, and
-the log says why. Both mark a batch in the same way, so a table may change sides at any restart.
+usage table all the same. All other rows go through Spark's writer, and the log says why. Both mark a batch in the same
+way, so a table may change sides at any restart.
 """
 
 from __future__ import annotations
