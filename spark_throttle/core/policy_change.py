@@ -115,7 +115,9 @@ def carried(
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
-    return replace(state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared, nodes=nodes)
+    return replace(
+        state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared, nodes=nodes, is_converted=True
+    )
 
 
 def carried_shared(balance_micro: Int64s, before: CompiledPolicy, after: CompiledPolicy) -> Int64s:

@@ -258,6 +258,9 @@ class DeciderState:
 
     prices: MeanPrices = field(default_factory=MeanPrices)
 
+    is_converted: bool = False
+    """Whether it was converted to a new policy, under which no batch was decided yet."""
+
     @classmethod
     def initial(
         cls, policy: CompiledPolicy, share_micro_per_ms: Int64s | None = None, *, now_ms: int = 0

@@ -74,6 +74,14 @@ MENDS: Final = (
         (("core/policy_change.py", "carried_work(flows.lead_work, kept_by_flow)", "flows.lead_work"),),
     ),
     Mend(
+        "leads that a large row left",
+        "who sends a small row behind each large one pays for none of them",
+        (
+            ("core/batch/flow_plan.py", "if is_converted:", "if contenders:"),
+            ("core/fair/promises.py", "level.largest(np.maximum(row, ahead))", "level.largest(row)"),
+        ),
+    ),
+    Mend(
         "leads where bytes count otherwise",
         "a namespace that was behind begins with the tie whenever a rate changes",
         (

@@ -11,6 +11,7 @@ import pytest
 
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.life.counting import admitted_in
+from tests.life.drawing import Traffic
 from tests.life.life import Birth, Life
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,23 @@ def test_two_that_are_always_backlogged_stay_within_a_message_of_each() -> None:
 
 def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others() -> None:
     assert service_apart(["light"], 80) <= BIG_BYTES + SMALL_BYTES
+
+
+@pytest.mark.parametrize("changes", ["never", "every second"])
+def test_l3_who_sends_a_small_message_behind_each_large_one_pays_for_the_large_ones(changes: str) -> None:
+    life = Life(Birth(GROUP), laws=["L3"])
+    by_turns: Traffic = [("acme/x", BIG_BYTES, 1), ("acme/x", 10, 1)] * 40
+    life.offer([*by_turns, ("blue/y", SMALL_BYTES, 2_400)])
+    for second in range(400):
+        if changes != "never":
+            policy = copy.deepcopy(GROUP)
+            policy["resource_groups"]["g"]["publish"]["bytes_per_second"] += second % 2
+            life.set_policies(policy)
+        life.trigger(1_000)
+    served = Counter[str]()
+    for row in life.job.admitted:
+        served[str(row.namespace)] += row.size_bytes or 0
+    assert abs(served["acme/x"] - served["blue/y"]) <= 2 * BIG_BYTES
 
 
 def test_a_row_that_a_large_one_of_another_delays_does_not_starve() -> None:

@@ -106,6 +106,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     *,
     price_ns: Int64s | None,
     lapsed: Int64s | None,
+    is_converted: bool,
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances after its debits.
@@ -118,6 +119,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         Shape (flows,): the time as which a message of each flow counts; `None` if no scope limits time.
     lapsed
         Shape (flows,): the number of first rows of each flow that became too old; `None` if none did.
+    is_converted
+        As in `DeciderState`.
     """
     dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
     room, scopes = Room.of(shared.balance_micro, policy.shared, dimensions), limited_scopes(matches, policy)
@@ -147,6 +150,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
             short=short, room=room.before, price_ns=price_ns, lapsed=lapsed,
             tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
+        if is_converted:
+            contenders = contenders.under_new_weights(eligible[contenders.flow])
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
     served = cost(count, layout.bytes_of_first(count), price_ns)

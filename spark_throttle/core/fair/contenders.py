@@ -10,14 +10,14 @@ have not sent it, and their leads are less its work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, let_pass
+from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
@@ -157,6 +157,10 @@ class Contenders:
         rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
         return cls(flow, tree, standing, scopes, rows, tie[order], placed)
+
+    def under_new_weights(self, eligible: Int64s) -> Contenders:
+        """Return the flows with what can be kept of leads from a time of other weights; `eligible` as in `decide`."""
+        return replace(self, standing=honoured(self.tree, self.standing, self.rows, eligible))
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.

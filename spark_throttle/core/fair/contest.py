@@ -103,7 +103,6 @@ class _Round:
 
 def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> Outcome:
     """Return which of the first `eligible` rows of each leaf go."""
-    standing = _honoured(tree, standing, rows, eligible)
     done, room, now, passing, rounds = np.zeros_like(eligible), scopes.room, standing, None, 0
     asked = np.zeros_like(eligible)
     while True:
@@ -125,8 +124,8 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
     return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
 
 
-def _honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s) -> Standing:
-    """Return the standing with leads that the nodes' siblings can pay."""
+def honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s) -> Standing:
+    """Return what was remembered under other weights, with leads that the nodes' siblings can pay under these."""
     leads = []
     for height, (level, lead, sent) in enumerate(zip(tree.levels, standing.leads, standing.above, strict=True)):
         row = rows.work(sent, np.minimum(sent + 1, eligible))

@@ -6,7 +6,8 @@ is what the fluid gives it, less its lead; an inner node sends the row that it h
 Rows that finish up to the level of a node may be more than its own: a large row that went early has delayed small ones
 of others, which all finish at once. As a thousand nodes may have such rows at the same time, each is kept within its
 own: its level is put back, as far as it must be, to one up to which its children's rows fit. What else finishes up to
-the level that the fluid reached competes for the rest.
+the level that the fluid reached competes for the rest. What has begun is told by what the fluid gave, also below a
+child that sends less now: else its heavy children would not have begun, and light ones would go in their place.
 """
 
 from __future__ import annotations
@@ -68,12 +69,11 @@ class Filling:
     """The work of a leaf's rows; of an inner node, which gives away all that it is given, its own and what it held."""
 
     def put(self, at: list[Int64s], part: Filling) -> None:
-        """Replace what the nodes at `at`, of the lowest levels, send."""
+        """Replace what the nodes at `at`, of the lowest levels, send; what the fluid gives them stays."""
         self.count[at[0]] = part.count
         for k, to in enumerate(at):
             self.sent[k][to] = part.sent[k]
             if k < len(at) - 1:
-                self.got[k][to] = part.got[k]
                 self.goes[k + 1][at[k + 1]], self.own[k + 1][at[k + 1]] = part.goes[k + 1], part.own[k + 1]
 
 
@@ -147,7 +147,8 @@ class Vessels:
         amount = own + part.tree.levels[-1].totals(want - left)
         again = replace(part, want=[*part.want[:-1], want]).filled(amount, own)
         filling.put(at, again)
-        filling.got[height - 1][at[-1]] = again.got[-1]
+        for got, to, gives in zip(filling.got, at, again.got, strict=False):
+            got[to] = gives
         return at
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:

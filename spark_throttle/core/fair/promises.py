@@ -1,15 +1,17 @@
-"""A batch honours the leads that can be paid: what some siblings are owed, others must pay in time.
+"""The first batch of a policy honours the leads that can be paid: what some siblings are owed, others must pay in time.
 
 A child that is behind finishes its next row early, at the tag (row + L) / w. So it is served at its siblings' cost,
 unless those that are ahead stand back meanwhile: each pays its own lead, at the rate of its weight. Under weights that
-stay, turns leave such leads only (`turns`): up to any tag, what falls due is at most what is paid, and one row. Under
-other weights, those that are ahead may pay much more slowly than others fall due; or they are in another group. Then a
+stay, turns leave such leads only (`turns`): up to any tag, what falls due is at most what is paid, and one row. That is
+the largest row that went, which may be larger than all that wait: so nothing is cut while weights stay. Under other
+weights, those that are ahead may pay much more slowly than others fall due; or they are in another group. Then a
 newcomer would pay for them: a part of a row for each sibling, however many it has.
 
-So a batch begins with promises that can be kept. If more falls due up to some tag than is paid, all that are behind
-lose as much of virtual time as it takes: each the same, and none more than it is owed. A heavy child's row is delayed
-little by that. A light one's share is kept however often weights change, so that it adds up to a row. Those that are
-ahead pay what is still owed: who would pay last is forgiven first.
+So a new policy begins with promises that can be kept. If more falls due up to some tag than is paid, and a row (the
+largest that waits, or as much as any one is ahead), all that are behind lose as much of virtual time as it takes: each
+the same, and none more than it is owed. A heavy child's row is delayed little by that. A light one's share is kept
+however often weights change, so that it adds up to a row. Those that are ahead pay what is still owed: who would pay
+last is forgiven first.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def kept_promises(level: Level, lead: Int64s, row: Int64s) -> Int64s:
     [400, 400, 400, -400, -400, -400]
     """
     owed, ahead = np.where(row > 0, np.maximum(-lead, 0), 0), np.maximum(lead, 0)
-    spare = level.largest(row) + level.totals(level.weight)  # levels are rounded by as much
+    spare = level.largest(np.maximum(row, ahead)) + level.totals(level.weight)  # levels are rounded by as much
     all_owed = level.totals(owed)
     is_cut = level.totals(ahead) - all_owed > spare
     doubtful = np.flatnonzero(all_owed > spare)

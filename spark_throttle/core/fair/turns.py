@@ -31,12 +31,13 @@ both were given the same, except for what m's batch gave out beyond the amount t
 and 3 for a node that is given an amount, by 4 for a top. So these unserved rows are less than one row together; and of
 the row after them, the fluid has not served all.
 
-*Change.* The proof is about one set of weights. Leads from other weights enter by `promises`: what falls due by V for
-them is at most what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
+*Change.* The proof is about one policy. Leads from another enter by `promises`: what falls due by V for them is at most
+what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
 
 *Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less
-than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond.
+than one of its own rows, and one of a sibling's: what it was served had begun by v, and v is at most one row beyond
+what the tree's fluid gives its node.
 Without the condition of having begun, a heavy child is ahead by as many rows as it has siblings. The fluid asks for all
 rows of a node, also those that a narrower scope refused to pass (`Entries.passing`), so the order of a group's rows in
 the job's contest is a beginning of their order in the group's.

@@ -11,13 +11,24 @@ from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, MOST_WORK, Rows, byte_work
 from tests.core.fair.fluid import Path
 from tests.core.fair.scope_worlds import crossed, spread
-from tests.core.fair.worlds import Bucket, World, fought, judged, lived, referees_of
+from tests.core.fair.worlds import Bucket, World, fought, judged, lived, referees_of, repeated
 
 
 @pytest.mark.parametrize("first", range(0, 200, 25))
 def test_no_group_tenant_or_namespace_is_apart_from_its_ideal_by_more_than_a_constant(first: int) -> None:
     for seed in range(first, first + 25):
         judged(lived(seed, 12), seed)
+
+
+@pytest.mark.parametrize("first", range(18, 26, 4))
+def test_nor_where_each_repeats_its_sizes_for_300_batches(first: int) -> None:
+    """What one large row puts others behind is not forgotten because the next rows are small."""
+    for seed in range(first, first + 4):
+        judged(repeated(seed, 300), seed)
+
+
+def test_nor_where_a_node_that_is_kept_within_its_amount_has_children_of_weights_1_and_1000() -> None:
+    judged(lived(16373, 60), 16373)
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))

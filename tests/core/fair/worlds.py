@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from spark_throttle.core.fair.contest import Scopes, Standing, decide
+from spark_throttle.core.fair.contest import Scopes, Standing, decide, honoured
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import MESSAGE, Rows
 from tests.core.fair.fluid import Fluid, Path
@@ -66,6 +66,9 @@ class World:
     """The work of all rows that went; of a namespace that `served` has forgotten, too."""
 
     born: dict[Path, int] = field(default_factory=dict)
+    of_last_batch: object = None
+    """Its weights and rates."""
+
     rounds: int = 0
     batches: int = 0
 
@@ -180,6 +183,11 @@ class World:
         tie = np.empty(len(paths), dtype=np.int64)
         tie[sorted(range(len(paths)), key=lambda n: (self.born.get(paths[n], 0), paths[n]))] = np.arange(len(paths))
         eligible = np.array([own.get(p, 0) for p in paths], dtype=np.int64)
+        weights = {path: weight for path, weight in self.weights.items() if weight != 1}
+        policy = weights, [bucket.rate for bucket in self.buckets.values()]
+        if self.of_last_batch not in (None, policy):
+            standing = honoured(tree, standing, rows, eligible)
+        self.of_last_batch = policy
         outcome = decide(tree, standing, rows, eligible, scopes, tie)
         self.rounds, after = outcome.rounds, outcome.standing
         remembered: list[tuple[Any, ...]] = [
@@ -413,6 +421,26 @@ def lived(seed: int, batches: int, kind: type[World] = World) -> list[Referee]:
         for path in history.paths:
             if r.random() < lazy:
                 world.offer(path, [r.choice(sizes) for _ in range(r.choice([0, 1, 2, 5, 20]))])
+
+    return history.watched(batches, comes)
+
+
+def repeated(seed: int, batches: int) -> list[Referee]:
+    """Return what the referees saw where each namespace repeats a few sizes in one order, and no queue ends.
+
+    Scopes may earn less in a batch than the largest row takes.
+    """
+    history = History(*drawn(seed))
+    world, r, sizes = history.world, history.r, history.sizes
+    order = {path: r.choices(sizes, k=r.choice([1, 2, 3, 5])) for path in history.paths}
+    part = r.choice([0.03, 0.2, 1])
+    for bucket in world.buckets.values():
+        bucket.rate = scaled(bucket.rate, part)
+
+    def comes(_: int) -> None:
+        for path in history.paths:
+            while len(world.queues[path]) < 200:
+                world.offer(path, order[path])
 
     return history.watched(batches, comes)
 
