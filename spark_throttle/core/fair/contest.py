@@ -119,6 +119,10 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
         done, rounds = done + count, rounds + 1
         if not (is_open_to(tree, scopes, room) & (done < eligible)).any():
             break
+    if rounds > 1 and (several := _several(scopes.tenant)).max(initial=-1) >= 0:
+        # A tenant that did not choose in the last round asks its groups for what its tokens would let pass, no more.
+        more = _chosen_by_tenants(tree, now, rows.behind(done), eligible - done, several, room, tie)
+        passing[1] = np.minimum(passing[1], np.maximum(passing[2], done + more))
     settled = _settled(tree, standing, now, rows, passing)
     tenant_leads = _tenants_settled(tree, standing, rows, asked, done, scopes, room)
     return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
@@ -206,11 +210,10 @@ class _Entrants:
 
 def _fill(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes: Scopes, tie: Int64s) -> _Round:
     """Let the scopes choose; tenants with several nodes choose from what all others let pass, as often as it takes."""
-    is_several = _are_several(scopes.tenant)
-    if not is_several.any():
+    several = _several(scopes.tenant)
+    if several.max(initial=-1) < 0:
         return _passed(tree, standing, rows, eligible, scopes, tie)
-    alone = replace(scopes, tenant=np.where(is_several, -1, scopes.tenant))
-    several = np.where(is_several, scopes.tenant, -1)
+    alone = replace(scopes, tenant=np.where(several < 0, scopes.tenant, -1))
     scope = several[tree.levels[0].parent]
     is_spent = _is_spent(scopes.room)[scope]  # asks its groups for nothing
     until, asked = eligible, np.zeros_like(eligible)
@@ -249,7 +252,7 @@ def let_pass(
     height
         1 for tenants, 2 for the children of the job, 3 for the job.
     """
-    if height == 1 and _are_several(scopes.tenant).any():
+    if height == 1 and _several(scopes.tenant).max(initial=-1) >= 0:
         return _chosen_by_tenants(tree, standing, rows, until, scopes.tenant, scopes.room, tie)
     scope = (scopes.tenant, scopes.child, scopes.job)[height - 1]
     return _entrants(tree, standing, rows, [until] * height, tie).served(scope, scopes.room)[0]
@@ -292,11 +295,11 @@ def _passed(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes
     return _Round(passing, (np.where(is_taken[tree.levels[0].parent], chosen_by_tenant, held[0]), held[1]), none)
 
 
-def _are_several(scope: Int64s) -> Bools:
-    """Return which nodes share their scope with another node."""
+def _several(scope: Int64s) -> Int64s:
+    """Return the scope of each node that shares it with another node, -1 for the others."""
     numbers = np.bincount(scope + 1)
     numbers[0] = 0
-    return numbers[scope + 1] > 1
+    return np.where(numbers[scope + 1] > 1, scope, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -362,7 +365,8 @@ def _tenants_settled(
     """Return the leads among a tenant's nodes: none, unless its tokens ended."""
     zero, leads = np.zeros_like(count), np.zeros_like(standing.tenant_leads)
     is_spent = _is_spent(room)
-    scope = np.where(_are_several(scopes.tenant) & is_spent[scopes.tenant], scopes.tenant, -1)
+    several = _several(scopes.tenant)
+    scope = np.where(is_spent[several], several, -1)
     if (scope >= 0).any():
         over, _ = _tenants(tree.levels[0], scope)
         before = standing.tenant_leads[over.order]

@@ -7,7 +7,8 @@ from collections import defaultdict
 
 from spark_throttle.core.fair.work import MESSAGE
 from tests.core.fair.fluid import Fluid, Path
-from tests.core.fair.worlds import ROWS_A_LEVEL, Bucket, History, Referee, World
+from tests.core.fair.histories import ROWS_A_LEVEL, History, Referee
+from tests.core.fair.worlds import Bucket, World
 
 
 def crossed(seed: int, batches: int) -> list[Referee]:

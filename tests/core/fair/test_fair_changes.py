@@ -13,8 +13,9 @@ import pytest
 
 from spark_throttle.core.quota import CompiledPolicy
 from tests.core.fair.fluid import Path
+from tests.core.fair.histories import changed, judged
 from tests.core.fair.kernel_worlds import DecidedWorld
-from tests.core.fair.worlds import Bucket, World, changed, judged
+from tests.core.fair.worlds import Bucket, World
 from tests.oracle.decider import Decider
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from spark_throttle.core.quota import CompiledPolicy, OnExcess
+from tests.core.fair.histories import judged, lived
 from tests.core.fair.kernel_worlds import DecidedWorld
-from tests.core.fair.worlds import judged, lived
 from tests.effort import thorough_after
 from tests.oracle.decider import Decider
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy

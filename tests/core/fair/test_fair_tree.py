@@ -10,8 +10,9 @@ from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, MOST_WORK, Rows, byte_work
 from tests.core.fair.fluid import Path
+from tests.core.fair.histories import fought, judged, lived, referees_of, repeated
 from tests.core.fair.scope_worlds import crossed, spread
-from tests.core.fair.worlds import Bucket, World, fought, judged, lived, referees_of, repeated
+from tests.core.fair.worlds import Bucket, World
 
 
 @pytest.mark.parametrize("first", range(0, 200, 25))
