@@ -249,10 +249,18 @@ ROWS_A_LEVEL = 1.5
 """No drawn history has a node further behind: what breaks the order goes beyond this soon."""
 
 
-def judged(referees: list[Referee], seed: int, *, past: float = 0) -> None:
-    """Judge a history; what was before a change may cost a node `past` rows."""
+def judged(referees: list[Referee], seed: int, *, past: float = 0, kept_back: int = 0) -> None:
+    """Judge a history.
+
+    Parameters
+    ----------
+    past
+        Rows that what was before a change may cost a node.
+    kept_back
+        Siblings that quotas of their own keep back. Who has none gets what they leave: each may be a row behind.
+    """
     for each in referees:
         assert each.behind <= ROWS_A_LEVEL * each.depth + past, seed
-        assert each.ahead <= PROVED_ROWS_A_LEVEL * each.depth + past + 1e-9, seed
+        assert each.ahead <= PROVED_ROWS_A_LEVEL * each.depth + past + kept_back + 1e-9, seed
         assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1) + past, seed
         assert each.lead_sum <= PROVED_ROWS_A_LEVEL, seed

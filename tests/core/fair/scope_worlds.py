@@ -11,6 +11,10 @@ from tests.core.fair.histories import ROWS_A_LEVEL, History, Referee
 from tests.core.fair.worlds import Bucket, World
 
 
+TENANTS = 30
+"""The most tenants of a world, each of which may have a quota of its own."""
+
+
 def crossed(seed: int, batches: int) -> list[Referee]:
     """Return what the referees saw where scopes are short of messages for light flows, and of bytes for heavy ones.
 
@@ -19,7 +23,7 @@ def crossed(seed: int, batches: int) -> list[Referee]:
     """
     r = random.Random(seed)
     groups = [f"g{n}" for n in range(r.choice([1, 1, 2, 3]))]
-    tenants, names = r.choice([(30, 1), (8, 3), (3, 12)])
+    tenants, names = r.choice([(TENANTS, 1), (8, 3), (3, 12)])
     light: list[Path] = [(g, f"t{t}", f"n{n}") for g in groups for t in range(tenants) for n in range(names)]
     heavy: list[Path] = [(g, r.choice(["heavy", "t0"]), f"h{n}") for g in groups for n in range(r.choice([1, 1, 3]))]
     weights: dict[Path, int] = {(g,): r.choice([1, 1, 10]) for g in groups}

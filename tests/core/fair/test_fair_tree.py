@@ -11,7 +11,7 @@ from spark_throttle.core.fair.water import covered
 from spark_throttle.core.fair.work import BYTE_BITS, MESSAGE, MOST_WORK, Rows, byte_work
 from tests.core.fair.fluid import Path
 from tests.core.fair.histories import fought, judged, lived, referees_of, repeated
-from tests.core.fair.scope_worlds import crossed, spread
+from tests.core.fair.scope_worlds import TENANTS, crossed, spread
 from tests.core.fair.worlds import Bucket, World
 
 
@@ -49,7 +49,7 @@ def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_by
 
 @pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11528, 11558, 11603])
 def test_nor_in_histories_in_which_it_once_grew_from_batch_to_batch(seed: int) -> None:
-    judged(crossed(seed, 40), seed)
+    judged(crossed(seed, 40), seed, kept_back=TENANTS)
 
 
 @pytest.mark.parametrize("first", range(0, 16, 8))
@@ -63,7 +63,7 @@ def test_a_tenant_divides_its_tokens_between_its_nodes_in_several_groups(first: 
 @pytest.mark.parametrize("first", range(10_000, 12_000, 500))
 def test_two_thousand_histories_of_several_scopes_keep_within_the_constant(first: int) -> None:
     for seed in range(first, first + 500):
-        judged(crossed(seed, 60), seed)
+        judged(crossed(seed, 60), seed, kept_back=TENANTS)
         spread(seed, 12)
 
 
