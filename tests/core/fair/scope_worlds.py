@@ -10,7 +10,6 @@ from tests.core.fair.fluid import Fluid, Path
 from tests.core.fair.histories import ROWS_A_LEVEL, History, Referee
 from tests.core.fair.worlds import Bucket, World
 
-
 TENANTS = 30
 """The most tenants of a world, each of which may have a quota of its own."""
 
