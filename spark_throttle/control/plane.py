@@ -185,7 +185,7 @@ class ControlPlane:
             if not is_of_earlier_run:
                 self._batches_seen += 1
                 self._warn_if_late(report.head, policy)
-            self._due_ms = report.head.due_ms
+            self._due_ms = self._due_of(report.head)
         return bool(came)
 
     def _keep_until_repaid(self, epoch: Epoch, last: ReportHead, policy: CompiledPolicy, now_ms: int) -> None:
@@ -326,7 +326,7 @@ class ControlPlane:
     def _next_due_ms(self, epoch: Epoch) -> int:
         """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
         last = self._reports.last
-        due_ms = NEVER_MS if last is None or last.epoch != epoch.number else last.due_ms
+        due_ms = NEVER_MS if last is None or last.epoch != epoch.number else self._due_of(last)
         if epoch.destinations is None:
             return due_ms
         policy, wall_ms = self.epochs.policy(epoch), epoch.reading.wall_ms
@@ -334,6 +334,10 @@ class ControlPlane:
             policy, paid_ms=epoch.paid_ms, wall_ms=wall_ms, is_to_end=self._is_to_end
         )  # fmt: skip
         return min(due_ms, there_ms)
+
+    def _due_of(self, report: ReportHead) -> int:
+        """Return when waiting rows want a batch: at once as the first may leave, or, to end in few batches, later."""
+        return max(report.due_ms, report.filled_ms) if self._ends_when_drained else report.due_ms
 
     @property
     def _is_to_end(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import Bools, Dimension, Int64s
+from spark_throttle.core.quota import NEVER_MS, Bools, Dimension, Int64s
 from spark_throttle.record import first_block_bytes, pack, unpack
 
 
@@ -40,6 +40,7 @@ class ReportHead:
     """Whether a row waits after the batch."""
 
     left_messages: int = 0
+    filled_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +119,10 @@ class UsageReport:
     left_messages: int = 0
     """The messages that may come back after the batch, those that were sent again included."""
 
+    filled_ms: int = NEVER_MS
+    """The paying time at which the first bucket that stopped waiting rows is full, or has enough for all of them; at
+    least `due_ms`, but for a row that expires. A batch before it saves no tokens from being lost."""
+
     @property
     def returned_counts(self) -> Int64s:
         """`returned` as an array, shape (namespaces, 2)."""
@@ -145,7 +150,7 @@ class UsageReport:
         has_moved = offered + admitted + rejected + self.left_messages > 0
         return ReportHead(
             self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
-            self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
+            self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages, self.filled_ms,
         )  # fmt: skip
 
 

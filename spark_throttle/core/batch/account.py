@@ -16,8 +16,8 @@ import pyarrow as pa
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row, replaced, sums
 from spark_throttle.core.batch.decisions import Reason
-from spark_throttle.core.batch.scope_room import by_dimension, cost
-from spark_throttle.core.limits.token_bucket import throttle_time_ms
+from spark_throttle.core.batch.scope_room import by_dimension, cost, taken_by
+from spark_throttle.core.limits.token_bucket import full, in_micro, throttle_time_ms
 from spark_throttle.core.measured_time import REMEMBERED_MS
 from spark_throttle.core.names.matching import Matches, enforcing_scopes, taken
 from spark_throttle.core.quota import (
@@ -30,6 +30,7 @@ from spark_throttle.core.quota import (
     OnExcess,
     Verdict,
 )
+from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import Flows
 from spark_throttle.core.usage import UsageReport
 
@@ -158,7 +159,7 @@ def report(
     demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
-    due_ms, due_with_quotas_ms = _due_ms(plan, moved, batch)
+    due_ms, due_with_quotas_ms, filled_ms = _due_ms(plan, moved, still_waiting, batch)
     came_back = None
     if returned is not None and returned.any():
         came_back = np.zeros((len(entered.known.flows), 2), dtype=np.int64)
@@ -179,6 +180,7 @@ def report(
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
+        filled_ms=filled_ms,
     )  # fmt: skip
 
 
@@ -245,27 +247,48 @@ def _leaves_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> Int64s:
     return leaves_ms
 
 
-def _due_ms(plan: FlowPlan, moved: RowOutcomes, batch: MicroBatch) -> tuple[int, int]:
-    """Return when the first waiting row can leave or expire, and when it could if the job had its whole quotas.
+def _due_ms(plan: FlowPlan, moved: RowOutcomes, still_waiting: Int64s, batch: MicroBatch) -> tuple[int, int, int]:
+    """Return when the first waiting row can leave or expire, when it could with whole quotas, and `filled_ms`.
 
     A row can leave once its own limits and its release time let it, and none of its scopes owes anything. A wait ends
     in the millisecond in which the balance is no longer negative, so the row passes then, and not sooner.
     """
     waiting = moved.waiting
     if not len(waiting):
-        return NEVER_MS, NEVER_MS
+        return NEVER_MS, NEVER_MS, NEVER_MS
     expires_ms = NEVER_MS
     if batch.policy.queue.age_ms is not None:
         expires_ms = int(waiting.arrival_ms.min()) + batch.policy.queue.age_ms + 1
     own_ms, now_ms, shared = _leaves_ms(plan, moved, batch), batch.now_ms, plan.shared
     waits = np.flatnonzero(own_ms < NEVER_MS)
     scopes = enforcing_scopes(batch.entered.matches.shared_scope.take(waits, axis=0), batch.policy)
-    wait_ms, found = by_row(np.maximum, shared.wait_ms(batch.policy)), []
-    for is_shut in (shared.is_unleased(batch.policy), np.zeros(len(wait_ms), dtype=np.bool_)):
-        open_ms = now_ms + np.minimum(np.where(is_shut, NEVER_MS, wait_ms), NEVER_MS - now_ms)
-        leaves_ms = np.maximum(own_ms[waits], by_row(np.maximum, np.append(open_ms, 0)[scopes]))
-        found.append(min(int(leaves_ms.min(initial=NEVER_MS)), expires_ms))
-    return found[0], found[1]
+    open_ms = now_ms + np.minimum(by_row(np.maximum, shared.wait_ms(batch.policy)), NEVER_MS - now_ms)
+    leased_ms = np.where(shared.is_unleased(batch.policy), NEVER_MS, open_ms)
+    with_quotas_ms, leaves_ms = (
+        np.maximum(own_ms[waits], by_row(np.maximum, np.append(each, 0)[scopes])) for each in (open_ms, leased_ms)
+    )
+    filled_ms = np.maximum(leaves_ms, now_ms + _filling_ms(plan, still_waiting, batch)[waits])
+    first = [min(int(each.min(initial=NEVER_MS)), expires_ms) for each in (leaves_ms, with_quotas_ms, filled_ms)]
+    return first[0], first[1], first[2]
+
+
+def _filling_ms(plan: FlowPlan, still_waiting: Int64s, batch: MicroBatch) -> Int64s:
+    """Return how long the bucket that stopped each flow takes until it is full, or has enough for all that waits."""
+    stops, policy, entered = plan.outcome.stops, batch.policy, batch.entered
+    shared = under_share(policy, plan.shared.share_micro_per_ms).shared
+    wanted = taken_by(enforcing_scopes(entered.matches.shared_scope, policy), still_waiting.T, len(shared)).T
+    of_own, of_shared = (
+        throttle_time_ms(
+            balance_micro - np.minimum(full(limits.rate_micro_per_ms, limits.burst_micro), in_micro(needed)),
+            limits.rate_micro_per_ms,
+        )
+        for balance_micro, limits, needed in (
+            (plan.balance_micro, entered.limits, still_waiting), (plan.shared.balance_micro, shared, wanted)
+        )
+    )  # fmt: skip
+    at, is_shared = np.arange(len(entered.flows)), stops.scope >= 0
+    of_stop = np.where(is_shared, of_shared[stops.scope, stops.dimension], of_own[at, stops.dimension])
+    return np.minimum(np.where(stops.level >= 0, of_stop, 0), NEVER_MS - batch.now_ms)
 
 
 def _by_reason(rejected: Int64s, decisions: Decisions) -> tuple[int, ...]:

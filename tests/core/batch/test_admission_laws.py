@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.batch.arrivals import Arrivals
-from spark_throttle.core.limits.token_bucket import PayingTime, in_micro
+from spark_throttle.core.limits.token_bucket import PayingTime, in_micro, refill
+from spark_throttle.core.names.matching import enforcing_scopes, match
 from spark_throttle.core.quota import (
     MICRO,
     MIN_BALANCE_MICRO,
@@ -149,6 +150,7 @@ def test_every_law_holds_in_any_history(history: History, random: Random) -> Non
     what_is_remembered_is_worth_remembering(batches)
     l6_a_plan_is_a_function_of_its_arguments(batches)
     l4_a_row_is_due_later_and_only_if_it_waits(batches)
+    l4_until_a_bucket_is_filled_none_that_stops_a_row_loses_a_token_or_has_enough(batches)
     the_order_of_the_tables_decides_nothing(batches, random)
 
 
@@ -342,8 +344,39 @@ def reordered(state: DeciderState, flow_order: list[int], queue_order: list[int]
 def l4_a_row_is_due_later_and_only_if_it_waits(batches: list[PlayedBatch]) -> None:
     for batch in batches:
         usage = batch.plan.usage
-        assert batch.step.now_ms < usage.due_with_quotas_ms <= usage.due_ms <= NEVER_MS
+        assert batch.step.now_ms < usage.due_with_quotas_ms <= usage.due_ms <= usage.filled_ms <= NEVER_MS
         assert len(batch.plan.state.queue) or usage.due_with_quotas_ms == NEVER_MS
+
+
+def l4_until_a_bucket_is_filled_none_that_stops_a_row_loses_a_token_or_has_enough(batches: list[PlayedBatch]) -> None:
+    for batch in batches:
+        plan, policy, now_ms = batch.plan, batch.step.policy, batch.step.now_ms
+        usage, stops, shared = plan.usage, plan.flows.outcome.stops, plan.state.shared
+        if not usage.due_ms < usage.filled_ms < NEVER_MS:
+            continue
+        found = match(plan.flow_names, policy)
+        limits, of_shared = (
+            policy.namespace_limits.take(found.rule),
+            under_share(policy, shared.share_micro_per_ms).shared,
+        )
+        balances = [
+            refill(balance, of.rate_micro_per_ms, of.burst_micro, usage.filled_ms - 1 - now_ms)
+            for balance, of in ((plan.flows.balance_micro, limits), (shared.balance_micro, of_shared))
+        ]
+        names = plan.flow_names.to_pylist()
+        waiting = dict(zip(usage.names.to_pylist(), usage.waiting.tolist(), strict=True))
+        on_the_way = enforcing_scopes(found.shared_scope, policy).tolist()
+        for flow, name in enumerate(names):
+            level, dimension, scope = (int(each[flow]) for each in (stops.level, stops.dimension, stops.scope))
+            if level < 0 or not waiting.get(name, [0])[0]:
+                continue
+            mates = [name] if scope < 0 else [each for each, way in zip(names, on_the_way, strict=True) if scope in way]
+            needed = sum(waiting[each][dimension] for each in mates if each in waiting) * UNIT_MICRO[dimension]
+            balance, of, at = (balances[1], of_shared, scope) if scope >= 0 else (balances[0], limits, flow)
+            if of.rate_micro_per_ms[at, dimension] > 0 and needed > balance[at, dimension]:
+                assert balance[at, dimension] < of.burst_micro[at, dimension]
+            elif of.rate_micro_per_ms[at, dimension] > 0:
+                assert usage.filled_ms == usage.due_ms, "all of them could have gone before"
 
 
 @law
