@@ -337,7 +337,7 @@ class ControlPlane:
 
     def _due_of(self, report: ReportHead) -> int:
         """Return when waiting rows want a batch: at once as the first may leave, or, to end in few batches, later."""
-        return max(report.due_ms, report.filled_ms) if self._ends_when_drained else report.due_ms
+        return report.filled_ms if self._ends_when_drained else report.due_ms
 
     @property
     def _is_to_end(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
-from spark_throttle.core.quota import NEVER_MS, Bools, Dimension, Int64s
+from spark_throttle.core.quota import Bools, Dimension, Int64s
 from spark_throttle.record import first_block_bytes, pack, unpack
 
 
@@ -28,6 +28,7 @@ class ReportHead:
     shared_micro: Int64s
     due_ms: int
     due_with_quotas_ms: int
+    filled_ms: int
 
     admitted_messages: int
     rejected_messages: int
@@ -40,7 +41,6 @@ class ReportHead:
     """Whether a row waits after the batch."""
 
     left_messages: int = 0
-    filled_ms: int = NEVER_MS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +97,10 @@ class UsageReport:
     due_with_quotas_ms: int
     """The same if the job had the whole quotas of which it has no share now."""
 
+    filled_ms: int
+    """The paying time at which the first bucket that stopped a waiting row is full or has enough for all of them, or a
+    row expires. Until then a batch can wait, and no token is lost."""
+
     invalid_messages: int = 0
     """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""
 
@@ -118,10 +122,6 @@ class UsageReport:
 
     left_messages: int = 0
     """The messages that may come back after the batch, those that were sent again included."""
-
-    filled_ms: int = NEVER_MS
-    """The paying time at which the first bucket that stopped waiting rows is full, or has enough for all of them; at
-    least `due_ms`, but for a row that expires. A batch before it saves no tokens from being lost."""
 
     @property
     def returned_counts(self) -> Int64s:
@@ -150,7 +150,7 @@ class UsageReport:
         has_moved = offered + admitted + rejected + self.left_messages > 0
         return ReportHead(
             self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
-            self.due_with_quotas_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages, self.filled_ms,
+            self.due_with_quotas_ms, self.filled_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
         )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ class RealJob:
         return UsageReport(
             1, self.policy.revision, self._clock_ms, self._names, nothing - 1, np.arange(n), nothing + 1,
             demand, demand, 0 * demand, 0 * demand, demand, nothing, nothing,
-            np.zeros((len(self.policy.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS,
+            np.zeros((len(self.policy.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS, NEVER_MS,
         )  # fmt: skip
 
     def cycle(self, report: UsageReport) -> float:

@@ -87,6 +87,7 @@ def report(names: list[str], counts: list[tuple[int, int, int]], **changes: Any)
         np.zeros((1, 2), dtype=np.int64),
         NEVER_MS,
         NEVER_MS,
+        NEVER_MS,
     )
     return replace(found, **changes)
 

@@ -167,7 +167,7 @@ class Query:
         return UsageReport(
             self.name.number, self.epoch.revision, self.now_ms + self.shift_ms, names, found.tenant, found.group,
             nothing + 1, used, used, 0 * used, left, used + left, nothing, nothing, shared.balance_micro, due_ms,
-            due_ms if due_with_quotas_ms is None else due_with_quotas_ms, paid_ms=state.advanced_to_ms,
+            due_ms if due_with_quotas_ms is None else due_with_quotas_ms, due_ms, paid_ms=state.advanced_to_ms,
         )  # fmt: skip
 
     def batch(self, report: UsageReport | None = None) -> None:

@@ -46,7 +46,7 @@ def report(use: Use, now_ms: int, policy: CompiledPolicy = POLICY, price_ns: int
     return UsageReport(
         1, policy.revision, now_ms, names, found.tenant, found.group, nothing + 1, admitted + waiting, admitted,
         0 * admitted, waiting, wanted, nothing, nothing, np.zeros((len(policy.shared), 3), dtype=np.int64), NEVER_MS,
-        NEVER_MS,
+        NEVER_MS, NEVER_MS,
     )  # fmt: skip
 
 

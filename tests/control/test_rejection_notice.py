@@ -26,7 +26,7 @@ def report(admitted: list[int], rejected: list[int], *, reason: Reason = Reason.
         group=zeros, weight=zeros, offered=nothing, admitted=np.array([[each, 0, 0] for each in admitted]),
         rejected=np.array([[each, 0, 0] for each in rejected]), waiting=nothing, demand=nothing,
         observed_messages=zeros, delayed_ms=zeros, shared_micro=nothing[:1], due_ms=NEVER_MS,
-        due_with_quotas_ms=NEVER_MS, invalid_messages=invalid, rejected_by_reason=tuple(by_reason),
+        due_with_quotas_ms=NEVER_MS, filled_ms=NEVER_MS, invalid_messages=invalid, rejected_by_reason=tuple(by_reason),
     )  # fmt: skip
 
 

@@ -39,7 +39,7 @@ def report(*, offered: int, admitted: int, rejected: int, waiting: int, invalid:
         epoch=1, revision="r", now_ms=1_000, names=pa.array(["t/n"]), tenant=zeros, group=zeros,
         weight=zeros, offered=pair(offered), admitted=pair(admitted), rejected=pair(rejected), waiting=pair(waiting),
         demand=pair(waiting), observed_messages=zeros, delayed_ms=zeros, shared_micro=pair(0), due_ms=NEVER_MS,
-        due_with_quotas_ms=NEVER_MS, invalid_messages=invalid,
+        due_with_quotas_ms=NEVER_MS, filled_ms=NEVER_MS, invalid_messages=invalid,
     )  # fmt: skip
 
 

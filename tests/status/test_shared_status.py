@@ -55,7 +55,7 @@ def report() -> UsageReport:
     found, one, none = match(names, POLICY), np.array([[1, 1, 0]]), np.zeros(1, dtype=np.int64)
     return UsageReport(
         4, "r1", 1_760_000_000_000, names, found.tenant, found.group, none + 1, one, one, one, one, one, none, none,
-        np.zeros((len(POLICY.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS,
+        np.zeros((len(POLICY.shared), 3), dtype=np.int64), NEVER_MS, NEVER_MS, NEVER_MS,
     )  # fmt: skip
 
 

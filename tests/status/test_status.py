@@ -43,7 +43,7 @@ def report(flows: dict[str, tuple[int, int, int, int]], *, invalid: int = 0) -> 
     one = np.ones(len(names), dtype=np.int64)
     return UsageReport(
         4, POLICY.revision, START_MS, names, found.tenant, found.group, one, offered, admitted, rejected,
-        waiting, waiting, one, 100 * one, np.zeros((len(POLICY.shared), 3), np.int64), 0, 0, invalid,
+        waiting, waiting, one, 100 * one, np.zeros((len(POLICY.shared), 3), np.int64), 0, 0, 0, invalid,
     )  # fmt: skip
 
 

@@ -173,14 +173,13 @@ def report(
         offered.take(active, axis=0), admitted.take(active, axis=0), rejected.take(active, axis=0),
         still_waiting.take(active, axis=0), demand.take(active, axis=0),
         observed[active], delayed_ms[active],
-        plan.shared.balance_micro, due_ms, due_with_quotas_ms,
+        plan.shared.balance_micro, due_ms, due_with_quotas_ms, filled_ms,
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
         oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
-        filled_ms=filled_ms,
     )  # fmt: skip
 
 

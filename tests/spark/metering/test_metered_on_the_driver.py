@@ -39,6 +39,7 @@ def report_of(messages: dict[str, int]) -> UsageReport:
         np.zeros((1, 3), np.int64),
         0,
         0,
+        0,
     )
 
 

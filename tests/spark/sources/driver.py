@@ -77,7 +77,14 @@ class Driver:
                 found += batch.to_pylist()
         return found
 
-    def batch(self, *, moved: int = 0, due_ms: int = NEVER_MS, due_with_quotas_ms: int | None = None) -> None:
+    def batch(
+        self,
+        *,
+        moved: int = 0,
+        due_ms: int = NEVER_MS,
+        due_with_quotas_ms: int | None = None,
+        filled_ms: int | None = None,
+    ) -> None:
         """Run a batch of one flow."""
         name = EpochName(self.offset["epoch"], self.offset["file"])
         revision = self.reader.plane().epochs.load(name).revision
@@ -87,6 +94,7 @@ class Driver:
             name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, 0 * pair,
             pair, 0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,
             due_ms if due_with_quotas_ms is None else due_with_quotas_ms,
+            due_ms if filled_ms is None else filled_ms,
         )  # fmt: skip
         write_report(Directory(str(self.path)), self.batches, pack_usage(report))
         self.batches += 1

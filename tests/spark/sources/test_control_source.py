@@ -131,10 +131,10 @@ def test_replay_without_the_epochs_file_is_refused(driver: Driver) -> None:
 # A bounded run
 
 
-def test_bounded_run_waits_with_its_rows_until_they_may_leave(driver: Driver) -> None:
+def test_bounded_run_waits_with_its_rows_until_a_bucket_that_stops_them_is_filled(driver: Driver) -> None:
     driver.reader.prepareForTriggerAvailableNow()
     first = driver.latest(driver.reader.initialOffset())
-    driver.batch(due_ms=START_MS + 2_350)
+    driver.batch(due_ms=START_MS + 5, filled_ms=START_MS + 2_350)
     second = driver.latest(first)
     assert second["epoch"] == 2
     assert driver.pauses == [1.0, 1.0, 0.35]
