@@ -343,6 +343,21 @@ def _selected(expressions: Mapping[str, str], known: Mapping[str, str]) -> dict[
     return found
 
 
+def _of_files(format_: str) -> Callable[..., ReferenceStream]:
+    """Return the method of a reader that reads files of a format."""
+
+    def read(
+        reader: ThrottledStreamReader,
+        path: str,
+        schema: StructType | str | None = None,
+        **options: Any,  # noqa: ANN401 - as Spark's
+    ) -> ReferenceStream:
+        return reader.load(path, format_, schema, **options)
+
+    read.__name__, read.__doc__ = format_, f"Return the stream of a folder of files in the format ``{format_}``."
+    return read
+
+
 class ThrottledStreamReader:
     """A reader like `pyspark.sql.streaming.DataStreamReader`, whose streams can be decided on by references."""
 
@@ -387,9 +402,12 @@ class ThrottledStreamReader:
         self.options(**options)
         return self._stream(replace(self._source, path=path))
 
-    def parquet(self, path: str) -> ReferenceStream:
-        """Return the stream of a folder of Parquet files."""
-        return self.format("parquet").load(path)
+    parquet = _of_files("parquet")
+    csv = _of_files("csv")
+    json = _of_files("json")
+    orc = _of_files("orc")
+    text = _of_files("text")
+    xml = _of_files("xml")
 
     def table(self, table_name: str) -> ReferenceStream:
         """Return the stream of a table of the catalog."""

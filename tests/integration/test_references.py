@@ -140,6 +140,18 @@ def test_partition_of_a_table_whose_folders_do_not_name_it_reaches_the_sink(
     assert sorted(map(str, lake.admitted)) == ["(1, 't/a', 'x')", "(2, 't/a', 'y')"]
 
 
+def test_files_of_a_format_that_is_not_read_twice_are_read_by_their_method_and_staged(lake: Lake) -> None:
+    events = lake.path("events")
+    Path(events).mkdir()
+    (Path(events) / "a.json").write_text('[{"id": 1, "ns": "t/a"},\n {"id": 2, "ns": "t/a"}]')
+    throttle = Throttle(policies(), namespace="ns", size="1", order_by=["id"])
+    stream = throttle.read_stream(lake.spark).json(events, "id bigint, ns string", multiLine=True)
+    writer = throttle.write_stream(stream).option("checkpointLocation", lake.checkpoint).foreachBatch(lake.keep)
+    finish(writer.trigger(availableNow=True).start())
+    assert sorted(map(str, lake.admitted)) == ["(1, 't/a')", "(2, 't/a')"]
+    assert way_of(str(lake.control)) != REFERENCES
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("names", [("a b%25é#?.parquet", "{a}[b]*.parquet", "a\u00a0b.parquet"), ("day=1/c.parquet",)])
 def test_file_of_any_name_is_read_twice(lake: Lake, names: Sequence[str]) -> None:

@@ -371,7 +371,9 @@ def l4_until_a_bucket_is_filled_none_that_stops_a_row_loses_a_token_or_has_enoug
             if level < 0 or not waiting.get(name, [0])[0]:
                 continue
             mates = [name] if scope < 0 else [each for each, way in zip(names, on_the_way, strict=True) if scope in way]
-            needed = sum(waiting[each][dimension] for each in mates if each in waiting) * UNIT_MICRO[Dimension(dimension)]
+            needed = (
+                sum(waiting[each][dimension] for each in mates if each in waiting) * UNIT_MICRO[Dimension(dimension)]
+            )
             balance, of, at = (balances[1], of_shared, scope) if scope >= 0 else (balances[0], limits, flow)
             if of.rate_micro_per_ms[at, dimension] > 0 and needed > balance[at, dimension]:
                 assert balance[at, dimension] < of.burst_micro[at, dimension]
