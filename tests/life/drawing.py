@@ -55,7 +55,7 @@ class Drawing:
     def rows(self, most: int) -> Traffic:
         """Draw rows of a few namespaces; the sizes of each come in runs, or by turns."""
         names = self.rng.sample(self.names, self.rng.randint(1, min(4, len(self.names))))
-        if self.rng.random() < 0.2:
+        if most > 2 and self.rng.random() < 0.2:
             of_each: Traffic = [(name, size, 1) for name in names for size in self.sizes[name]]
             return of_each * self.rng.randint(1, max(1, most // len(of_each)))
         return [(name, self.rng.choice(self.sizes[name]), self.rng.randint(1, most)) for name in names]
