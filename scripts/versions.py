@@ -24,6 +24,9 @@ PAGE: Final = ROOT / "docs" / "install.md"
 DELTA: Final = {"4.1": "delta-4.1", "4.2": "delta"}
 """The jars of Delta (a configuration of scripts/jars/ivy.xml) for a minor version of Spark; there are no others."""
 
+ICEBERG: Final = {"4.1": "iceberg-4.1"}
+"""The same of Iceberg."""
+
 VERSIONS: Final = ("4.1.4", "4.2.0", "4.2.1", "4.3.0")
 TESTS: Final = ("tests/integration", "tests/spark", "tests/load")
 WITHOUT: Final = "not kafka and not wide and not thorough"
@@ -68,10 +71,16 @@ def environment(version: str) -> Path:
 
 def tried(version: str, more: list[str]) -> Outcome:
     """Run the tests on a version."""
-    delta = DELTA.get(version.rpartition(".")[0], "")
+    delta, iceberg = (of.get(version.rpartition(".")[0], "") for of in (DELTA, ICEBERG))
     report = PLACE / f"{version}.xml"
     report.unlink(missing_ok=True)
-    environ = {**os.environ, "TESTS_DELTA": delta, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environ = {
+        **os.environ,
+        "TESTS_DELTA": delta,
+        "TESTS_ICEBERG": iceberg,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [
         str(environment(version)),
         "-m",

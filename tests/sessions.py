@@ -22,6 +22,9 @@ JARS = ROOT / "build" / "jars"
 DELTA = os.environ.get("TESTS_DELTA", "delta")
 """Which jars of Delta tests use: `make versions` names those for another Spark, or none where there are none."""
 
+ICEBERG = os.environ.get("TESTS_ICEBERG", "")
+"""Which jars of Iceberg tests use, in the catalog `lake`; `make versions` names those for a Spark that has them."""
+
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:-UseCodeCacheFlushing"
 """For a JVM that lives for minutes on two cores: to optimise its code for hours takes half of its time.
 
@@ -103,7 +106,13 @@ def session_settings(
 ) -> dict[str, str]:
     """Return the settings of a test's session; all that it writes goes below `scratch`."""
     own = [LOCAL_FILES] if LOCAL_FILES.exists() else []
+    own += jars(ICEBERG) if ICEBERG else []
     class_path = ":".join(str(jar) for jar in (*own, *(jars("delta") if DELTA else ())))
+    with_iceberg = {
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(scratch / "lake"),
+    }
     with_delta = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -116,6 +125,7 @@ def session_settings(
         "spark.executor.extraClassPath": class_path,
         "spark.jars": ",".join(str(jar) for use in uses if use != "delta" for jar in jars(use)),
         **(with_delta if DELTA else {}),
+        **(with_iceberg if ICEBERG else {}),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch / "local"),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -Dderby.system.home={scratch / 'derby'} "

@@ -16,13 +16,14 @@ from spark_throttle.spark.spark_version import check_installed
 
 if TYPE_CHECKING:
     from spark_throttle.spark.drained_query import DrainedQuery, drain
+    from spark_throttle.spark.sinks.transactional import TransactionalSink
     from spark_throttle.spark.throttle import Throttle
     from spark_throttle.spark.writer import ThrottledStreamWriter
     from spark_throttle.status.status import ScopeStatus, Status
 
 check_installed()
 
-__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "drain"]
+__all__ = ["DrainedQuery", "ScopeStatus", "Status", "Throttle", "ThrottledStreamWriter", "TransactionalSink", "drain"]
 
 __getattr__ = loaded_when_asked(
     __name__,
@@ -32,6 +33,7 @@ __getattr__ = loaded_when_asked(
         "Status": "spark_throttle.status.status",
         "Throttle": "spark_throttle.spark.throttle",
         "ThrottledStreamWriter": "spark_throttle.spark.writer",
+        "TransactionalSink": "spark_throttle.spark.sinks.transactional",
         "drain": "spark_throttle.spark.drained_query",
     },
 )

@@ -52,6 +52,7 @@ from spark_throttle.spark.sinks.targets import (
     sinks_of,
     targets_of,
 )
+from spark_throttle.spark.sinks.transactional import TRANSACTIONAL, TransactionalOutlet, TransactionalSink
 from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
 from spark_throttle.spark.spark_version import warn_of_rows_left
 from spark_throttle.spark.start.executors import (
@@ -69,6 +70,11 @@ _CHECKPOINT = "checkpointLocation"
 _PATIENCE_OPTION = "throttle.patience_seconds"
 _TAKES_FILES: Final = "the sink is a Delta table, which takes staged files as they lie"
 _GIVES_BACK: Final = "the sink is paced, and is given a row again as it was when it came"
+_ARGUMENTS: Final = {
+    PACED: "give paced(…) its arguments, which are concurrency, rows_per_call, in_order and patience_seconds, and "
+    "HttpSender(…) its own",
+    TRANSACTIONAL: "give it to the sink itself",
+}
 _TRIGGERS = ("processingTime", "once", "continuous", "availableNow", "realTime")
 
 
@@ -108,6 +114,7 @@ class ThrottledStreamWriter:
         self._trigger: dict[str, Any] = {}
         self._function: Callable[[DataFrame, int], None] | None = None
         self._paced: tuple[Send | OpenedPerTask, SendOptions] | None = None
+        self._transactional: TransactionalSink | None = None
         self._rejected: Target | None = None
         self._usage: Target | None = None
 
@@ -214,6 +221,11 @@ class ThrottledStreamWriter:
         self._paced = (send, how)
         return self
 
+    def transactional(self, sink: TransactionalSink) -> ThrottledStreamWriter:
+        """Commit each batch of admitted rows, once, to a sink that remembers the newest batch of each query."""
+        self._transactional = sink
+        return self
+
     def rejected(self, format: str, path: str | None = None, **options: Any) -> ThrottledStreamWriter:  # noqa: A002, ANN401 - as Spark's
         """Send rejected rows, with the ``throttle`` column, to a sink of their own.
 
@@ -284,8 +296,9 @@ class ThrottledStreamWriter:
 
     def _start(self, path: str | None, table: str | None) -> StreamingQuery:
         if self._paced is not None:
-            self._refuse_beside_paced(path or table)
-            self.format(PACED)
+            self._refuse_beside("paced(send)", PACED, path or table)
+        if self._transactional is not None:
+            self._refuse_beside("transactional(sink)", TRANSACTIONAL, path or table)
         if self._function is None and self._asked(_PATIENCE_OPTION) is not None:
             raise ConfigurationError(
                 f"the option {_PATIENCE_OPTION!r} is for a function of foreachBatch; paced(…) and throttle_paced take "
@@ -330,7 +343,7 @@ class ThrottledStreamWriter:
         usage_sink = usage_table(spark, targets)
         sinks = sinks_of(spark, checkpoint, targets, usage_sink)
         outlet = self._outlet(pipeline, target, options, control_path)
-        keeps_left = outlet is not None
+        keeps_left = isinstance(outlet, PacedSink | FunctionSink)
         frames = pipeline.frames(
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
@@ -352,22 +365,23 @@ class ThrottledStreamWriter:
         self._started(query, ControlLook.of(spark, control_path))
         return query
 
-    def _refuse_beside_paced(self, place: str | None) -> None:
-        """Refuse a second sink beside `paced`, of which one would get no rows, and options that no sink would get."""
+    def _refuse_beside(self, sink: str, format_: str, place: str | None) -> None:
+        """Refuse a second sink beside one of ours, of which one would get no rows, and options that no sink would get.
+
+        The format of the sink is set.
+        """
         others = {
-            f"format({self._format!r})": self._format not in (None, PACED),
+            f"format({self._format!r})": self._format not in (None, format_),
             "foreachBatch": self._function is not None,
             f"the place {place!r}": place is not None,
         }
         for other, is_given in others.items():
             if is_given:
-                raise ConfigurationError(f"paced(send) is the query's sink, and so is {other}; leave out one of them")
+                raise ConfigurationError(f"{sink} is the query's sink, and so is {other}; leave out one of them")
         for name in self._sink_options():
             if name != "path":
-                raise ConfigurationError(
-                    f"paced(send) has no use for the option {name!r}; give paced(…) its arguments, which are "
-                    "concurrency, rows_per_call, in_order and patience_seconds, and HttpSender(…) its own"
-                )
+                raise ConfigurationError(f"{sink} has no use for the option {name!r}; {_ARGUMENTS[format_]}")
+        self.format(format_)
 
     def _log_choices(self, choice: PipelineChoice, writing: str, target: Target, control_path: str) -> None:
         promise = "the function's own" if self._function is not None else target.promise
@@ -379,8 +393,10 @@ class ThrottledStreamWriter:
 
     def _outlet(
         self, pipeline: AnyPipeline, target: Target, options: dict[str, str], control_path: str
-    ) -> PacedSink | FunctionSink | None:
+    ) -> PacedSink | FunctionSink | TransactionalOutlet | None:
         """Return what takes the admitted rows, if Spark's writers do not."""
+        if self._transactional is not None:
+            return TransactionalOutlet(self._transactional, f"the sink {type(self._transactional).__qualname__}")
         if self._function is None and target.format != PACED:
             return None
         spark = self._events.sparkSession

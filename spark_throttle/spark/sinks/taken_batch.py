@@ -26,6 +26,7 @@ from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, F
 from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.delta.table_log import has_batch, open_table, version_of_batch
+from spark_throttle.spark.sinks.transactional import MARKED
 from spark_throttle.spark.start.start_check import BATCH_FOLDER
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
@@ -72,7 +73,7 @@ def begin_batch(
 
 
 def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | None] = lambda _: None) -> bool:
-    """Return whether a target has a batch; `True` for a function, and for a table that cannot be located or read.
+    """Return whether a target has a batch; `True` for one that cannot be asked here, such as a function.
 
     Parameters
     ----------
@@ -85,7 +86,7 @@ def has_rows(app: str, batch: int, target: str, locate: Callable[[str], str | No
         files = Directory(target.removeprefix(FOLDERS)).names(f"{BATCH_FOLDER}{batch}")
         return any(file.startswith("part-") for file in files)
     if not target.startswith(TABLE):
-        return target == FUNCTION
+        return target == FUNCTION or target.partition(" ")[0] in MARKED
     is_named = target.startswith(NAMED_TABLE)
     location = locate(target.removeprefix(NAMED_TABLE)) if is_named else target.removeprefix(TABLE)
     if location is None:

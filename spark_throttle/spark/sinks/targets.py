@@ -26,6 +26,7 @@ from spark_throttle.spark.sinks.taken_batch import (
     USAGE,
     check_taken,
 )
+from spark_throttle.spark.sinks.transactional import ICEBERG, MARKED, IcebergTable, commit_once
 from spark_throttle.spark.start.spark_paths import SparkPaths, local_path
 from spark_throttle.spark.start.start_check import BATCH_FOLDER, Sinks
 
@@ -78,6 +79,7 @@ FORMATS: Final[Mapping[str, SinkFormat]] = {
         SinkFormat(DELTA, "exactly once"),
         *(SinkFormat(name, has_files=True) for name in ("parquet", "json", "orc", "csv", "avro", "text", "xml")),
         SinkFormat(PACED),
+        *(SinkFormat(name, "exactly once") for name in MARKED),
         *(SinkFormat(name, "none", needs_checkpoint=False) for name in ("console", "noop")),
         SinkFormat(
             "memory",
@@ -155,8 +157,12 @@ class Target:
         Raises
         ------
         CheckpointMismatchError
-            If a Delta table has a different batch of that number, or a later one.
+            If a table has a different batch of that number, or a later one.
         """
+        if self.format == ICEBERG:
+            found = IcebergTable(rows.sparkSession, self.table, self.path, self.options, self.partition_columns)
+            commit_once(found, f"the Iceberg table {self.table or self.path}", lambda: rows, mark)
+            return
         writer = rows.write.mode("append").options(**self.options)
         if self.partition_columns:
             writer = writer.partitionBy(*self.partition_columns)
