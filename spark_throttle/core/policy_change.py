@@ -5,7 +5,8 @@ A policy acts from the batch that brings it. What was remembered under the old p
 - *Time* up to the change is paid at the old rates, so that no window holds more than the rates in force in it earn.
 - *A bucket* keeps its balance, cut to its new burst. It begins full in a dimension that had no limit, and holds nothing
   in one that no longer has any. A debt stays, whatever the new burst. An observing scope's overdraft is not a debt: it
-  owes one burst at most.
+  owes one burst at most. A bucket of rate 0 that owes nothing is empty once the rate is raised; a namespace that was
+  forgotten meanwhile begins full.
 - *What a smaller burst cuts off* stays spent. A namespace that is forgotten returns with the burst then in force, so it
   is forgotten only when the largest bucket that it had since it was full would be full too, at the rates in force.
   Otherwise a burst could be had again and again, by a small burst for a moment.

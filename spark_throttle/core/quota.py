@@ -17,9 +17,10 @@ Shared scopes (the job, tenants, resource groups) share one index space, in this
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ MICRO = 1_000_000
 
 UNLIMITED = -1
 """The rate of a dimension that has no limit."""
+
+UNBOUNDED = 2**62
+"""A bound that holds nothing back: greater than any that can be set."""
 
 MAX_BURST_TOKENS = 2**40
 """The largest burst, and the largest rate per second: with a message of debt, micro-tokens stay far inside int64."""
@@ -107,8 +111,9 @@ class Limits:
     weight: Int64s
     """Shape (n,): the weight in the division of shared tokens, at least 1."""
 
-    max_message_bytes: Int64s | None = field(default=None, metadata={"unbounded": MAX_SIZE_BYTES})
-    """Shape (n,): the size of the largest message that may pass; `None` if no scope has a bound (`BOUNDS`)."""
+    bounds: Mapping[str, Int64s] = field(default_factory=dict)
+    """Shape (n,), by the key of the quota, such as `max_message_bytes`: `UNBOUNDED` where a scope has no such bound. A
+    key that no scope has is absent."""
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -135,12 +140,8 @@ class Limits:
             self.burst_micro.take(index, axis=0),
             self.on_excess[index],
             self.weight[index],
-            **{key: None if (column := getattr(self, key)) is None else column[index] for key in BOUNDS},
+            {key: column[index] for key, column in self.bounds.items()},
         )
-
-
-BOUNDS: Final[dict[str, int]] = {each.name: each.metadata["unbounded"] for each in fields(Limits) if each.metadata}
-"""The columns of `Limits` that hold a key of a quota as it is, by that key: their values where it is not set."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -20,7 +20,7 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.limits.pegasus import PegasusRule, parse_throttling
 from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
-    BOUNDS,
+    UNBOUNDED,
     UNLIMITED,
     Bools,
     CompiledPolicy,
@@ -34,6 +34,7 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.policy.model import (
+    BOUNDS,
     DIRECTIONS,
     Direction,
     NamespacePolicy,
@@ -62,9 +63,9 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    text = document.model_dump_json()
+    text = document.model_dump_json(exclude_none=True)  # a key that nobody sets changes no revision
     for lock in ("true", "false"):
-        text = text.replace(f'"locked":{lock},', "")  # who may change an entry decides about no row
+        text = text.replace(f',"locked":{lock}', "")  # who may change an entry decides about no row
     digest.update(text.encode())
     return digest.hexdigest()[:16]
 
@@ -176,7 +177,7 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         burst_micro=np.where(rates == UNLIMITED, 0, rates) * burst_ms[:, None],
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
-        **{key: _bounds([getattr(q, key) for q in quotas], unbounded) for key, unbounded in BOUNDS.items()},
+        bounds={key: _bounds(quotas, key) for key in BOUNDS if any(getattr(q, key) is not None for q in quotas)},
     )
     return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
 
@@ -185,10 +186,9 @@ def _rates(quota: Quota) -> tuple[Decimal | None, Decimal | None, Decimal | None
     return quota.messages_per_second, quota.bytes_per_second, quota.request_percentage
 
 
-def _bounds(bounds: Sequence[int | None], unbounded: int) -> Int64s | None:
-    if all(bound is None for bound in bounds):
-        return None
-    return np.array([unbounded if bound is None else bound for bound in bounds], dtype=np.int64)
+def _bounds(quotas: Sequence[Quota], key: str) -> Int64s:
+    bounds = (getattr(quota, key) for quota in quotas)
+    return np.array([UNBOUNDED if bound is None else bound for bound in bounds], dtype=np.int64)
 
 
 def _milli(value: Decimal) -> int:

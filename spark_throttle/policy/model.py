@@ -268,6 +268,9 @@ class Quota(_Part):
 LIMITS: Final = tuple(key for key, field in Quota.model_fields.items() if field.default is None)
 """The keys of a quota that hold rows back: without them, it limits nothing."""
 
+BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
+"""Those that fill no bucket: whole numbers of 1 or more, which `Limits.bounds` holds as they are."""
+
 OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
 
 

@@ -1,4 +1,4 @@
-"""Policy files, on a disk or on an object store, that are followed while jobs run.
+"""Policy files, on a disk or on an object store, are followed while jobs run, and no batch waits long for any source.
 
 A change that cannot be applied leaves the last good document in force: a typing error must neither stop
 a stream nor lift its limits. The problem is logged once, and every snapshot has it until it is fixed.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -25,8 +25,8 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.quota import (
-    BOUNDS,
     MICRO,
+    UNBOUNDED,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -246,14 +246,9 @@ def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplan
         level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
         pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
         OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
-        request_percentage=_percentage(limits, position), **_bounds(limits, position),
+        request_percentage=_percentage(limits, position),
+        bounds={key: int(column[position]) for key, column in limits.bounds.items() if column[position] < UNBOUNDED},
     )  # fmt: skip
-
-
-def _bounds(limits: Limits, position: int) -> dict[str, Any]:
-    columns = {key: getattr(limits, key) for key in BOUNDS}
-    found = {key: None if column is None else int(column[position]) for key, column in columns.items()}
-    return {key: None if bound == BOUNDS[key] else bound for key, bound in found.items()}
 
 
 def _percentage(limits: Limits, position: int) -> float | None:

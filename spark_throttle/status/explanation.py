@@ -6,7 +6,8 @@ newest epoch used of processing time is not known yet: their messages count at w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +34,8 @@ class LevelExplanation:
     on_excess: str
     weight: int
 
-    max_message_bytes: int | None = None
-    """The size beyond which a message is rejected; `None` where the level has no such bound."""
+    bounds: Mapping[str, int] = field(default_factory=dict)
+    """Its bounds, by the key of the quota, such as `max_message_bytes`."""
 
     request_percentage: float | None = None
     """The processing time, in percent of one core; `None` where the level has no such quota."""

@@ -2,7 +2,8 @@
 
 A revision committed before a batch is planned acts in that batch. A revision that cannot be applied, or a store that
 cannot be reached, leaves the last good document in force: neither may stop a stream or lift its limits. The problem is
-logged once, and every snapshot has it until it is fixed.
+logged once, and every snapshot has it until it is fixed. How long a batch waits for a store that hangs is in
+`policy.source`.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_explain_shows_the_burst_the_largest_message_and_the_weight(gold: None, 
     quota = ["publish.messages_per_second=40", "publish.burst_seconds=2.5", "publish.max_message_bytes=3KiB"]
     run("tenant", "create", "blue", *quota, "publish.weight=7")
     level = next(each for each in answer("explain", "blue/x")["levels"] if each["level"] == "tenant")
-    assert (level["burst"], level["weight"], level["max_message_bytes"]) == ([100, None], 7, 3072)
+    assert (level["burst"], level["weight"], level["bounds"]) == ([100, None], 7, {"max_message_bytes": 3072})
     lines = run("explain", "blue/x").stdout.splitlines()
     head = next(line for line in lines if line.startswith("level"))
     assert re.split(r"\s{2,}", head.strip()) == [

@@ -170,6 +170,8 @@ def plain(value: Any) -> Any:
         return (type(value), {each.name: plain(getattr(value, each.name)) for each in fields(value)})
     if isinstance(value, np.ndarray):
         return (value.dtype, value.shape, value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, pa.Array):
         return (value.type, value.to_pylist())
     return value

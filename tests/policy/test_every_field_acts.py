@@ -17,7 +17,7 @@ from spark_throttle.core.state import ControlRow, DeciderState
 from spark_throttle.errors import NotPermittedError, QueueOverflowError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
+from spark_throttle.policy.model import BOUNDS, Direction, NamespacePolicy, PolicyDocument, QueuePolicy, ScopePolicy
 from spark_throttle.record import pack, unpack
 from spark_throttle.store.effects import notes_on_document
 from spark_throttle.store.memory_store import MemoryStore
@@ -47,8 +47,8 @@ QUOTA: dict[str, tuple[dict[str, Any], Any]] = {
     "burst_seconds": ({"messages_per_second": 0.1}, 1),
     "weight": ({"messages_per_second": 100}, 9),
     "on_excess": (HELD, "reject"),
-    "max_message_bytes": ({}, SIZE_BYTES - 1),
     "request_percentage": ({}, 0),
+    **dict.fromkeys(BOUNDS, (HELD, 1)),
 }
 """What each key of a quota is tried with: what stands beside it, and a value that decides otherwise."""
 

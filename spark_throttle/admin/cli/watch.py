@@ -278,7 +278,7 @@ def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, objec
     if any(each.share != (None, None) for each in found.levels):
         cells["share"] = both(level.share)
     cells |= {
-        "burst": both(level.burst), "max message": size(level.max_message_bytes) or "no limit",
+        "burst": both(level.burst), "max message": size(level.bounds.get("max_message_bytes")) or "no limit",
     }  # fmt: skip
     if is_timed:
         percent = level.request_percentage

@@ -9,9 +9,9 @@ by row:
 3. A flow is the rows of one namespace: the queued ones, then the arrivals. Its eligible rows end before the first
    that may not leave yet, or that would find its namespace's balance negative.
 4. Eligible rows of all flows take turns in the fair tree (`fair.turns`). A row is admitted if the balances of its
-   tenant, its group and the job are not negative, and is then debited at all levels in every dimension; otherwise its
-   flow stops for this batch. So nothing is charged for a row that is not admitted. The time that a row takes is
-   an estimate, which the next epoch corrects (`measured_time`).
+   tenant, its group and the job are not negative (`scope_room`), and is then debited at all levels in every dimension;
+   otherwise its flow stops for this batch. So nothing is charged for a row that is not admitted. The time that a row
+   takes is an estimate, which the next epoch corrects (`measured_time`).
 5. The scope that stopped a flow decides whether the rows behind the admitted ones are delayed or rejected. It can
    reject only arrivals; a row that is already queued waits on (`rows_behind`), unless its destination is unavailable
    and the policy gives such rows up. If the rows that should wait overfill the queue, the rows at the ends of the

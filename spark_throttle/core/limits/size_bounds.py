@@ -66,10 +66,11 @@ def oversized(
 
 def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
     """Return the bounds of the scopes that observe, or of the others; `None` if none of them has one."""
-    if limits.max_message_bytes is None:
+    column = limits.bounds.get("max_message_bytes")
+    if column is None:
         return None
     is_asked = (limits.on_excess == OnExcess.OBSERVE) == observed
-    bounds = np.where(is_asked, limits.max_message_bytes, MAX_SIZE_BYTES)
+    bounds = np.where(is_asked, np.minimum(column, MAX_SIZE_BYTES), MAX_SIZE_BYTES)
     return bounds if (bounds < MAX_SIZE_BYTES).any() else None
 
 

@@ -4,7 +4,7 @@ Spark runs one reader per query, in a process of its own next to the driver, for
 batch Spark asks for the newest offset. The reader asks the control plane whether an epoch is due, and the plane writes
 the epoch before the reader returns the offset that names it. Spark logs the offset before the batch runs, so a batch
 that is run again gets the same epoch. The reader keeps nothing that it could not read again from the epoch that Spark
-passes back.
+passes back. Under ``availableNow`` it waits for tokens, and lets the query end when no waiting row can ever leave.
 
 Spark loads this module in several processes, but only the reader's process needs a control plane. So the modules of the
 control plane are imported inside the functions that use them.
