@@ -123,7 +123,13 @@ def carried(
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
     return replace(
-        state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared, nodes=nodes, is_converted=True
+        state,
+        advanced_to_ms=now_ms,
+        flows=flows,
+        queue=queue,
+        shared=shared,
+        nodes=nodes,
+        new_weights=state.new_weights | ways.reweighed(old.weight != new.weight, was, becomes),
     )
 
 
@@ -282,6 +288,31 @@ class Ways:
         is_less = becomes < was
         part = np.where(is_less, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS), WHOLE)
         return np.where(is_kept, by_row(np.minimum, part), 0)
+
+    def reweighed(self, has_new_weight: Bools, was: Matches, becomes: Matches) -> int:
+        """Return the levels of the fair tree that have other weights or siblings, as in `DeciderState`.
+
+        Parameters
+        ----------
+        has_new_weight, was, becomes
+            Of the namespaces that are remembered: whether each has another weight, and their scopes.
+        """
+        group = becomes.group_scope
+        has_moved = np.where(group >= 0, np.append(self.former, -1)[group], -1) != was.group_scope
+        if has_moved.any() or (was.is_exempt != becomes.is_exempt).any():
+            return 0b111
+        levels, tenants = 0, 1 + len(self.after.tenant_names)
+        if has_new_weight.any():  # a namespace may be its group's child
+            levels |= 0b001 if self.after.is_between_namespaces is None else 0b011
+        weight, names = np.append(self.before.shared.weight, 1)[self.former], len(self.before.tenant_names)
+        is_other = weight != self.after.shared.weight
+        is_gone = np.ones(len(self.before.shared), dtype=np.bool_)
+        is_gone[self.former[self.former >= 0]] = False
+        if is_other[1:tenants].any() or (is_gone & (self.before.shared.weight != 1))[1 : 1 + names].any():
+            levels |= 0b110  # a tenant without a group is the job's child
+        if is_other[tenants:].any() or is_gone[1 + names :].any():
+            levels |= 0b100
+        return levels
 
 
 def _between_namespaces(policy: CompiledPolicy) -> Bools:

@@ -258,8 +258,9 @@ class DeciderState:
 
     prices: MeanPrices = field(default_factory=MeanPrices)
 
-    is_converted: bool = False
-    """Whether it was converted to a new policy, under which no batch was decided yet."""
+    new_weights: int = 0
+    """The levels of the fair tree, a bit for each, whose nodes got other weights or siblings by a policy under which no
+    batch was decided yet."""
 
     @classmethod
     def initial(

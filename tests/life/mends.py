@@ -72,7 +72,8 @@ MENDS: Final = (
         "leads that a large row left",
         "who sends a small row behind each large one pays for none of them",
         (
-            ("core/batch/flow_plan.py", "if is_converted:", "if contenders:"),
+            ("core/batch/flow_plan.py", "if new_weights:", "if contenders:"),
+            ("core/batch/flow_plan.py", "(eligible[contenders.flow], new_weights)", "(eligible[contenders.flow], -1)"),
             ("core/fair/promises.py", "level.largest(np.maximum(row, ahead))", "level.largest(row)"),
         ),
     ),

@@ -213,9 +213,9 @@ class Contenders:
         standing = _as_counted(standing, tree, measures, rows, held)
         return cls(flow, tree, standing, scopes, rows, tie[order], placed, measures)
 
-    def under_new_weights(self, eligible: Int64s) -> Contenders:
-        """Return the flows with what can be kept of leads from a time of other weights; `eligible` as in `decide`."""
-        return replace(self, standing=honoured(self.tree, self.standing, self.rows, eligible))
+    def under_new_weights(self, eligible: Int64s, levels: int) -> Contenders:
+        """Return the flows with what can be kept of leads from a time of other weights at some `levels`."""
+        return replace(self, standing=honoured(self.tree, self.standing, self.rows, eligible, levels))
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.

@@ -203,3 +203,22 @@ def test_a_tenant_that_changes_its_own_entry_owes_what_it_did(apart: int, own: d
 
     served = backlogged(decider, {"a/x": [1_000, 1], "b/x": [10]}, 200, changes)
     assert abs(served["a/x"] - served["b/x"]) <= 4 * 1_000
+
+
+def test_tenants_that_change_the_weights_of_their_namespaces_gain_nothing_from_others() -> None:
+    """Five of them send small messages behind large ones; their five neighbours have the weights that they had."""
+    large, small = [f"a{n}/{name}" for n in range(5) for name in "xy"], [f"b{n}/x" for n in range(5)]
+    policies = [
+        make_policy(
+            groups={"g": limit(bytes_per_second=200)},
+            namespaces={name: Namespace(limit(weight=weight if name in large else 1), "g") for name in large + small},
+        ) for weight in (1, 1_000)
+    ]  # fmt: skip
+    decider = Decider("kernel", policies[0])
+
+    def changes(batch: int) -> list[tuple[str, int]]:
+        decider.policy = policies[batch % 2]
+        return []
+
+    served = backlogged(decider, {name: [1_000, 1] if name in large else [20] for name in large + small}, 250, changes)
+    assert abs(sum(served[name] for name in large) - sum(served[name] for name in small)) <= 1_500
