@@ -10,8 +10,8 @@ A policy acts from the batch that brings it. What was remembered under the old p
 - *What a smaller burst cuts off* stays spent. A namespace that is forgotten returns with the burst then in force, so it
   is forgotten only when the largest bucket that it had since it was full would be full too, at the rates in force.
   Otherwise a burst could be had again and again, by a small burst for a moment.
-- *A lead* in the fair tree stays, as the new rates count it, where the namespace passes the same scopes as before and
-  these limit the same resources. Elsewhere it is forgotten.
+- *A lead* in the fair tree stays, as the new rates count it, where the siblings pass the same scopes as before above
+  them, and these limit the same resources. Elsewhere it is forgotten.
 - *A row* that a Pegasus rule holds waits no longer than the namespace's present rule would make it wait.
 
 A scope that is removed has no limit in the batches without it. If it is put back, it is treated as any scope that gets
@@ -22,13 +22,15 @@ proportion: if a change were to forget it, each would begin with the tie, and wh
 policies change as fast as rows go. Where a byte or a millisecond counts less after the change, so does the lead: it may
 be all of them. Where one counts more, the lead stays as it is. So in no resource does it become larger, siblings keep
 their order, and their leads sum to 0. Where a scope is another, or limits other resources, the lead says nothing, and
-is forgotten: it is at most two of the largest rows. Weights may change: the next batch honours of the leads what can be
+is forgotten: it is at most two of the largest rows. That is asked of the scopes that divide between a node and its
+siblings, and not of the node's own: else a tenant could change its own entry, which forgets what it is ahead, behind
+each large row. Weights may change: the next batch honours of the leads what can be
 paid under them (`fair.promises`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +38,7 @@ import pyarrow.compute as pc
 
 from spark_throttle.core.arithmetic.fixed_point import FACTOR_BITS, WHOLE, quotient, times
 from spark_throttle.core.arithmetic.segments import by_row
-from spark_throttle.core.fair.work import byte_work, time_work
+from spark_throttle.core.fair.work import lasting_work
 from spark_throttle.core.limits.token_bucket import full, refill, refilled_cut
 from spark_throttle.core.measured_time import corrected
 from spark_throttle.core.names.matching import Matches, match, named, positions_in, scopes_of, tenants_of
@@ -105,19 +107,30 @@ def carried(
     )
     balance_micro = carried_balances(earned_micro, old, new)
     cut_micro = carried_cut(still_cut_micro, earned_micro, balance_micro, old, new)
-    former = former_scopes(before, after)
-    kept = kept_parts(before, after, former)
-    kept_by_flow = kept_on_the_way(was.shared_scope, becomes.shared_scope, former, kept)
+    ways = Ways.of(before, after)
+    kept_by_flow = ways.kept(was.shared_scope, becomes.shared_scope)
+    among_siblings = kept_by_flow
+    if after.is_between_namespaces is not None:  # there a namespace is its group's child
+        is_alone = np.append(after.is_between_namespaces, False)[becomes.group]
+        in_group = ways.kept(*(_without_tenant(each.shared_scope) for each in (was, becomes)))
+        among_siblings = np.where(is_alone, in_group, kept_by_flow)
     flows = replace(
-        flows, balance_micro=balance_micro, cut_micro=cut_micro, lead_work=carried_work(flows.lead_work, kept_by_flow),
-        held_work=carried_work(flows.held_work, kept_by_flow),
+        flows, balance_micro=balance_micro, cut_micro=cut_micro,
+        lead_work=carried_work(flows.lead_work, np.stack([among_siblings, kept_by_flow], axis=1)),
+        held=np.where(kept_by_flow[:, None] > 0, flows.held, 0),
     )  # fmt: skip
-    nodes = carried_nodes(state.nodes, former, before, after, kept, flows.names, (was, becomes))
+    nodes = carried_nodes(state.nodes, ways, flows.names, (was, becomes))
     queue = _released(state.queue, after.namespace_windows.take(becomes.rule), now_ms=now_ms)
     shared = state.shared.refilled(before, now_ms=now_ms, earns_until_ms=earns_until_ms)
     shared = SharedBuckets(carried_shared(shared.balance_micro, before, after), now_ms)
     return replace(
-        state, advanced_to_ms=now_ms, flows=flows, queue=queue, shared=shared, nodes=nodes, is_converted=True
+        state,
+        advanced_to_ms=now_ms,
+        flows=flows,
+        queue=queue,
+        shared=shared,
+        nodes=nodes,
+        new_weights=state.new_weights | ways.reweighed(old.weight != new.weight, was, becomes),
     )
 
 
@@ -205,35 +218,37 @@ def _released(queue: Queue, rules: WindowRules, *, now_ms: int) -> Queue:
     return replace(queue, release_ms=np.minimum(queue.release_ms, now_ms + longest_ms[queue.flow]))
 
 
-def carried_nodes(
-    nodes: NodeLeads,
-    former: Int64s,
-    before: CompiledPolicy,
-    after: CompiledPolicy,
-    kept: Int64s,
-    names: pa.StringArray,
-    matches: tuple[Matches, Matches],
-) -> NodeLeads:
-    """Return the leads of nodes that `after` leaves.
+def carried_nodes(nodes: NodeLeads, ways: Ways, names: pa.StringArray, matches: tuple[Matches, Matches]) -> NodeLeads:
+    """Return the leads of nodes that a change of the policy leaves.
 
     A node that all of its flows have left loses its lead: they pay it nowhere, and its siblings would.
 
     Parameters
     ----------
-    former, kept
-        As in `kept_on_the_way`.
     names, matches
         The flows that are remembered, and their scopes before and after.
     """
     if not len(nodes):
         return nodes
-    old, new = (_scopes_of(nodes, policy) for policy in (before, after))
-    lead_work = carried_work(nodes.lead_work, kept_on_the_way(old, new, former, kept))
-    had, has = (_above(names, found, policy) for found, policy in zip(matches, (before, after), strict=True))
+    old, new = (_scopes_of(nodes, policy) for policy in (ways.before, ways.after))
+    is_group = ~nodes.tenant.is_valid().to_numpy(zero_copy_only=False)
+    above = [_without_tenant(each) for each in (old, new)]
+    for each in above:
+        each[is_group, 1] = -1
+    beside = np.where(is_group & (new[:, 1] < 0), 0, ways.kept(*above))
+    lead_work = carried_work(nodes.lead_work, np.stack([beside, ways.kept(old, new)], axis=1))
+    had, has = (_above(names, found, policy) for found, policy in zip(matches, (ways.before, ways.after), strict=True))
     key = _node_key(nodes.group, nodes.tenant)
     is_left = pc.and_not(pc.is_in(key, value_set=had), pc.is_in(key, value_set=has))
     stays = by_row(np.logical_or, lead_work != 0) & ~is_left.to_numpy(zero_copy_only=False)
     return NodeLeads(nodes.group, nodes.tenant, lead_work).take(np.flatnonzero(stays))
+
+
+def _without_tenant(scopes: Int64s) -> Int64s:
+    """Return ways, shape (n, 3), from the group on: those of leads that a tenant's node has beside others."""
+    scopes = scopes.copy()
+    scopes[:, 0] = -1
+    return scopes
 
 
 def _above(names: pa.StringArray, matches: Matches, policy: CompiledPolicy) -> pa.StringArray:
@@ -246,16 +261,59 @@ def _node_key(group: pa.StringArray, tenant: pa.StringArray) -> pa.StringArray:
     return pc.binary_join_element_wise(group, tenant, "/", null_handling="replace", null_replacement="")
 
 
-def kept_parts(before: CompiledPolicy, after: CompiledPolicy, former: Int64s) -> Int64s:
-    """Return the factor by which each shared scope of `after` keeps leads; `former` has its position in `before`."""
-    is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
-    is_same &= _between_namespaces(before)[former] == _between_namespaces(after)
-    kept = np.where((former >= 0) & is_same, WHOLE, 0)
-    for work_of in (byte_work, time_work):
-        was, becomes = work_of(before.shared.rate_micro_per_ms)[former], work_of(after.shared.rate_micro_per_ms)
+@dataclass(frozen=True, slots=True, eq=False)
+class Ways:
+    """The ways to namespaces and nodes of the fair tree before and after a change of the policy."""
+
+    before: CompiledPolicy
+    after: CompiledPolicy
+    former: Int64s
+    """As `former_scopes`."""
+
+    is_same: Bools
+    """Whether each shared scope of `after` limits the same resources as before, and divides them between the same."""
+
+    @classmethod
+    def of(cls, before: CompiledPolicy, after: CompiledPolicy) -> Ways:
+        """Return the ways of a change."""
+        former = former_scopes(before, after)
+        is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
+        is_same &= (_between_namespaces(before)[former] == _between_namespaces(after)) & (former >= 0)
+        return cls(before, after, former, is_same)
+
+    def kept(self, old: Int64s, new: Int64s) -> Int64s:
+        """Return the factor by which leads are kept whose ways pass these scopes, shape (n, 3): 0 for others."""
+        is_same = np.where(new >= 0, np.append(self.former, -1)[new] == old, old < 0)
+        is_kept = by_row(np.logical_and, is_same & np.append(self.is_same, True)[new])
+        was, becomes = lasting_work(old, self.before.shared), lasting_work(new, self.after.shared)
         is_less = becomes < was
-        kept = np.where(is_less, np.minimum(kept, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS)), kept)
-    return kept
+        part = np.where(is_less, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS), WHOLE)
+        return np.where(is_kept, by_row(np.minimum, part), 0)
+
+    def reweighed(self, has_new_weight: Bools, was: Matches, becomes: Matches) -> int:
+        """Return the levels of the fair tree that have other weights or siblings, as in `DeciderState`.
+
+        Parameters
+        ----------
+        has_new_weight, was, becomes
+            Of the namespaces that are remembered: whether each has another weight, and their scopes.
+        """
+        group = becomes.group_scope
+        has_moved = np.where(group >= 0, np.append(self.former, -1)[group], -1) != was.group_scope
+        if has_moved.any() or (was.is_exempt != becomes.is_exempt).any():
+            return 0b111
+        levels, tenants = 0, 1 + len(self.after.tenant_names)
+        if has_new_weight.any():  # a namespace may be its group's child
+            levels |= 0b001 if self.after.is_between_namespaces is None else 0b011
+        weight, names = np.append(self.before.shared.weight, 1)[self.former], len(self.before.tenant_names)
+        is_other = weight != self.after.shared.weight
+        is_gone = np.ones(len(self.before.shared), dtype=np.bool_)
+        is_gone[self.former[self.former >= 0]] = False
+        if is_other[1:tenants].any() or (is_gone & (self.before.shared.weight != 1))[1 : 1 + names].any():
+            levels |= 0b110  # a tenant without a group is the job's child
+        if is_other[tenants:].any() or is_gone[1 + names :].any():
+            levels |= 0b100
+        return levels
 
 
 def _between_namespaces(policy: CompiledPolicy) -> Bools:
@@ -266,29 +324,19 @@ def _between_namespaces(policy: CompiledPolicy) -> Bools:
     return found
 
 
-def kept_on_the_way(old: Int64s, new: Int64s, former: Int64s, kept: Int64s) -> Int64s:
-    """Return the factor by which leads are kept whose ways pass these scopes, shape (n, 3): 0 if they are others.
-
-    Parameters
-    ----------
-    former, kept
-        Of every shared scope of the policy after: its position before, and `kept_parts`.
-    """
-    is_same = np.where(new >= 0, np.append(former, -1)[new] == old, old < 0)
-    return by_row(np.minimum, np.where(is_same, np.append(kept, WHOLE)[new], 0))
-
-
 def carried_work(work: Int64s, kept: Int64s) -> Int64s:
-    """Return leads, or the work of held rows, shape (n, 2), of which these factors are kept.
+    """Return leads of which these factors are kept, both of shape (n, 2).
 
     Examples
     --------
     Two siblings keep a third, and one that is in another group now keeps nothing:
 
-    >>> carried_work(np.array([[600, 0], [-600, 0], [90, 7]]), np.array([WHOLE // 3 + 1, WHOLE // 3 + 1, 0])).tolist()
+    >>> third = WHOLE // 3 + 1
+    >>> kept = np.array([[third, 0], [third, 0], [0, 0]])
+    >>> carried_work(np.array([[600, 0], [-600, 0], [90, 7]]), kept).tolist()
     [[200, 0], [-200, 0], [0, 0]]
     """
-    return np.sign(work) * times(np.abs(work), kept[:, None])
+    return np.sign(work) * times(np.abs(work), kept)
 
 
 def _scopes_of(nodes: NodeLeads, policy: CompiledPolicy) -> Int64s:

@@ -42,9 +42,9 @@ class Flows:
     """Shape (n, 2): the lead in the fair tree (`fair.tree`), and that among the nodes of the same tenant, which only a
     namespace that is a child of its group can have."""
 
-    held_work: Int64s
-    """Shape (n, 2): the work of the row that the tenant's node holds, and of the one that the child of the job holds,
-    if it is a row of this namespace; else 0."""
+    held: Int64s
+    """Shape (n, 2): how many rows of this namespace the tenant's node holds, and the child of the job, 0 or 1; the lead
+    is as if they did not."""
 
     window_second: Int64s
     """Shape (n,): the wall-clock second that `window_units` counts (`pegasus`)."""
@@ -64,7 +64,7 @@ class Flows:
     @property
     def has_lead(self) -> Bools:
         """Whether the fair tree remembers anything of each namespace, shape (n,)."""
-        return by_row(np.logical_or, self.lead_work != 0) | by_row(np.logical_or, self.held_work != 0)
+        return by_row(np.logical_or, self.lead_work != 0) | by_row(np.logical_or, self.held != 0)
 
     def take(self, at: Int64s) -> Flows:
         """Return the namespaces at `at`, in that order."""
@@ -73,7 +73,7 @@ class Flows:
             self.balance_micro.take(at, axis=0),
             self.cut_micro.take(at, axis=0),
             self.lead_work.take(at, axis=0),
-            self.held_work.take(at, axis=0),
+            self.held.take(at, axis=0),
             self.window_second[at],
             self.window_units.take(at, axis=0),
             self.price_ns[at],
@@ -258,8 +258,9 @@ class DeciderState:
 
     prices: MeanPrices = field(default_factory=MeanPrices)
 
-    is_converted: bool = False
-    """Whether it was converted to a new policy, under which no batch was decided yet."""
+    new_weights: int = 0
+    """The levels of the fair tree, a bit for each, whose nodes got other weights or siblings by a policy under which no
+    batch was decided yet."""
 
     @classmethod
     def initial(

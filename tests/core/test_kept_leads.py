@@ -8,8 +8,8 @@ import pytest
 
 from spark_throttle.core.arithmetic.fixed_point import WHOLE
 from spark_throttle.core.names.matching import match
-from spark_throttle.core.policy_change import carried_nodes, former_scopes, kept_on_the_way, kept_parts
-from spark_throttle.core.quota import CompiledPolicy
+from spark_throttle.core.policy_change import Ways, carried_nodes
+from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.state import NodeLeads
 from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 
@@ -20,6 +20,11 @@ def policy(of_g: Limit, **groups: str | None) -> CompiledPolicy:
     """Return a policy of two groups, in which namespaces are by their tenant; those of the others in g."""
     named = {str(name): Namespace(group=groups.get(str(name).split("/")[0], "g")) for name in NAMES.to_pylist()}
     return make_policy(groups={"f": limit(), "g": of_g}, tenants={"a": Tenant(), "b": Tenant()}, namespaces=named)
+
+
+def kept(before: CompiledPolicy, after: CompiledPolicy) -> Int64s:
+    """Return the factors by which a change keeps the leads of `NAMES`, whose ways are those of namespaces."""
+    return Ways.of(before, after).kept(*(match(NAMES, each).shared_scope for each in (before, after)))
 
 
 USUAL = limit(messages_per_second=100, bytes_per_second=2_000, request_percentage=50)
@@ -46,8 +51,7 @@ def test_a_scope_keeps_of_leads_what_they_are_at_most_in_any_resource_as_it_coun
 ) -> None:
     of_g = limit(messages_per_second=messages, bytes_per_second=size_bytes, request_percentage=percentage)
     before, after = policy(USUAL), policy(of_g)
-    found = kept_parts(before, after, former_scopes(before, after)) / WHOLE
-    assert found.tolist() == [1, 1, 1, 1, pytest.approx(part, rel=1e-6)]  # the job, two tenants and two groups
+    assert (kept(before, after) / WHOLE).tolist() == [pytest.approx(part, rel=1e-6)] * 2
 
 
 def test_weights_and_bursts_change_no_lead() -> None:
@@ -55,53 +59,45 @@ def test_weights_and_bursts_change_no_lead() -> None:
     after = policy(
         limit(messages_per_second=100, bytes_per_second=2_000, request_percentage=50, weight=7, burst_seconds=9)
     )
-    assert kept_parts(before, after, former_scopes(before, after)).tolist() == [WHOLE] * 5
+    assert kept(before, after).tolist() == [WHOLE] * 2
 
 
 def test_messages_that_are_limited_beside_nothing_count_otherwise_than_nothing() -> None:
     before, after = policy(limit(messages_per_second=5)), policy(limit())
-    assert kept_parts(before, after, former_scopes(before, after)).tolist()[-1] == 0
+    assert kept(before, after).tolist() == [0, 0]
 
 
 def test_a_group_that_namespaces_divide_and_no_other_counts_otherwise_than_one_that_tenants_do() -> None:
+    named = {"a/x": Namespace(group="f"), "b/y": Namespace(group="g")}
     before, after = (
-        make_policy(groups={"f": limit(), "g": limit()}, tenants={"a": Tenant()}, between_namespaces=each)
+        make_policy(groups={"f": limit(), "g": limit()}, namespaces=named, between_namespaces=each)
         for each in ((), ("g",))
     )
-    assert kept_parts(before, after, former_scopes(before, after)).tolist() == [WHOLE, WHOLE, WHOLE, 0]
+    assert kept(before, after).tolist() == [WHOLE, 0]
 
 
 @pytest.mark.parametrize(("group", "is_kept"), [("g", True), ("f", False), (None, False)])
 def test_a_flow_that_leaves_its_group_has_no_lead(group: str | None, *, is_kept: bool) -> None:
     before, after = policy(limit()), policy(limit(), a=group)
-    former = former_scopes(before, after)
-    was, becomes = (match(NAMES, each).shared_scope for each in (before, after))
-    kept = kept_on_the_way(was, becomes, former, kept_parts(before, after, former))
-    assert kept.tolist() == [WHOLE if is_kept else 0, WHOLE]
+    assert kept(before, after).tolist() == [WHOLE if is_kept else 0, WHOLE]
 
 
 def test_a_flow_without_a_group_that_comes_into_a_new_one_has_no_lead() -> None:
     before, after = make_policy(), make_policy(groups={"g": limit()}, default=Namespace(group="g"))
-    former = former_scopes(before, after)
-    was, becomes = (match(NAMES, each).shared_scope for each in (before, after))
-    assert not kept_on_the_way(was, becomes, former, kept_parts(before, after, former)).any()
+    assert not kept(before, after).any()
 
 
 @pytest.mark.parametrize(
-    ("moved", "kept"),
+    ("moved", "left"),
     [
         ([], [("g", None), ("g", "a"), ("g", "b")]),
         (["a"], [("g", None), ("g", "b")]),
         (["a", "b"], []),
     ],
 )
-def test_a_node_that_all_of_its_flows_have_left_has_no_lead(moved: list[str], kept: list[tuple[str, str]]) -> None:
+def test_a_node_that_all_of_its_flows_have_left_has_no_lead(moved: list[str], left: list[tuple[str, str]]) -> None:
     """Nodes of a tenant and of a group; the group itself stays in the policy, with nobody in it."""
     before, after = policy(limit()), policy(limit(), **dict.fromkeys(moved, "f"))
     nodes = NodeLeads(pa.array(["g"] * 3), pa.array([None, "a", "b"]), np.array([[1, 0], [2, 0], [3, 0]]))
-    former = former_scopes(before, after)
-    found = carried_nodes(
-        nodes, former, before, after, kept_parts(before, after, former), NAMES,
-        (match(NAMES, before), match(NAMES, after)),
-    )  # fmt: skip
-    assert list(zip(found.group.to_pylist(), found.tenant.to_pylist(), strict=True)) == kept
+    found = carried_nodes(nodes, Ways.of(before, after), NAMES, (match(NAMES, before), match(NAMES, after)))
+    assert list(zip(found.group.to_pylist(), found.tenant.to_pylist(), strict=True)) == left

@@ -36,17 +36,6 @@ MENDS: Final = (
         ),
     ),
     Mend(
-        "refused rows keep their place",
-        "a row that is rejected when its turn has come costs its namespace that turn",
-        (
-            (
-                "core/fair/contenders.py",
-                "held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)",
-                "held[place, leaf] = work",
-            ),
-        ),
-    ),
-    Mend(
         "leads of leaves",
         "a namespace that was ahead is served as if it had not been",
         (
@@ -71,14 +60,42 @@ MENDS: Final = (
     Mend(
         "leads of another measure",
         "a lead of bytes is kept as one of messages",
-        (("core/policy_change.py", "carried_work(flows.lead_work, kept_by_flow)", "flows.lead_work"),),
+        (
+            (
+                "core/policy_change.py",
+                "carried_work(flows.lead_work, np.stack([among_siblings, kept_by_flow], axis=1))",
+                "flows.lead_work",
+            ),
+        ),
     ),
     Mend(
         "leads that a large row left",
         "who sends a small row behind each large one pays for none of them",
         (
-            ("core/batch/flow_plan.py", "if is_converted:", "if contenders:"),
+            ("core/batch/flow_plan.py", "if new_weights:", "if contenders:"),
+            ("core/batch/flow_plan.py", "(eligible[contenders.flow], new_weights)", "(eligible[contenders.flow], -1)"),
             ("core/fair/promises.py", "level.largest(np.maximum(row, ahead))", "level.largest(row)"),
+        ),
+    ),
+    Mend(
+        "leads of a node whose own entry changes",
+        "a tenant changes its own entry behind each large row, and pays for none of them",
+        (("core/policy_change.py", "np.stack([beside, ways.kept(old, new)], axis=1)", "ways.kept(old, new)[:, None]"),),
+    ),
+    Mend(
+        "leads as another batch counted them",
+        "who is behind when a message is half of the job's bytes has all that there is when only messages are short",
+        (
+            (
+                "core/fair/contenders.py",
+                "counted = below.take(tree.levels[0].parent).counted(lead), beside.counted(tenant_lead), child_lead",
+                "counted = kept.leads",
+            ),
+            (
+                "core/fair/contenders.py",
+                "lead, tenant_lead = below.take(node).to_keep(lead), beside.to_keep(tenant_lead)",
+                "",
+            ),
         ),
     ),
     Mend(
@@ -87,8 +104,8 @@ MENDS: Final = (
         (
             (
                 "core/policy_change.py",
-                "np.where(is_less, np.minimum(kept, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS)), kept)",
-                "np.where(becomes != was, 0, kept)",
+                "np.where(is_less, quotient(np.where(is_less, becomes, 0), was, FACTOR_BITS), WHOLE)",
+                "np.where(becomes != was, 0, WHOLE)",
             ),
         ),
     ),

@@ -100,7 +100,7 @@ def remembered(
     """
     at, flows, full_micro = entered.at, entered.known.flows, entered.known.full_micro
     columns = {
-        "balance_micro": plan.balance_micro, "lead_work": leads.lead_work, "held_work": leads.held_work,
+        "balance_micro": plan.balance_micro, "lead_work": leads.lead_work, "held": leads.held,
         "window_units": window_units,
     }  # fmt: skip
     if len(at) < len(flows):

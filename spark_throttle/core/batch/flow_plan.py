@@ -106,7 +106,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
     *,
     price_ns: Int64s | None,
     lapsed: Int64s | None,
-    is_converted: bool,
+    new_weights: int,
     now_ms: int,
 ) -> FlowPlan:
     """Return the plan of a batch: how far every flow gets, and the balances after its debits.
@@ -119,7 +119,7 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
         Shape (flows,): the time as which a message of each flow counts; `None` if no scope limits time.
     lapsed
         Shape (flows,): the number of first rows of each flow that became too old; `None` if none did.
-    is_converted
+    new_weights
         As in `DeciderState`.
     """
     dimensions = len(Dimension) if price_ns is not None else Dimension.TIME
@@ -150,8 +150,8 @@ def plan_flows(  # noqa: PLR0913 - all that a batch takes
             short=short, room=room.before, price_ns=price_ns, lapsed=lapsed,
             tie=layout.ties(at, candidates, flows.names, now_ms=now_ms),
         )  # fmt: skip
-        if is_converted:
-            contenders = contenders.under_new_weights(eligible[contenders.flow])
+        if new_weights:
+            contenders = contenders.under_new_weights(eligible[contenders.flow], new_weights)
         contest = Contest(contenders, layout, room, is_short, policy).decided(eligible)
         count = contest.count(eligible)
     served = cost(count, layout.bytes_of_first(count), price_ns)

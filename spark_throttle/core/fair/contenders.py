@@ -4,8 +4,12 @@ A flow competes if a scope on its way runs short. Its way is job, group, tenant,
 a child of the job. Where a group is shared between namespaces, each of them has a node in the place of its tenant's.
 
 Names keep what a batch leaves: leads, and held rows. Where no scope runs short, everybody has had what was asked for,
-and nothing is remembered. A held row may be gone before it goes: it was rejected, or it became too old. Then its nodes
-have not sent it, and their leads are less its work.
+and nothing is remembered. A held row may be gone before it goes: it was rejected, or it became too old. So leads are
+kept as if no node had sent the row that it holds.
+
+What a row counts depends on which scopes run short, and on their room (`work`); a lead stays for many batches. So it is
+kept in work by the least rates on its parent's way, and a batch begins with it as it counts work itself: in the
+resource of which most is counted, so that no row leaves a larger lead than by those rates.
 """
 
 from __future__ import annotations
@@ -16,15 +20,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row
 from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, honoured, let_pass
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.work import Rows, row_work
+from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
+
+_LEAD_BITS = 45
+"""The bits of a lead that a batch counts otherwise than it was kept."""
+
+_WORK_BITS = 60
+"""The bits of the work of an amount."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +45,7 @@ class Leads:
     lead_work: Int64s
     """Shape (flows, 2): as in `Flows`."""
 
-    held_work: Int64s
+    held: Int64s
     """Shape (flows, 2): as in `Flows`."""
 
     nodes: NodeLeads
@@ -44,6 +55,44 @@ class Leads:
         """Return no leads of `flows` flows."""
         nothing = np.zeros((flows, 2), dtype=np.int64)
         return cls(nothing, nothing, NodeLeads.none())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measure:
+    """How a batch counts the leads of some nodes."""
+
+    work: Int64s
+    """The work of some amount of a resource in the batch."""
+
+    kept: Int64s
+    """The same as it is kept."""
+
+    @classmethod
+    def of(cls, units: list[Int64s], lasting: Int64s) -> Measure:
+        """Return the measure of nodes whose batch counts `units`, shape (resources, nodes), by `lasting_work`."""
+        work, kept = np.zeros_like(units[0]), np.ones_like(units[0])
+        for now, lasts in zip(units, lasting.T, strict=False):
+            is_more = proportional(now, kept, lasts, most_bits=_WORK_BITS) > work  # 0 where nothing lasts
+            work, kept = np.where(is_more, now, work), np.where(is_more, lasts, kept)
+        return cls(np.where(work > 0, work, 1), kept)
+
+    @classmethod
+    def same(cls, nodes: int) -> Measure:
+        """Return the measure of nodes where all that counts is messages."""
+        ones = np.ones(nodes, dtype=np.int64)
+        return cls(ones, ones)
+
+    def take(self, at: Int64s) -> Measure:
+        """Return the measure of the nodes at `at`."""
+        return Measure(self.work[at], self.kept[at])
+
+    def counted(self, lead: Int64s) -> Int64s:
+        """Return leads that were kept as the batch counts them."""
+        return _in_proportion(lead, self.work, self.kept)
+
+    def to_keep(self, lead: Int64s) -> Int64s:
+        """Return leads of the batch as they are kept."""
+        return _in_proportion(lead, self.kept, self.work)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +131,9 @@ class Contenders:
     rows: Rows
     tie: Int64s
     nodes: _Nodes
+    measures: tuple[Measure, Measure]
+    """How the batch counts the leads below each tenant's node, and beside it; those of the job's children it counts as
+    they are kept."""
 
     @classmethod
     def of(  # noqa: PLR0913 - all that a tree is made of
@@ -149,18 +201,21 @@ class Contenders:
         sizes = len(numbers), len(children), 1
         tree = Tree(tuple(Level.of(*each) for each in zip(parents, sizes, weights, strict=True)))
         at = np.searchsorted(numbers, known_number), np.searchsorted(children, known_child)
-        standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at, lapsed=lapsed)
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
         above = np.full((len(numbers), short.shape[1]), -1)
         above[tree.levels[0].parent] = short[flow]  # the same for all leaves of a node
         work = row_work(layout, flow, above, tree, room, policy, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
-        return cls(flow, tree, standing, scopes, rows, tie[order], placed)
+        measures = _measures(tree, scopes, above, room, policy)
+        standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)
+        held = _held(flows.held[flow].T, layout.segments.counts[flow], None if lapsed is None else lapsed[flow])
+        standing = _as_counted(standing, tree, measures, rows, held)
+        return cls(flow, tree, standing, scopes, rows, tie[order], placed, measures)
 
-    def under_new_weights(self, eligible: Int64s) -> Contenders:
-        """Return the flows with what can be kept of leads from a time of other weights; `eligible` as in `decide`."""
-        return replace(self, standing=honoured(self.tree, self.standing, self.rows, eligible))
+    def under_new_weights(self, eligible: Int64s, levels: int) -> Contenders:
+        """Return the flows with what can be kept of leads from a time of other weights at some `levels`."""
+        return replace(self, standing=honoured(self.tree, self.standing, self.rows, eligible, levels))
 
     def decide(self, eligible: Int64s, room: Int64s) -> Outcome:
         """Return which of the first `eligible` rows of each leaf go.
@@ -197,23 +252,27 @@ class Contenders:
             The positions, ascending, of the rows that wait afterwards, as `layout` counts them.
         """
         after, tree, rank = outcome.standing, self.tree, outcome.count
-        held, gone = np.zeros((2, 2, len(self.flow)), dtype=np.int64)
+        held = np.zeros((2, len(self.flow)), dtype=np.int64)
         for place in (1, 0):  # the child of the job holds the earlier row
             leaf = np.flatnonzero(after.held[place])
-            work = self.rows.take(leaf).work(rank[leaf], rank[leaf] + 1)
             row = layout.segments.order[layout.segments.starts[self.flow[leaf]] + rank[leaf]]
             found = np.searchsorted(waiting, row)
-            waits = np.append(waiting, -1)[found] == row
-            held[place, leaf], gone[place, leaf] = np.where(waits, work, 0), np.where(waits, 0, work)
+            held[place, leaf] = np.append(waiting, -1)[found] == row
             rank = rank + after.held[place]
-        lead, tenant_lead, child_lead = _without(tree, after.leads, gone)
-        flows, node = len(layout.segments.counts), tree.levels[0].parent
-        is_alone = self.nodes.tenant[node] < 0
-        lead_work, held_work = np.zeros((2, flows, 2), dtype=np.int64)
+        left = self.rows.behind(outcome.count)
+        lead, tenant_lead, child_lead = (
+            each - sent for each, sent in zip(after.leads, _sent(tree, left, after), strict=True)
+        )
+        below, beside = self.measures
+        node = tree.levels[0].parent
+        lead, tenant_lead = below.take(node).to_keep(lead), beside.to_keep(tenant_lead)
+        among = below.to_keep(after.tenant_leads)
+        flows, is_alone = len(layout.segments.counts), self.nodes.tenant[node] < 0
+        lead_work, is_held = np.zeros((2, flows, 2), dtype=np.int64)
         lead_work[self.flow, 0] = np.where(is_alone, tenant_lead[node], lead)
-        lead_work[self.flow, 1] = np.where(is_alone, after.tenant_leads[node], 0)
-        held_work[self.flow] = held.T
-        return Leads(lead_work, held_work, self._node_leads(tenant_lead, after.tenant_leads, child_lead, policy))
+        lead_work[self.flow, 1] = np.where(is_alone, among[node], 0)
+        is_held[self.flow] = held.T
+        return Leads(lead_work, is_held, self._node_leads(tenant_lead, among, child_lead, policy))
 
     def _node_leads(self, tenant_lead: Int64s, among: Int64s, child_lead: Int64s, policy: CompiledPolicy) -> NodeLeads:
         """Return the leads of the inner nodes that have any, by name."""
@@ -232,7 +291,28 @@ class Contenders:
         )  # fmt: skip
 
 
-def _standing(  # noqa: PLR0913 - all that was remembered
+def _measures(
+    tree: Tree, scopes: tuple[Int64s, Int64s, Int64s], short: Int64s, room: Int64s, policy: CompiledPolicy
+) -> tuple[Measure, Measure]:
+    """Return the measures of the leads below and beside the tenants' nodes; `short` as in `row_work`."""
+    nodes = len(tree.levels[1])
+    if not policy.shared.is_limited[:, 1:].any():
+        return Measure.same(nodes), Measure.same(nodes)
+    of_tenant, of_child, job = scopes
+    way = np.stack([of_tenant, of_child[tree.levels[1].parent], np.broadcast_to(job, nodes)], axis=1)
+    counts = np.zeros(len(policy.shared) + 1, dtype=np.bool_)
+    counts[short] = True
+    counts[:-1] &= by_row(np.logical_or, policy.shared.is_enforced)
+    counts[-1] = False
+    found = []
+    for first in (0, 1):  # a tenant's own scope is beside no node
+        way[:, :first] = -1
+        units = unit_work(np.where(counts[way], way, -1), tree, room, policy.shared.rate_micro_per_ms)
+        found.append(Measure.of(units, lasting_work(way, policy.shared)))
+    return found[0], found[1]
+
+
+def _standing(
     nodes: _Nodes,
     tree: Tree,
     flows: Flows,
@@ -241,9 +321,8 @@ def _standing(  # noqa: PLR0913 - all that was remembered
     is_tenant: Bools,
     *,
     at: tuple[Int64s, Int64s],
-    lapsed: Int64s | None,
 ) -> Standing:
-    """Return the standing of a tree's nodes, given the leads of the inner nodes, which are `at` these places."""
+    """Return the leads of nodes as they were kept, given those of the inner nodes, which are `at` these places."""
     leaves, tenants, children = tree.levels
     tenant_lead, among, child_lead = (np.zeros(len(each), dtype=np.int64) for each in (tenants, tenants, children))
     of_node, of_child = at
@@ -259,22 +338,34 @@ def _standing(  # noqa: PLR0913 - all that was remembered
         tenant_lead[leaves.parent[alone]] = lead[alone]
         among[leaves.parent[alone]] = flows.lead_work[flow[alone], 1]
         lead = np.where(is_alone, 0, lead)
-    held = flows.held_work[flow].T
-    leads: tuple[Int64s, ...] = (lead, tenant_lead, child_lead)
-    if lapsed is not None and held.any():
-        first = np.stack([(held[1] > 0).astype(np.int64), np.zeros_like(lead)])
-        gone = np.where(first < lapsed[flow], held, 0)
-        leads, held = _without(tree, leads, gone), held - gone
-    by_tenant, by_child = (held > 0).astype(np.int64)
-    return Standing(leads, among, (by_tenant, by_child))
+    return replace(Standing.new(tree), leads=(lead, tenant_lead, child_lead), tenant_leads=among)
 
 
-def _without(tree: Tree, leads: tuple[Int64s, ...], gone: Int64s) -> tuple[Int64s, ...]:
-    """Return the leads of nodes that have not sent held rows of this work, shape (2, leaves)."""
-    lead, tenant_lead, child_lead = leads
-    if not gone.any():
-        return leads
-    return lead - gone[0] - gone[1], tenant_lead - tree.sums(gone[1], 1), child_lead
+def _held(held: Int64s, rows: Int64s, lapsed: Int64s | None) -> Int64s:
+    """Return the held rows, shape (2, leaves), that did not lapse, of leaves with so many rows."""
+    first = np.stack([held[1], np.zeros_like(rows)])  # the child of the job holds the earlier row
+    return np.where((first < rows) & (True if lapsed is None else first >= lapsed), held, 0)
+
+
+def _as_counted(kept: Standing, tree: Tree, measures: tuple[Measure, Measure], rows: Rows, held: Int64s) -> Standing:
+    """Return the standing as a batch counts it, in which nodes hold rows."""
+    below, beside = measures
+    lead, tenant_lead, child_lead = kept.leads
+    counted = below.take(tree.levels[0].parent).counted(lead), beside.counted(tenant_lead), child_lead
+    standing = Standing(counted, below.counted(kept.tenant_leads), (held[0], held[1]))
+    sent = _sent(tree, rows, standing)
+    return replace(standing, leads=tuple(each + work for each, work in zip(counted, sent, strict=True)))
+
+
+def _sent(tree: Tree, rows: Rows, standing: Standing) -> tuple[Int64s, ...]:
+    """Return the work of held rows that the nodes of each level count as sent; `rows` are those that wait."""
+    none = np.zeros(tree.leaves, dtype=np.int64)
+    return tuple(tree.sums(rows.work(none, each), height) for height, each in enumerate(standing.above))
+
+
+def _in_proportion(lead: Int64s, to: Int64s, of: Int64s) -> Int64s:
+    changed = np.sign(lead) * proportional(np.abs(lead), to, of, most_bits=_LEAD_BITS)
+    return np.where(to == of, lead, changed)
 
 
 def _child(group: Int64s, tenant: Int64s, groups: int) -> Int64s:

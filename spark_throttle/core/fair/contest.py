@@ -128,14 +128,20 @@ def decide(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, scopes:
     return Outcome(done, replace(settled, tenant_leads=tenant_leads), room, rounds)
 
 
-def honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s) -> Standing:
-    """Return what was remembered under other weights, with leads that the nodes' siblings can pay under these."""
+def honoured(tree: Tree, standing: Standing, rows: Rows, eligible: Int64s, levels: int) -> Standing:
+    """Return what was remembered under other weights, with leads that the nodes' siblings can pay under these.
+
+    Parameters
+    ----------
+    levels
+        A bit for each level that has other weights; where they stay, what is owed is paid in time.
+    """
     leads = []
     for height, (level, lead, sent) in enumerate(zip(tree.levels, standing.leads, standing.above, strict=True)):
         row = rows.work(sent, np.minimum(sent + 1, eligible))
         for below in tree.levels[:height]:
             row = below.largest(row)
-        leads.append(kept_promises(level, lead, row))
+        leads.append(kept_promises(level, lead, row) if levels >> height & 1 else lead)
     return replace(standing, leads=tuple(leads))
 
 

@@ -32,7 +32,7 @@ from spark_throttle.core.arithmetic.fixed_point import proportional
 from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total, sums
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Tree
-from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s
+from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
 
 MESSAGE_BITS: Final = 16
 MESSAGE: Final = 1 << MESSAGE_BITS
@@ -64,6 +64,8 @@ _A_UNIT: Final = tuple(np.array([each]) for each in (1, 1, MICRO))
 
 _UNLIMITED_WORK: Final = 1 << 62
 """As much work as a scope has room for where it limits nothing."""
+
+_NO_RATE: Final = 1 << 62
 
 _TENANT, _JOB = 0, 2
 """The columns of the narrowest and of the widest scopes in `Matches.shared_scope`."""
@@ -162,6 +164,25 @@ def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64
         narrower = np.clip(proportional(part, a_unit, np.append(held, 1)[scope]), 1, most)
         found.append(np.where(scope < 0, 0, np.where(at == column, np.append(unit, 0)[scope], narrower)))
     return found
+
+
+def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:
+    """Return the work of a message, a byte and a millisecond by the least rates of some ways, whatever runs short.
+
+    Parameters
+    ----------
+    scopes
+        Shape (ways, n): the shared scopes of each way, -1 for none.
+
+    Returns
+    -------
+    Shape (ways, 3): in ``2**-BYTE_BITS``, 0 where the way has no limit that can hold rows back.
+    """
+    rates = np.where(limits.is_enforced, limits.rate_micro_per_ms, _NO_RATE)
+    least = np.concatenate([rates, np.full((1, 3), _NO_RATE)])[scopes].min(axis=1)
+    least = np.where(least == _NO_RATE, UNLIMITED, least)
+    messages = np.where(least[:, Dimension.MESSAGES] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
+    return np.stack([messages, byte_work(least), time_work(least)], axis=1)
 
 
 def row_work(

@@ -275,7 +275,7 @@ def what_is_remembered_is_worth_remembering(batches: list[PlayedBatch]) -> None:
                 or (policy.has_time and after.flows.priced_ms[i] > 0)
                 or not is_full
                 or after.flows.lead_work[i].any()
-                or after.flows.held_work[i].any()
+                or after.flows.held[i].any()
                 or (after.flows.window_second[i] == batch.step.now_ms // 1000 and after.flows.window_units[i].any())
             )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,78 @@ def test_a_tenant_with_a_limit_divides_it_between_its_namespaces_of_a_group_that
         served.update(decider.admitted())
     assert max(served[name] for name in names) - min(served[name] for name in names) <= 2
     assert sum(served[name] for name in names) == pytest.approx(400, abs=2)
+
+
+def backlogged(
+    decider: Decider, offers: dict[str, list[int]], batches: int, before: Callable[[int], list[tuple[str, int]]]
+) -> dict[str, int]:
+    """Return the bytes that each of some namespaces is served, which send the sizes of their offer again and again.
+
+    `before` is called before every batch, and returns what others send.
+    """
+    sent, served = Counter[str](), Counter[str]()
+    queues: dict[str, deque[int]] = {name: deque() for name in offers}
+    for batch in range(batches):
+        rows = list(before(batch))
+        for name, sizes in offers.items():
+            while len(queues[name]) < 200:
+                queues[name].append(sizes[sent[name] % len(sizes)])
+                rows.append((name, queues[name][-1]))
+                sent[name] += 1
+        decider.batch(1_000 * batch, rows)
+        for name, count in decider.admitted().items():
+            served[name] += sum(queues[name].popleft() for _ in range(count)) if name in queues else 0
+    return served
+
+
+@pytest.mark.parametrize("apart", [1, 7, 100])
+def test_a_short_job_changes_nothing_of_what_members_of_a_group_owe_each_other_in_messages(apart: int) -> None:
+    """The group limits messages, and the job bytes, of which another tenant now and then wants more than there is."""
+    members = {name: Namespace(group="g") for name in ("a/x", "b/x")}
+    groups = {"g": limit(messages_per_second=1)}
+    decider = Decider("kernel", make_policy(job=limit(bytes_per_second=10**7), groups=groups, namespaces=members))
+    bulk = [("other/x", 10**7)] * 2
+    served = backlogged(decider, {name: [100] for name in members}, 300, lambda batch: [] if batch % apart else bulk)
+    assert abs(served["a/x"] - served["b/x"]) <= 6 * 100
+
+
+@pytest.mark.parametrize("divided", ["between tenants", "between namespaces"])
+@pytest.mark.parametrize("own", [{"messages_per_second": 10**6}, {"bytes_per_second": 10**9}])
+@pytest.mark.parametrize("apart", [1, 10])
+def test_a_tenant_that_changes_its_own_entry_owes_what_it_did(apart: int, own: dict[str, Any], divided: str) -> None:
+    """It sends a small message behind each large one, and a limit of its own comes and goes."""
+    policies = [
+        make_policy(
+            tenants={"a": Tenant(each)}, groups={"g": limit(bytes_per_second=100)},
+            namespaces={name: Namespace(group="g") for name in ("a/x", "b/x")},
+            between_namespaces=["g"] if divided == "between namespaces" else [],
+        ) for each in (limit(), limit(**own))
+    ]  # fmt: skip
+    decider = Decider("kernel", policies[0])
+
+    def changes(batch: int) -> list[tuple[str, int]]:
+        if batch % apart == 0:
+            decider.policy = policies[batch // apart % 2]
+        return []
+
+    served = backlogged(decider, {"a/x": [1_000, 1], "b/x": [10]}, 200, changes)
+    assert abs(served["a/x"] - served["b/x"]) <= 4 * 1_000
+
+
+def test_tenants_that_change_the_weights_of_their_namespaces_gain_nothing_from_others() -> None:
+    """Five of them send small messages behind large ones; their five neighbours have the weights that they had."""
+    large, small = [f"a{n}/{name}" for n in range(5) for name in "xy"], [f"b{n}/x" for n in range(5)]
+    policies = [
+        make_policy(
+            groups={"g": limit(bytes_per_second=200)},
+            namespaces={name: Namespace(limit(weight=weight if name in large else 1), "g") for name in large + small},
+        ) for weight in (1, 1_000)
+    ]  # fmt: skip
+    decider = Decider("kernel", policies[0])
+
+    def changes(batch: int) -> list[tuple[str, int]]:
+        decider.policy = policies[batch % 2]
+        return []
+
+    served = backlogged(decider, {name: [1_000, 1] if name in large else [20] for name in large + small}, 250, changes)
+    assert abs(sum(served[name] for name in large) - sum(served[name] for name in small)) <= 1_500

@@ -185,7 +185,7 @@ class World:
         weights = {path: weight for path, weight in self.weights.items() if weight != 1}
         policy = weights, [bucket.rate for bucket in self.buckets.values()]
         if self.of_last_batch not in (None, policy):
-            standing = honoured(tree, standing, rows, eligible)
+            standing = honoured(tree, standing, rows, eligible, 0b111)
         self.of_last_batch = policy
         outcome = decide(tree, standing, rows, eligible, scopes, tie)
         self.rounds, after = outcome.rounds, outcome.standing
