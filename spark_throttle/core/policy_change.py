@@ -23,9 +23,8 @@ policies change as fast as rows go. Where a byte or a millisecond counts less af
 be all of them. Where one counts more, the lead stays as it is. So in no resource does it become larger, siblings keep
 their order, and their leads sum to 0. Where a scope is another, or limits other resources, the lead says nothing, and
 is forgotten: it is at most two of the largest rows. That is asked of the scopes that divide between a node and its
-siblings, and not of the node's own: else a tenant could change its own entry, which forgets what it is ahead, behind
-each large row. Weights may change: the next batch honours of the leads what can be
-paid under them (`fair.promises`).
+siblings, and not of the node's own: else a tenant could change its own entry behind each large row, and forget what it
+is ahead. Weights may change: the next batch honours of the leads what can be paid under them (`fair.promises`).
 """
 
 from __future__ import annotations
