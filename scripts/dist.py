@@ -102,7 +102,11 @@ def list_what_it_brings(wheel: Path, listed: Path) -> None:
     options = ["--pyproject", ROOT / "pyproject.toml", "--mc-type", "library", "--output-reproducible"]
     run("cyclonedx_py", "environment", *options, "--output-format", "JSON", "--output-file", listed, python)
     document = json.loads(listed.read_text())
-    document["components"].append(chart_script())
+    script = chart_script()
+    document["components"].append(script)
+    document["dependencies"].append({"ref": script["bom-ref"]})
+    root = next(each for each in document["dependencies"] if each["ref"] == "root-component")
+    root["dependsOn"].append(script["bom-ref"])
     listed.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n")
 
 
