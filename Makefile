@@ -263,7 +263,7 @@ docs: $(DOCS_VENV)/.stamp ## build the book into build/docs/index.html; a broken
 .PHONY: setup
 setup: $(VENV)/.stamp ## create .venv with the pinned packages (again when pyproject.toml or requirements.lock changes)
 
-# An environment of its own for each use: .venv holds the extra `dev`, build/docs-venv `docs`, build/mutants-venv `mutants`.
+# An environment of its own for each use: .venv holds the extra `dev`, build/docs-venv `docs`, and so on.
 define environment
 @[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
 @[ -x $(@D)/bin/python ] || $(BASE_PYTHON) -m venv $(@D)
@@ -313,22 +313,19 @@ build/cluster-classes.jsa: $(VENV)/.stamp $(JARS)/s3a.stamp $(CLUSTER_VENV)/.sta
 	@echo "making the class archive of the cluster's JVMs"
 	@$(PYTHON) -m tests.cluster.class_archive > build/cluster-classes.log 2>&1 || { cat build/cluster-classes.log >&2; exit 1; }
 
+RELEASE_VENV := build/release-venv
 WHEEL_VENV := build/wheel-venv
 
-.PHONY: wheel
-wheel: ## build the wheel into dist
-	@[ -n "$(BASE_PYTHON)" ] || { echo "no Python 3.11 or newer found: install one, or set BASE_PYTHON=…" >&2; exit 1; }
-	@rm -rf dist build/lib build/bdist.*
-	@$(BASE_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
-	@ls dist/*.whl
+.PHONY: dist
+dist: $(RELEASE_VENV)/.stamp ## build source distribution, wheel and SBOM into dist, and check them; TAG=v0.1.0 refuses what is no release
+	@$(RELEASE_VENV)/bin/python scripts/dist.py $(TAG)
 
 .PHONY: wheel-test
-wheel-test: wheel ## install the wheel into an empty environment, and run a throttled query and the command line from there
-	@rm -rf $(WHEEL_VENV)
-	@$(BASE_PYTHON) -m venv $(WHEEL_VENV)
-	@$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-		"$$(echo $(CURDIR)/dist/*.whl)[admin,delta]"
+wheel-test: dist ## run a throttled query and the command line from the installed wheel, and check a program's types against it
 	@cd $(WHEEL_VENV) && bin/spark-throttle --help > /dev/null && bin/python -I $(CURDIR)/scripts/first_query.py
+	@$(RELEASE_VENV)/bin/python -m pip --python $(WHEEL_VENV)/bin/python install --quiet --disable-pip-version-check \
+		--constraint requirements.lock mypy
+	@cd $(WHEEL_VENV) && bin/mypy --strict --cache-dir .mypy_cache $(CURDIR)/scripts/first_query.py $(CURDIR)/scripts/typed_program.py
 
 .PHONY: image-test
 image-test: ## build the image with Buildah on a Debian from the package registry, as root, and run the job and a query in it
@@ -340,7 +337,7 @@ image-test: ## build the image with Buildah on a Debian from the package registr
 lock: ## regenerate requirements.lock from what pyproject.toml allows today
 	@rm -rf build/lock
 	@$(BASE_PYTHON) -m venv build/lock
-	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants,cluster]'
+	@build/lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,docs,mutants,cluster,release]'
 	@{ sed -n '/^#/p' requirements.lock; build/lock/bin/python -m pip freeze --exclude-editable; } > build/requirements.lock
 	@mv build/requirements.lock requirements.lock
 	@rm -rf build/lock

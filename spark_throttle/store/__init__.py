@@ -14,12 +14,14 @@ from spark_throttle.lazy_names import loaded_when_asked
 if TYPE_CHECKING:
     from spark_throttle.store.policy_location import load_policies, open_store
     from spark_throttle.store.service import PolicyService
+    from spark_throttle.store.store import Author
 
-__all__ = ["PolicyService", "load_policies", "open_store"]
+__all__ = ["Author", "PolicyService", "load_policies", "open_store"]
 
 __getattr__ = loaded_when_asked(
     __name__,
     {
+        "Author": "spark_throttle.store.store",
         "PolicyService": "spark_throttle.store.service",
         "load_policies": "spark_throttle.store.policy_location",
         "open_store": "spark_throttle.store.policy_location",

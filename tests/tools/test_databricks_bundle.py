@@ -46,7 +46,7 @@ def test_files_of_the_bundle_are_where_it_looks_for_them() -> None:
     named = [task["spark_python_task"]["python_file"], notebook["notebook_task"]["notebook_path"]]
     named += [*BUNDLE["sync"]["paths"], BUNDLE["artifacts"]["wheel"]["path"] + "/Makefile"]
     assert [name for name in named if not (FOLDER / name).exists()] == []
-    assert re.search(r"^wheel:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert re.search(r"^dist:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_the_job_gets_settings_that_load_and_its_places_are_in_the_volume() -> None:
