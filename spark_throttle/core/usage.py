@@ -99,7 +99,8 @@ class UsageReport:
 
     filled_ms: int
     """The paying time at which the first bucket that stopped a waiting row is full or has enough for all of them, or a
-    row expires. Until then a batch can wait, and no token is lost."""
+    row expires; at most a minute after the batch, but for a row that can leave only later. Until then a batch can wait,
+    and no token is lost."""
 
     invalid_messages: int = 0
     """The number of arrivals without a usable namespace or size; they belong to no flow and were rejected."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _MESSAGES, _TIME = Dimension.MESSAGES, Dimension.TIME
 _MOST_EARNED_MICRO = 1 << 62
+_LONGEST_FILLING_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -272,7 +273,10 @@ def _due_ms(plan: FlowPlan, moved: RowOutcomes, still_waiting: Int64s, batch: Mi
 
 
 def _filling_ms(plan: FlowPlan, still_waiting: Int64s, batch: MicroBatch) -> Int64s:
-    """Return how long the bucket that stopped each flow takes until it is full, or has enough for all that waits."""
+    """Return how long the bucket that stopped each flow takes until it is full, or has enough for all that waits.
+
+    It is a minute at most: a query whose bursts are long does not stand still for hours.
+    """
     stops, policy, entered = plan.outcome.stops, batch.policy, batch.entered
     shared = under_share(policy, plan.shared.share_micro_per_ms).shared
     wanted = taken_by(enforcing_scopes(entered.matches.shared_scope, policy), still_waiting.T, len(shared)).T
@@ -287,7 +291,7 @@ def _filling_ms(plan: FlowPlan, still_waiting: Int64s, batch: MicroBatch) -> Int
     )  # fmt: skip
     at, is_shared = np.arange(len(entered.flows)), stops.scope >= 0
     of_stop = np.where(is_shared, of_shared[stops.scope, stops.dimension], of_own[at, stops.dimension])
-    return np.minimum(np.where(stops.level >= 0, of_stop, 0), NEVER_MS - batch.now_ms)
+    return np.minimum(np.where(stops.level >= 0, of_stop, 0), _LONGEST_FILLING_MS)
 
 
 def _by_reason(rejected: Int64s, decisions: Decisions) -> tuple[int, ...]:
