@@ -111,6 +111,9 @@ def test_status_of_a_job_that_ended_or_hangs_has_the_same_exit_code(job: MadeUpJ
     assert answer("--hanging-after", "701")["state"] == "reporting"
     job.pulse.beat(has_ended=True)
     assert answer(code=Exit.SILENT)["state"] == "ended"
+    said = run(code=Exit.SILENT).stdout
+    assert "the query ended 0.0 s ago" in said
+    assert "no job is listening" not in said, "it ended as it should"
 
 
 def test_status_of_a_job_of_an_older_release_is_read(job: MadeUpJob) -> None:

@@ -93,18 +93,18 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     from rich.text import Text
 
     problems = [] if found.problem is None else [f"{_NOT_IN_FORCE}: {found.problem}"]
-    is_listening = found.life is None or found.life.is_listening
-    if found.life is not None and not is_listening:
+    is_missed = _is_missed(found)
+    if found.life is not None and is_missed:
         problems.insert(0, f"no job is listening: {found.life.detail}")
     if found.exchange is not None and found.exchange.problem is not None:
         problems.append(f"the exchange: {found.exchange.problem}")
     above = [Text(shown(problem), style="bold red") for problem in problems]
     if found.batch_id < 0:
-        alive = f"; {found.life.detail}" if found.life is not None and is_listening else ""
+        alive = f"; {found.life.detail}" if found.life is not None and not is_missed else ""
         return Group(*above, Text(f"no batch has reported yet{shown(alive)}"))
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
-    title += _ages(found, has_life=is_listening)
+    title += _ages(found, has_life=not is_missed)
     title += "" if found.exchange is None else f"\n{shown(_exchange(found.exchange))}"
     title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
     if found.time is not None:
@@ -124,7 +124,7 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     """Yield a status as lines for a file, one for the job's life and one for each scope; all begin with the time."""
     at = time_of(at_ms)
     state = "unknown" if found.life is None else found.life.state
-    listens = "" if found.life is None or found.life.is_listening else "no job is listening: "
+    listens = "no job is listening: " if _is_missed(found) else ""
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
     if found.problem is not None:
         yield f"{at} {_NOT_IN_FORCE}: {shown(found.problem)}"
@@ -193,6 +193,11 @@ def _uncharged(time: JobTime) -> str:
         percent = time_ns / (time.interval_ms * NS_PER_MS_OF_A_PERCENT) if time.interval_ms else None
         parts.append(f"{word} {wait(time_ns // _NS_PER_MS) if percent is None else count(percent) + ' %'}")
     return f"core time: {', '.join(parts)}"
+
+
+def _is_missed(found: Status) -> bool:
+    """Return whether the job is not heard, and did not end in good order."""
+    return found.life is not None and not found.life.is_listening and found.life.state != "ended"
 
 
 def _ages(found: Status, *, has_life: bool = True) -> str:
