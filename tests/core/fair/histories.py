@@ -226,7 +226,7 @@ def changed(seed: int, batches: int, kind: type[World] = World) -> list[Referee]
 
     def comes(batch: int) -> None:
         if batch and r.random() < often:
-            weights = {node: r.choice(palette) for node in list(world.weights) if r.random() < 0.5}
+            weights = {node: r.choice(palette) for node in sorted(world.weights) if r.random() < 0.5}
             parts = {scope: r.choice([0.3, 1, 3]) for scope in rates}
             world.change(weights, {scope: scaled(rate, parts[scope]) for scope, rate in rates.items()})
             for referee in history.referees:
