@@ -246,8 +246,9 @@ class Starvation(Law):
                 continue
             ahead = served[names[1]][d] - self._LEAST_PART * explained * served[names[0]][d]
             behind[d] = max(Fraction(0), behind[d] + ahead)
-            message = sum(self._sizes.message(name, d) for name in names)
-            allowed = (self._TURNS + 1) * message + self._LEVELS * self._sizes.largest(d)
+            message = sum(_counted_in(d, scope, [self._sizes.message(name, e) for e in (0, 1)]) for name in names)
+            largest = _counted_in(d, scope, [self._sizes.largest(e) for e in (0, 1)])
+            allowed = (self._TURNS + 1) * message + self._LEVELS * largest
             is_starved &= behind[d] > allowed * explained
         return is_starved
 
@@ -255,6 +256,14 @@ class Starvation(Law):
         """Forget who was behind."""
         self._behind.clear()
         self._contracts = None
+
+
+def _counted_in(d: int, scope: Scope, takes: Sequence[int]) -> Fraction:
+    """Return what a message takes of a dimension: as much as the scope earns in the time that it takes of any."""
+    limits = {e: limit.rate for e, limit in enumerate(scope.limits[:2]) if limit is not None and limit.rate}
+    if d not in limits:
+        return Fraction(takes[d])
+    return max(takes[e] * Fraction(limits[d], rate) for e, rate in limits.items())
 
 
 def served_in(batch: SimulatedBatch) -> dict[str, list[int]]:
