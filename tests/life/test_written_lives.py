@@ -53,21 +53,38 @@ def test_l3_a_light_namespace_beside_a_large_one_takes_nothing_from_the_others()
     assert service_apart(["light"], 80) <= BIG_BYTES + SMALL_BYTES
 
 
-@pytest.mark.parametrize("changes", ["never", "every second"])
+@pytest.mark.parametrize("changes", ["never", "the group's rate", "its own entry"])
 def test_l3_who_sends_a_small_message_behind_each_large_one_pays_for_the_large_ones(changes: str) -> None:
     life = Life(Birth(GROUP), laws=["L3"])
     by_turns: Traffic = [("acme/x", BIG_BYTES, 1), ("acme/x", 10, 1)] * 40
     life.offer([*by_turns, ("blue/y", SMALL_BYTES, 2_400)])
     for second in range(400):
-        if changes != "never":
-            policy = copy.deepcopy(GROUP)
+        policy = copy.deepcopy(GROUP)
+        if changes == "the group's rate":
             policy["resource_groups"]["g"]["publish"]["bytes_per_second"] += second % 2
+        elif changes == "its own entry" and second % 2:
+            policy["tenants"] = {"acme": {"resource_group": "g", "publish": {"messages_per_second": 1_000_000}}}
+        if changes != "never":
             life.set_policies(policy)
         life.trigger(1_000)
     served = Counter[str]()
     for row in life.job.admitted:
         served[str(row.namespace)] += row.size_bytes or 0
     assert abs(served["acme/x"] - served["blue/y"]) <= 2 * BIG_BYTES
+
+
+def test_l3_what_members_of_a_group_owe_each_other_is_the_same_whether_the_job_runs_short_or_not() -> None:
+    """The group limits messages, the job bytes: a message is worth little of them, and all that the group has."""
+    policy = {
+        "version": 1, "job": {"publish": {"bytes_per_second": 10_000_000, "burst_seconds": 1}},
+        "resource_groups": {"g": {"publish": {"messages_per_second": 1, "burst_seconds": 1}}},
+        "tenants": {name: {"resource_group": "g"} for name in ("acme", "blue")},
+    }  # fmt: skip
+    job, served = SimulatedJob(policy), Counter[str]()
+    job.offer([(name, 100) for name in ("acme/x", "blue/x") for _ in range(300)])
+    for second in range(300):
+        served = admitted_in(1, job, [("cora/x", 10_000_000)] * (0 if second % 100 else 2))
+    assert abs(served["acme/x"] - served["blue/x"]) <= 6
 
 
 def test_a_row_that_a_large_one_of_another_delays_does_not_starve() -> None:
