@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.spark.sinks.targets import Target
 from spark_throttle.spark.sinks.transactional import IcebergTable, TransactionalSink
 from spark_throttle.testing import SinkSuite
 from tests.integration.streams import Lake, finish, policies
@@ -78,7 +79,7 @@ def table(spark: SparkSession) -> Iterator[str]:
 class TestIceberg(SinkSuite):
     @pytest.fixture
     def open_again(self, spark: SparkSession, table: str) -> Callable[[], TransactionalSink]:
-        return lambda: IcebergTable(spark, table, None, {})
+        return lambda: IcebergTable(spark, table, None, Target("iceberg", table=table)._append)
 
     @pytest.fixture
     def ids(self, spark: SparkSession, table: str) -> Callable[[], list[int]]:

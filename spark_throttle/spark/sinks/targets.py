@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.checkpoint.definition import FUNCTION
@@ -160,20 +160,31 @@ class Target:
             If a table has a different batch of that number, or a later one.
         """
         if self.format == ICEBERG:
-            found = IcebergTable(rows.sparkSession, self.table, self.path, self.options, self.partition_columns)
-            commit_once(found, f"the Iceberg table {self.table or self.path}", lambda: rows, mark)
+            table = IcebergTable(rows.sparkSession, self.table, self.path, self._append)
+            commit_once(table, f"the Iceberg table {self.table or self.path}", lambda: rows, mark)
             return
-        writer = rows.write.mode("append").options(**self.options)
+        if not self.is_delta:
+            self._append(rows, {})
+            return
+        told = {"txnAppId": mark.query, "txnVersion": str(mark.batch)}
+        if not self._has_own_metadata(rows):
+            told["userMetadata"] = mark.to_text()
+        self._append(rows, told)
+        check_taken(rows.sparkSession, self.path, self.table, mark)
+
+    def _append(self, rows: DataFrame, more: Mapping[str, str]) -> None:
+        """Append rows, with more options than the user's."""
+        writer = rows.write.mode("append").options(**{**self.options, **more})
         if self.partition_columns:
             writer = writer.partitionBy(*self.partition_columns)
-        if not self.is_delta:
-            self._save(writer)
-            return
-        writer = writer.option("txnAppId", mark.query).option("txnVersion", mark.batch)
-        if not self._has_own_metadata(rows):
-            writer = writer.option("userMetadata", mark.to_text())
-        self._save(writer)
-        check_taken(rows.sparkSession, self.path, self.table, mark)
+        if self.format is not None:
+            writer = writer.format(self.format)
+        if self.table is not None:
+            writer.saveAsTable(self.table)
+        elif self.path is not None:
+            writer.save(self.path)
+        else:
+            writer.save()
 
     def _has_own_metadata(self, rows: DataFrame) -> bool:
         if any(key.lower() == "usermetadata" for key in self.options):
@@ -196,16 +207,6 @@ class Target:
     def has_batch_folders(self) -> bool:
         """Whether dead letters here have one folder per batch, which makes files exactly once."""
         return self.kind.has_files and self.path is not None
-
-    def _save(self, writer: DataFrameWriter) -> None:
-        if self.format is not None:
-            writer = writer.format(self.format)
-        if self.table is not None:
-            writer.saveAsTable(self.table)
-        elif self.path is not None:
-            writer.save(self.path)
-        else:
-            writer.save()
 
 
 def sink_options(options: Mapping[str, str], beside: str, own: Sequence[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from which the current one descends count, so a table that was rolled back takes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -115,8 +115,8 @@ class IcebergTable:
     spark: SparkSession
     table: str | None
     path: str | None
-    options: Mapping[str, str]
-    partition_columns: Sequence[str] = ()
+    append: Callable[[DataFrame, Mapping[str, str]], None]
+    """What appends rows, given the options of this batch."""
 
     def newest_mark(self, query: str) -> str | None:
         """Return the newest mark among the snapshots that lead to the current one."""
@@ -138,14 +138,7 @@ class IcebergTable:
 
     def commit(self, rows: DataFrame, query: str, mark: str) -> None:
         """Append rows in a snapshot that has the mark in its summary."""
-        writer = rows.write.format(ICEBERG).mode("append").options(**self.options)
-        writer = writer.option(f"snapshot-property.{_PROPERTY}{query}", mark)
-        if self.partition_columns:
-            writer = writer.partitionBy(*self.partition_columns)
-        if self.table is not None:
-            writer.saveAsTable(self.table)
-        else:
-            writer.save(self.path)
+        self.append(rows, {f"snapshot-property.{_PROPERTY}{query}": mark})
 
     def _metadata(self, name: str) -> DataFrame:
         if self.table is not None:
