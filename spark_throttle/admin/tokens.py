@@ -116,6 +116,12 @@ def _mapping(where: str, value: object) -> dict[str, Any]:
     return value
 
 
+def _number(where: str, value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{where} is {value!r}, no whole number")
+    return value
+
+
 def _verdicts(token: Token) -> Iterator[tuple[str, bool]]:
     """Yield each field of a token, and whether it may be as it is."""
     yield "id", _is_text(token.id, _ID)
@@ -371,7 +377,7 @@ class TokenFile:
         what = f"the token file {self.path}"
         try:
             fields = _mapping("it", json.loads(text))
-            if (found := int(fields["format"])) > FORMAT:
+            if (found := _number("its format", fields["format"])) > FORMAT:
                 raise UnknownVersionError(what, found, FORMAT)
             return tokens_of(fields["tokens"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

@@ -34,7 +34,7 @@ def full_disk(_: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("harm", ["half", "mode", "pipe", "field", "version"])
+@pytest.mark.parametrize("harm", ["half", "mode", "pipe", "field", "version", "true"])
 def test_file_that_cannot_be_believed_is_one_503_and_one_line_in_the_log(
     in_memory: ServedApp, harm: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,7 +49,7 @@ def test_file_that_cannot_be_believed_is_one_503_and_one_line_in_the_log(
     elif harm == "field":
         path.write_text(text.replace('"admin"', "7"))
     else:
-        path.write_text(text.replace('"format": 1', '"format": 99'))
+        path.write_text(text.replace('"format": 1', '"format": true' if harm == "true" else '"format": 99'))
     with caplog.at_level(logging.WARNING):
         for role in ("admin", "viewer", None, "admin"):
             answer = in_memory.client(role).get(STATUS)

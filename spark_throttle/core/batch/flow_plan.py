@@ -281,10 +281,12 @@ class Contest:
         return stops
 
     def given_out(self, flow: Int64s, tokens: Int64s, stops: Stops) -> Int64s:
-        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`, shape (n, 3).
+        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`.
 
         Parameters
         ----------
+        tokens
+            Shape (resources, n).
         stops
             What stopped all flows; those that a shared scope stopped divide its tokens by weight.
         """
@@ -300,8 +302,8 @@ class Contest:
                 nodes = np.bincount(tenant[takes_part], minlength=int(tenant.max(initial=0)) + 1)[tenant[node]]
                 to_give.append((np.where(stops.level == Level.TENANT, nodes, 1), np.ones_like(nodes)))
         for to, of in to_give:
-            if (to != of)[flow].any():
-                tokens = _times(tokens, to[flow, None], of[flow, None])
+            if (to != of).any():
+                tokens = _times(tokens, to[flow], of[flow])
         return tokens
 
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:

@@ -88,18 +88,24 @@ class ThrottleTimes:
         Parameters
         ----------
         before_micro
-            Shape (rows, 3): the tokens of the rows that go before.
+            Shape (3, rows): the tokens of the rows that go before.
         """
         limits, shared, stops = batch.entered.limits, batch.policy.shared, plan.outcome.stops
-        own_ms = throttle_time_ms(plan.balance_micro[flow] - before_micro, limits.rate_micro_per_ms[flow])
-        wait_ms = by_row(np.maximum, np.where(limits.is_enforced[flow], own_ms, 0))
-        at = np.flatnonzero(stops.scope[flow] >= 0)
+        wait_ms = np.zeros(len(flow), dtype=np.int64)
+        for d in np.flatnonzero(limits.is_enforced.any(axis=0)):
+            own_ms = throttle_time_ms(
+                plan.balance_micro[:, d][flow] - before_micro[d], limits.rate_micro_per_ms[flow, d]
+            )
+            np.maximum(wait_ms, np.where(limits.is_enforced[flow, d], own_ms, 0), out=wait_ms)
+        is_shared = stops.scope >= 0
+        at = np.flatnonzero(is_shared[flow])
         if len(at) and plan.contest is not None:
-            scope, taken_micro = stops.scope[flow[at]], plan.contest.given_out(flow[at], before_micro[at], stops)
-            expected = batch.shared.expected_micro_per_ms(batch.policy)[scope]
-            left_ms = throttle_time_ms(plan.shared.balance_micro[scope] - taken_micro, expected)
-            left_ms = by_row(np.maximum, np.where(shared.is_limited[scope], left_ms, 0))
-            wait_ms[at] = np.maximum(wait_ms[at], left_ms)
+            which = np.flatnonzero(shared.is_limited[stops.scope[is_shared]].any(axis=0))
+            taken_micro = plan.contest.given_out(flow[at], before_micro[np.ix_(which, at)], stops)
+            expected, scope = batch.shared.expected_micro_per_ms(batch.policy), stops.scope[flow[at]]
+            for d, taken in zip(which, taken_micro, strict=True):
+                left_ms = throttle_time_ms(plan.shared.balance_micro[scope, d] - taken, expected[scope, d])
+                wait_ms[at] = np.maximum(wait_ms[at], np.where(shared.is_limited[scope, d], left_ms, 0))
         return wait_ms
 
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:
@@ -161,7 +167,7 @@ class RowsBehind:
             # A dead letter says when to try again: all of a flow at once would be rejected again, but for the first.
             flow = rows.flow[refused]
             before = plan.outcome.queues.tokens_before(self.at[refused], flow, batch.entered.price_ns)
-            wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before), plan, batch))
+            wait_ms = np.maximum(wait_ms[flow], times.behind(flow, in_micro(before.T).T, plan, batch))
             causes = Causes.of(
                 Reason.QUOTA, level=stops.level[flow], dimension=stops.dimension[flow], scope=stops.scope[flow],
                 wait_ms=wait_ms,

@@ -153,7 +153,7 @@ class Layout:
         return self.total[starts + rank] - self.total[starts]
 
     def tokens_before(self, at: Int64s, flow: Int64s, price_ns: Int64s | None) -> Int64s:
-        """Return the messages, bytes and time of the rows that go before the candidates `at`, of these flows.
+        """Return the tokens of the rows that go before the candidates `at`, of these flows, shape (3, rows).
 
         Parameters
         ----------
@@ -163,7 +163,7 @@ class Layout:
         place = self.segments.position[at]
         messages = place - self.segments.starts[flow]
         time = np.zeros_like(messages) if price_ns is None else messages * price_ns[flow]
-        return np.stack([messages, self.bytes_before(flow, messages), time], axis=1)
+        return np.stack([messages, self.bytes_before(flow, messages), time])
 
     def bytes_of_first(self, rows: Int64s) -> Int64s:
         """Return, by flow, the bytes of its first `rows` rows."""

@@ -15,7 +15,9 @@ Which resources count for a row, and in what proportion, is said by those of its
 them is the measure: its resources count in the proportion of its rates, for all that compete in it. A resource that a
 narrower scope alone limits counts as scarce as it is there: what the scope has room for is as much work as the part, by
 weight, that it has of the widest scope's room. So a scope whose own room suffices for its part has its part, as if it
-had no limit; and one whose room does not has all of its room.
+had no limit; and one whose room does not has all of its room. A scope that is about to end has room for less than the
+row that ends it, which must not be charged many times for that, nor for coming in a lump. So all that a narrower scope
+earns counts, by the rates, at most half of its part of what the widest earns.
 
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
@@ -23,6 +25,7 @@ sum would not fit; what goes beyond is debited from buckets in full, and only it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +64,8 @@ _MOST_UNIT: Final = (MOST_WORK << BYTE_BITS, MESSAGE << BYTE_BITS, MILLISECOND <
 
 _A_UNIT: Final = tuple(np.array([each]) for each in (1, 1, MICRO))
 """How many tokens a message, a byte and a millisecond are."""
+
+_ONE: Final = np.array([1])
 
 _UNLIMITED_WORK: Final = 1 << 62
 """As much work as a scope has room for where it limits nothing."""
@@ -143,27 +148,57 @@ def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64
     """
     messages = np.where(rate_micro_per_ms[:, 0] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
     units = (messages, byte_work(rate_micro_per_ms), time_work(rate_micro_per_ms))[: len(room)]
-    holds, whole = np.maximum(room, 0) + 1, np.full(len(messages), _UNLIMITED_WORK)
-    for unit, a_unit, held in zip(units, _A_UNIT, holds, strict=False):
-        in_work = proportional(held, unit, a_unit, most_bits=_SUM_BITS)
+    limiting = _widest(scopes, np.ones(len(messages), dtype=np.bool_))
+    column, widest = limiting
+    at = [_widest(scopes, unit > 0) for unit in units]
+    found = [np.where(scope < 0, 0, np.append(unit, 0)[widest]) for unit, (_, scope) in zip(units, at, strict=True)]
+    is_narrower = [(scope >= 0) & (of != column) for of, scope in at]
+    if any(each.any() for each in is_narrower):
+        # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
+        amounts = (np.maximum(room, 0) + 1, _A_UNIT), (np.maximum(rate_micro_per_ms.T, 1), (_ONE, _ONE, _ONE))
+        narrower = (_narrower_work(units, *amount, scopes, limiting, at, tree) for amount in amounts)
+        for each, is_this, by_room, by_rate, most in zip(found, is_narrower, *narrower, _MOST_UNIT, strict=False):
+            np.copyto(each, np.clip(np.minimum(by_room, by_rate >> 1), 1, most), where=is_this)
+    return found
+
+
+def _narrower_work(
+    units: Sequence[Int64s],
+    amounts: Int64s,
+    a_unit: Sequence[Int64s],
+    scopes: Int64s,
+    widest: tuple[Int64s, Int64s],
+    at: Sequence[tuple[Int64s, Int64s]],
+    tree: Tree,
+) -> list[Int64s]:
+    """Return the work of a unit where a narrower scope limits it: the node's part of the widest, for all it has itself.
+
+    Parameters
+    ----------
+    amounts
+        Shape (resources, scopes): what the scopes have of each resource.
+    a_unit
+        What of it a message, a byte and a millisecond are.
+    widest, at
+        The columns and the scopes of the widest scopes, of all and of those that limit each resource.
+    """
+    whole = np.full(amounts.shape[1], _UNLIMITED_WORK)
+    for unit, one, amount in zip(units, a_unit, amounts, strict=False):
+        in_work = proportional(amount, unit, one, most_bits=_SUM_BITS)
         whole = np.where(unit > 0, np.minimum(whole, in_work), whole)
-    column, widest = _widest(scopes, np.ones(len(whole), dtype=np.bool_))
-    nodes, children = tree.levels[1], tree.levels[2]
     # What the node's child of the job has of the widest scope, and what the node has: their parts by weight.
-    of_child = np.append(whole, 0)[widest]
+    (column, scope), nodes, children = widest, tree.levels[1], tree.levels[2]
+    of_child = np.append(whole, 0)[scope]
     below_job = _part(of_child, children.weight[nodes.parent], children.totals(children.weight))
     of_child = np.where(column == _JOB, below_job, of_child)
     of_node = _part(of_child, nodes.weight, nodes.totals(nodes.weight)[nodes.parent])
     # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
-    _, pair = np.unique(scopes[:, _TENANT] * len(whole) + widest, return_inverse=True)
+    _, pair = np.unique(scopes[:, _TENANT] * len(whole) + scope, return_inverse=True)
     of_tenant = sums(pair, of_node, len(of_node))[pair]
-    found = []
-    for unit, a_unit, held, most in zip(units, _A_UNIT, holds, _MOST_UNIT, strict=False):
-        at, scope = _widest(scopes, unit > 0)
-        part = np.where(at == _TENANT, of_tenant, of_child)
-        narrower = np.clip(proportional(part, a_unit, np.append(held, 1)[scope]), 1, most)
-        found.append(np.where(scope < 0, 0, np.where(at == column, np.append(unit, 0)[scope], narrower)))
-    return found
+    return [
+        proportional(np.where(of == _TENANT, of_tenant, of_child), one, np.append(amount, 1)[limiting])
+        for one, amount, (of, limiting) in zip(a_unit, amounts, at, strict=False)
+    ]
 
 
 def lasting_work(scopes: Int64s, limits: Limits) -> Int64s:

@@ -17,7 +17,7 @@ import pytest
 
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.work import BYTE, BYTE_BITS, MESSAGE, MILLISECOND, MOST_WORK, unit_work
-from spark_throttle.core.quota import MICRO, UNLIMITED, OnExcess
+from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, OnExcess
 from tests.oracle.decider import Decider
 from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_policy
 
@@ -44,6 +44,7 @@ def of_fractions(
     first = next(d for d in range(3) if rate[d] >= 0)
     own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in range(3) if rate[d] >= 0}
     whole = min((int(room[d, way[widest]]) + 1) * own[d] / UNITS[d] for d in own)
+    whole_rate = min(rate[d] * own[d] for d in own)
     found: list[Fraction | None] = []
     for d in range(3):
         limiting = [column for column in range(3) if way[column] >= 0 and rates[way[column], d] != UNLIMITED]
@@ -53,7 +54,8 @@ def of_fractions(
             found.append(own[d])
         else:
             scope = way[limiting[-1]]
-            found.append(whole * parts[limiting[-1]] * UNITS[d] / (int(room[d, scope]) + 1))
+            by_room = whole * UNITS[d] / (int(room[d, scope]) + 1)
+            found.append(parts[limiting[-1]] * min(by_room, whole_rate / int(rates[scope, d]) / 2))
     return found
 
 
@@ -104,16 +106,20 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
                 assert abs(told - min(exact, MOST[d])) <= exact / 100 + Fraction(2, 1 << BYTE_BITS), (at, d)
 
 
-def served(limits: dict[str, Limit], group: Limit, *, batches: int = 40) -> Counter[str]:
+def served(
+    limits: dict[str, Limit], group: Limit, *, batches: int = 40, size: int = SIZE, rows: int = 30
+) -> Counter[str]:
     """Return what the tenants of a group send in the second half of some seconds in which all have more than enough."""
-    policy = make_policy(
-        groups={"g": group},
-        tenants={name: Tenant(each) for name, each in limits.items()},
-        default=Namespace(group="g"),
-    )
+    tenants = {name: Tenant(each) for name, each in limits.items()}
+    policy = make_policy(groups={"g": group}, tenants=tenants, default=Namespace(group="g"))
+    return sent(policy, [f"{name}/x" for name in limits], batches=batches, size=size, rows=rows)
+
+
+def sent(policy: CompiledPolicy, names: Sequence[str], *, batches: int, size: int, rows: int) -> Counter[str]:
+    """Return what namespaces that get so many rows a second send in the second half of some seconds."""
     decider, went = Decider("kernel", policy), Counter[str]()
     for batch in range(batches):
-        decider.batch(1_000 * batch, [(f"{name}/x", SIZE) for name in limits for _ in range(30)])
+        decider.batch(1_000 * batch, [(name, size) for name in names for _ in range(rows)])
         went += decider.admitted() if batch >= batches // 2 else Counter()
     return went
 
@@ -133,6 +139,21 @@ def test_tenant_with_a_quota_has_its_part_of_the_group_or_all_of_its_quota(
     went = served(limits, limit(**of_group[own]))
     assert went["t/x"] == pytest.approx(20 * min(10, per_second), abs=6)
     assert min(went.values()) >= went["t/x"] - 6
+
+
+@pytest.mark.parametrize("whose", ["tenant", "group"])
+@pytest.mark.parametrize("others", [1, 3])
+@pytest.mark.parametrize("size", [700, 1_500, 25_000])
+def test_quota_that_ends_within_a_row_can_be_used_up(size: int, others: int, whose: str) -> None:
+    """The row that ends the tokens of a narrower scope is not charged as many times as they had room for it."""
+    own, whole = limit(bytes_per_second=1_000), limit(messages_per_second=5 * (others + 1))
+    limits = {"t": own, **{f"u{n}": Limit() for n in range(others)}}
+    if whose == "tenant":
+        went = served(limits, whole, batches=100, size=size, rows=8)
+    else:
+        policy = make_policy(job=whole, groups=limits, tenants={name: Tenant(group=name) for name in limits})
+        went = sent(policy, [f"{name}/x" for name in limits], batches=100, size=size, rows=8)
+    assert went["t/x"] == pytest.approx(50_000 / size, abs=1)
 
 
 def test_burst_of_a_tenant_is_not_served_at_the_rate_of_its_quota() -> None:
