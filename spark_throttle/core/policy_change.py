@@ -109,8 +109,8 @@ def carried(
     ways = Ways.of(before, after)
     kept_by_flow = ways.kept(was.shared_scope, becomes.shared_scope)
     among_siblings = kept_by_flow
-    if after.is_between_namespaces is not None:  # there a namespace is its group's child
-        is_alone = np.append(after.is_between_namespaces, False)[becomes.group]
+    if after.is_between_namespaces.any():  # there a namespace is its group's child
+        is_alone = np.append(after.is_between_namespaces, False)[becomes.group_scope]
         in_group = ways.kept(*(_without_tenant(each.shared_scope) for each in (was, becomes)))
         among_siblings = np.where(is_alone, in_group, kept_by_flow)
     flows = replace(
@@ -277,7 +277,7 @@ class Ways:
         """Return the ways of a change."""
         former = former_scopes(before, after)
         is_same = by_row(np.logical_and, before.shared.is_limited[former] == after.shared.is_limited)
-        is_same &= (_between_namespaces(before)[former] == _between_namespaces(after)) & (former >= 0)
+        is_same &= (before.is_between_namespaces[former] == after.is_between_namespaces) & (former >= 0)
         return cls(before, after, former, is_same)
 
     def kept(self, old: Int64s, new: Int64s) -> Int64s:
@@ -303,7 +303,7 @@ class Ways:
             return 0b111
         levels, tenants = 0, 1 + len(self.after.tenant_names)
         if has_new_weight.any():  # a namespace may be its group's child
-            levels |= 0b001 if self.after.is_between_namespaces is None else 0b011
+            levels |= 0b011 if self.after.is_between_namespaces.any() else 0b001
         weight, names = np.append(self.before.shared.weight, 1)[self.former], len(self.before.tenant_names)
         is_other = weight != self.after.shared.weight
         is_gone = np.ones(len(self.before.shared), dtype=np.bool_)
@@ -313,14 +313,6 @@ class Ways:
         if is_other[tenants:].any() or is_gone[1 + names :].any():
             levels |= 0b100
         return levels
-
-
-def _between_namespaces(policy: CompiledPolicy) -> Bools:
-    """Return whether namespaces, and not tenants, divide the tokens of each shared scope."""
-    found = np.zeros(len(policy.shared), dtype=np.bool_)
-    if policy.is_between_namespaces is not None:
-        found[1 + len(policy.tenant_names) :] = policy.is_between_namespaces
-    return found
 
 
 def carried_work(work: Int64s, kept: Int64s) -> Int64s:

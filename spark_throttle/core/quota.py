@@ -111,9 +111,9 @@ class Limits:
     weight: Int64s
     """Shape (n,): the weight in the division of shared tokens, at least 1."""
 
-    bounds: Mapping[str, Int64s] = field(default_factory=dict)
-    """Shape (n,), by the key of the quota, such as `max_message_bytes`: `UNBOUNDED` where a scope has no such bound. A
-    key that no scope has is absent."""
+    settings: Mapping[str, Int64s] = field(default_factory=dict)
+    """Shape (n,), by the key of a policy, such as `max_message_bytes` or `fair_between`: a number, `UNBOUNDED` where a
+    scope has none, or the position of a word among those that the key may have. A key that no scope sets is absent."""
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -140,7 +140,7 @@ class Limits:
             self.burst_micro.take(index, axis=0),
             self.on_excess[index],
             self.weight[index],
-            {key: column[index] for key, column in self.bounds.items()},
+            {key: column[index] for key, column in self.settings.items()},
         )
 
 
@@ -249,11 +249,14 @@ class CompiledPolicy:
 
     queue: QueueBounds
 
-    is_between_namespaces: Bools | None = None
-    """Shape (G,): whether namespaces, and not tenants, divide the tokens of each group; `None` if tenants do in all."""
-
     destinations: Destinations | None = None
     """`None` if no resource group stands for a destination."""
+
+    @property
+    def is_between_namespaces(self) -> Bools:
+        """Shape (scopes,): whether namespaces, and not tenants, divide the tokens of each shared scope."""
+        nowhere = np.zeros(len(self.shared), dtype=np.int64)
+        return self.shared.settings.get("fair_between", nowhere) > 0
 
     @property
     def has_time(self) -> bool:

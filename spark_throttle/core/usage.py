@@ -7,7 +7,8 @@ control plane reads the head alone, which is as long with a million namespaces a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -124,10 +125,13 @@ class UsageReport:
     left_messages: int = 0
     """The messages that may come back after the batch, those that were sent again included."""
 
-    @property
-    def returned_counts(self) -> Int64s:
-        """`returned` as an array, shape (namespaces, 2)."""
-        return np.zeros((len(self.names), 2), dtype=np.int64) if self.returned is None else self.returned
+    def number(self, name: str) -> Int64s:
+        """Return a number of `ScopeUsage` for each namespace: 0 where the report has none."""
+        column, _, unit = name.rpartition("_")
+        found = getattr(self, name if hasattr(self, name) else column)
+        if found is None:
+            return np.zeros(len(self.names), dtype=np.int64)
+        return np.asarray(found if found.ndim == 1 else found[:, Dimension[unit.upper()]])
 
     @property
     def is_active(self) -> Bools:
@@ -153,6 +157,36 @@ class UsageReport:
             self.epoch, self.revision, self.now_ms, self.as_of_ms, self.shared_micro, self.due_ms,
             self.due_with_quotas_ms, self.filled_ms, admitted, rejected, has_moved, waiting > 0, self.left_messages,
         )  # fmt: skip
+
+
+def _counted(text: str) -> Any:  # noqa: ANN401 - what stands for a default
+    """Return the field of a number whose sum is a Prometheus counter with this text."""
+    return field(default=0, metadata={"counter": text})
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeUsage:
+    """One scope's numbers of a batch, each the sum over its namespaces of what `UsageReport` has by its name.
+
+    They are columns of the usage table and fields of `status`. New ones go at the end.
+    """
+
+    level: str
+    scope: str
+    offered_messages: int = _counted("Messages that arrived")
+    offered_bytes: int = _counted("Bytes that arrived")
+    admitted_messages: int = _counted("Messages that were admitted")
+    admitted_bytes: int = _counted("Bytes that were admitted")
+    rejected_messages: int = _counted("Messages that were rejected")
+    rejected_bytes: int = _counted("Bytes that were rejected")
+    waiting_messages: int = 0
+    waiting_bytes: int = 0
+    observed_messages: int = 0
+    delayed_ms: int = 0
+    """The sum of the admitted messages' waiting times."""
+
+    returned_messages: int = _counted("Messages that were admitted, not delivered, and wait again")
+    returned_bytes: int = _counted("Bytes that were admitted, not delivered, and wait again")
 
 
 def pack_usage(report: UsageReport) -> bytes:

@@ -7,10 +7,11 @@ machine and at any time.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,6 @@ from spark_throttle.core.names.globs import is_glob, specificity
 from spark_throttle.core.quota import (
     UNBOUNDED,
     UNLIMITED,
-    Bools,
     CompiledPolicy,
     Destinations,
     Int64s,
@@ -34,8 +34,8 @@ from spark_throttle.core.quota import (
 )
 from spark_throttle.errors import ConfigurationError, did_you_mean
 from spark_throttle.policy.model import (
-    BOUNDS,
     DIRECTIONS,
+    SETTINGS,
     Direction,
     NamespacePolicy,
     PolicyDocument,
@@ -63,10 +63,9 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
     True
     """
     digest = hashlib.sha256((direction or "").encode() + b"\n")
-    text = document.model_dump_json(exclude_none=True)  # a key that nobody sets changes no revision
-    for lock in ("true", "false"):
-        text = text.replace(f',"locked":{lock}', "")  # who may change an entry decides about no row
-    digest.update(text.encode())
+    text = document.model_dump_json(exclude_defaults=True)  # a key that nobody sets changes no revision
+    # Who may change an entry decides about no row.
+    digest.update(re.sub(r',"locked":true|"locked":true,?', "", text).encode())
     return digest.hexdigest()[:16]
 
 
@@ -95,7 +94,7 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
     own_group = _positions((namespace.resource_group for namespace in namespaces), group_names)
     return CompiledPolicy(
         revision=revision_of(document, direction),
-        shared=_limits([getattr(scope, direction) for scope in shared]),
+        shared=_limits(shared, direction),
         tenant_names=tenant_names,
         group_names=group_names,
         tenant_group=tenant_group,
@@ -103,20 +102,12 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         glob_patterns=_names(globs),
         exempt_names=_names(name for name in document.exempt if not is_glob(name)),
         exempt_globs=_names(sorted((name for name in document.exempt if is_glob(name)), key=specificity)),
-        namespace_limits=_limits([getattr(namespace, direction) for namespace in namespaces]),
+        namespace_limits=_limits(namespaces, direction),
         namespace_windows=_windows(namespaces, direction),
         namespace_group=_resolved_groups(own_group, namespace_names, tenant_names, tenant_group),
         queue=queue_bounds(document.queue),
-        is_between_namespaces=_between_namespaces(document),
         destinations=_destinations(document, direction, 1 + len(tenants)),
     )
-
-
-def _between_namespaces(document: PolicyDocument) -> Bools | None:
-    found = np.array(
-        [group.fair_between == "namespaces" for group in document.resource_groups.values()], dtype=np.bool_
-    )
-    return found if found.any() else None
 
 
 def _destinations(document: PolicyDocument, direction: Direction, first_group: int) -> Destinations | None:
@@ -158,11 +149,11 @@ def _resolved_groups(
     return np.concatenate([np.where(named >= 0, named, inherited), own_group[len(namespace_names) :]])
 
 
-def _limits(scopes: Sequence[Quota]) -> Limits:
-    # A million namespaces have few distinct quotas, and those with the same quota share one object.
-    distinct = {id(quota): quota for quota in scopes}
+def _limits(scopes: Sequence[ScopePolicy], direction: Direction) -> Limits:
+    # A million namespaces have few distinct policies, and those with the same policy share one object.
+    distinct = {id(scope): scope for scope in scopes}
     positions = {key: position for position, key in enumerate(distinct)}
-    quotas = list(distinct.values())
+    quotas: list[Quota] = [getattr(scope, direction) for scope in distinct.values()]
     rates = np.array(
         [
             [UNLIMITED if each is None else int(each * unit) for each, unit in zip(_rates(q), _UNITS, strict=True)]
@@ -177,18 +168,36 @@ def _limits(scopes: Sequence[Quota]) -> Limits:
         burst_micro=np.where(rates == UNLIMITED, 0, rates) * burst_ms[:, None],
         on_excess=np.array([_ON_EXCESS[q.on_excess] for q in quotas], dtype=np.int64),
         weight=np.array([q.weight for q in quotas], dtype=np.int64),
-        bounds={key: _bounds(quotas, key) for key in BOUNDS if any(getattr(q, key) is not None for q in quotas)},
+        settings=_settings(quotas) | _settings(list(distinct.values())),
     )
-    return limits.take(np.fromiter((positions[id(quota)] for quota in scopes), dtype=np.int64, count=len(scopes)))
+    return limits.take(np.fromiter((positions[id(scope)] for scope in scopes), dtype=np.int64, count=len(scopes)))
 
 
 def _rates(quota: Quota) -> tuple[Decimal | None, Decimal | None, Decimal | None]:
     return quota.messages_per_second, quota.bytes_per_second, quota.request_percentage
 
 
-def _bounds(quotas: Sequence[Quota], key: str) -> Int64s:
-    bounds = (getattr(quota, key) for quota in quotas)
-    return np.array([UNBOUNDED if bound is None else bound for bound in bounds], dtype=np.int64)
+def _settings(parts: Sequence[Quota | ScopePolicy]) -> dict[str, Int64s]:
+    """Return the columns of the keys that any part sets; one that cannot have a key has its default."""
+    columns = {}
+    for key, field in SETTINGS.items():
+        values = [vars(part).get(key, field.default) for part in parts]
+        if any(value != field.default for value in values):
+            columns[key] = np.array([setting_of(key, value) for value in values], dtype=np.int64)
+    return columns
+
+
+def setting_of(key: str, value: Any) -> int:  # noqa: ANN401 - of any key
+    """Return a value of a key as `Limits.settings` has it.
+
+    Examples
+    --------
+    >>> setting_of("fair_between", "namespaces"), setting_of("max_message_bytes", 7)
+    (1, 7)
+    """
+    if isinstance(value, str):
+        return get_args(SETTINGS[key].annotation).index(value)
+    return UNBOUNDED if value is None else int(value)
 
 
 def _milli(value: Decimal) -> int:

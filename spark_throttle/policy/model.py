@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -225,28 +225,34 @@ Named = Annotated[
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Quota(_Part):
     """What one scope may use in one direction."""
 
     messages_per_second: MessagesPerSecond = None
+    """Message quota, in steps of 0.001."""
+
     bytes_per_second: BytesPerSecond = None
+    """Byte quota."""
 
     request_percentage: Percentage = None
-    """Processing time, in percent of one core: 250 is two and a half cores. Charged after it was used."""
+    """Processing time, in percent of one core."""
 
     max_message_bytes: MessageBytes = None
-    """Size of the largest message allowed; larger ones are rejected unless `on_excess` is `observe`."""
+    """A larger message is rejected, and charged nowhere."""
 
     burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
-    """Size of a full bucket, in seconds of the rate."""
+    """The bucket's size, in seconds of the quota."""
 
     weight: int = Field(default=1, ge=1, le=MAX_WEIGHT)
-    """Proportional claim on a quota that is shared."""
+    """Proportional claim of a namespace within its tenant, of a tenant within its group, and of a group within the job;
+    1 to 1000."""
 
     on_excess: Literal["delay", "reject", "observe"] = "delay"
+    """`delay`: rows wait, in order. `reject`: rows go to the dead letters. `observe`: all rows are admitted, and what a
+    limit would have held back is reported."""
 
     @field_validator("burst_seconds")
     @classmethod
@@ -269,7 +275,7 @@ LIMITS: Final = tuple(key for key, field in Quota.model_fields.items() if field.
 """The keys of a quota that hold rows back: without them, it limits nothing."""
 
 BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
-"""Those that fill no bucket: whole numbers of 1 or more, which `Limits.bounds` holds as they are."""
+"""Those that fill no bucket: whole numbers of 1 or more."""
 
 OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
 
@@ -285,13 +291,13 @@ class DestinationPolicy(_Part):
     """How the quota of a resource group follows what its destination says; the quota in messages is the ceiling."""
 
     floor_messages_per_second: MessagesPerSecond = None
-    """The lowest rate, above 0; a hundredth of the ceiling unless given."""
+    """The lowest rate, above 0."""
 
     open_after_seconds: Seconds = Field(default=Decimal(5), validate_default=True)
     """How long every call must be refused before the destination counts as unavailable."""
 
     on_unavailable: Literal["wait", "dead_letters"] = "wait"
-    """What happens while it is unavailable to rows that were admitted: they wait, or go to the dead letters."""
+    """`wait`: rows wait. `dead_letters`: they are rejected as `destination_unavailable`."""
 
     @field_validator("floor_messages_per_second")
     @classmethod
@@ -308,6 +314,7 @@ class GroupPolicy(ScopePolicy):
     """Who divides the group's quota: its tenants, and within each its namespaces; or all its namespaces alike."""
 
     destination: Annotated[DestinationPolicy | None, BeforeValidator(_check_present)] = None
+    """How the group's quota follows what its rows are sent to."""
 
     @model_validator(mode="after")
     def _check_ceiling(self) -> Self:
@@ -322,9 +329,10 @@ class GroupPolicy(ScopePolicy):
 
 
 class TenantPolicy(ScopePolicy):
-    """The quotas of a tenant, and the resource group of those of its namespaces that name none."""
+    """The quotas of a tenant."""
 
     resource_group: GroupName = None
+    """The group whose quotas it shares; that of a tenant is for those of its namespaces that name none."""
 
 
 class NamespacePolicy(TenantPolicy):
@@ -343,17 +351,31 @@ class NamespacePolicy(TenantPolicy):
     """Pegasus' throttling string for messages, in the dispatch direction."""
 
 
+SETTINGS: Final = {
+    key: field
+    for part in (Quota, NamespacePolicy, GroupPolicy)
+    for key, field in part.model_fields.items()
+    if ({bool, int} & {field.annotation, *get_args(field.annotation)} or get_origin(field.annotation) is Literal)
+    and key not in ("weight", "on_excess", "locked")
+}
+"""The keys that are columns by their names, in `Limits.settings`: whole numbers, true or false, and words."""
+
+
 class QueuePolicy(_Part):
     """How much may wait in the whole job, and for how long."""
 
     messages: int = Field(default=1_000_000, ge=1, le=MAX_QUEUE_MESSAGES)
+    """Rows that may wait."""
+
     bytes: QueueBytes = 256 * 2**20
+    """Bytes of the rows that may wait."""
 
     age_seconds: AgeSeconds = None
-    """Longest time that a row may wait; without it a row waits however long it takes."""
+    """A row that has waited longer is rejected as `queue_age`."""
 
     on_overflow: Literal["reject", "fail"] = "reject"
-    """`fail` stops the query before a row is lost; a bound raised after that counts once the query has restarted."""
+    """`reject`: a row that does not fit is rejected as `queue_full`. `fail`: the query stops before any row is lost; a
+    raised bound takes effect when it restarts."""
 
 
 class PolicyDocument(_Part):

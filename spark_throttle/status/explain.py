@@ -37,7 +37,7 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import BOUNDS, MAX_NAME_BYTES, Direction
 from spark_throttle.status.explanation import (
     Explanation,
     LevelExplanation,
@@ -247,7 +247,10 @@ def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplan
         pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
         OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
         request_percentage=_percentage(limits, position),
-        bounds={key: int(column[position]) for key, column in limits.bounds.items() if column[position] < UNBOUNDED},
+        bounds={
+            key: int(column[position]) for key, column in limits.settings.items()
+            if key in BOUNDS and column[position] < UNBOUNDED
+        },
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from spark_throttle.core.names.matching import match
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension
 from spark_throttle.core.shares.destinations import group_names
+from spark_throttle.core.usage import ScopeUsage
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
@@ -90,30 +91,15 @@ BACKLOG_BATCHES: Final = 4
 """How many of the newest batches the first look reads for the age of the backlogs."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeStatus:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScopeStatus(ScopeUsage):
     """One scope's numbers in the last batch; rates are its quota, `None` where it has none."""
 
-    level: str
-    scope: str
-    offered_messages: int
-    offered_bytes: int
-    admitted_messages: int
-    admitted_bytes: int
-    rejected_messages: int
-    rejected_bytes: int
-    waiting_messages: int
-    waiting_bytes: int
-    observed_messages: int
     messages_per_second: float | None
     bytes_per_second: float | None
     backlog_ms: int = 0
     """For how long it has had a backlog without a break, as far as the reports that were read say; 0 without one."""
 
-    returned_messages: int = 0
-    """Messages that were admitted in the batch before and not delivered: they wait again."""
-
-    returned_bytes: int = 0
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
 

@@ -9,9 +9,8 @@ A job that shares quotas also has the share of each scope: its own part, the who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -24,49 +23,14 @@ from spark_throttle.control.epochs import policy_of_epoch
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
-from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.usage import ScopeUsage, UsageReport
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, read_observation
 from spark_throttle.status.time_status import TimeStatus, time_of_batch
 
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """A number that each scope has for a batch; the number of a scope is the sum over its namespaces."""
-
-    name: str
-    """The name of the column of the usage table, and of the field of `status.ScopeStatus`."""
-
-    of: Callable[[UsageReport], Int64s]
-    """Returns the number of each namespace of a report."""
-
-    counter: str = ""
-    """What its sum counts, as the help text of a Prometheus counter; empty if it is not a counter."""
-
-
-def _by_dimension(count: str, of: Callable[[UsageReport], Int64s], verb: str = "") -> tuple[Measure, ...]:
-    """Return a count of messages and one of bytes."""
-    return tuple(
-        Measure(f"{count}_{unit}", partial(_column, of, at), f"{unit.capitalize()} that {verb}" if verb else "")
-        for at, unit in enumerate(("messages", "bytes"))
-    )
-
-
-def _column(of: Callable[[UsageReport], Int64s], at: int, report: UsageReport) -> Int64s:
-    return of(report)[:, at]
-
-
-MEASURES: Final = (
-    *_by_dimension("offered", lambda report: report.offered, "arrived"),
-    *_by_dimension("admitted", lambda report: report.admitted, "were admitted"),
-    *_by_dimension("rejected", lambda report: report.rejected, "were rejected"),
-    *_by_dimension("waiting", lambda report: report.waiting),
-    Measure("observed_messages", lambda report: report.observed_messages),
-    Measure("delayed_ms", lambda report: report.delayed_ms),
-    *_by_dimension("returned", lambda report: report.returned_counts, "were admitted, not delivered, and wait again"),
-)
-"""All numbers of a scope for a batch. New ones go at the end, after the columns that existing tables have."""
+MEASURES: Final = fields(ScopeUsage)[2:]
+"""All numbers of a scope for a batch."""
 
 AT: Final[Mapping[str, int]] = {measure.name: at for at, measure in enumerate(MEASURES)}
 """The position of each measure in `MEASURES`, by its name."""
@@ -114,7 +78,7 @@ def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: Ti
     """Return the usage of a batch, one row per scope; namespaces come last, in the order of `reported_names`."""
     names, is_active = shown(reported_names(report)), report.is_active
     tenant, group = report.tenant[is_active], report.group[is_active]
-    measures = np.column_stack([measure.of(report) for measure in MEASURES])[is_active]
+    measures = np.column_stack([report.number(measure.name) for measure in MEASURES])[is_active]
     levels = [
         ("job", pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
         ("tenant", policy.tenant_names, tenant),

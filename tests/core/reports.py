@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -13,10 +16,13 @@ def usage_of_two() -> UsageReport:
     offered, admitted, rejected, waiting, demand = (
         np.array([[n, 100 * n, 7 * n], [0, 2**40 + n, 2**50 + n]]) for n in range(5)
     )
-    return UsageReport(
+    report = UsageReport(
         9, "0123456789abcdef", 1_760_000_000_003, pa.array(["acme/orders", "zoë/ü/logs"]), np.array([0, -1]),
         np.array([-1, 0]), np.array([1, 1000]), offered, admitted, rejected, waiting, demand, np.array([0, 2]),
         np.array([0, 12_345]), np.array([[-1, 0, 0], [5_000_000, 2**60, -(2**40)]]), 1_760_000_000_500,
         1_760_000_000_400, 1_760_000_000_900, 4, 1_760_000_000_001, (0, 2, 0), 86_400_000, np.array([-5, 2**50]),
         np.array([[3, 300], [0, 0]]), 5,
     )  # fmt: skip
+    unset = [each.name for each in fields(UsageReport) if getattr(report, each.name) is None]
+    numbers: dict[str, Any] = {name: np.array([at, 2**40]) for at, name in enumerate(unset)}
+    return replace(report, **numbers)

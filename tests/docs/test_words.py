@@ -13,7 +13,15 @@ from spark_throttle.admin.refusals import Exit
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.admin.watch.metrics import exposed
 from spark_throttle.core.batch.decisions import REASONS
-from spark_throttle.policy.model import NamespacePolicy, PolicyDocument, QueuePolicy, Quota
+from spark_throttle.policy.model import (
+    DIRECTIONS,
+    DestinationPolicy,
+    GroupPolicy,
+    NamespacePolicy,
+    PolicyDocument,
+    QueuePolicy,
+    Quota,
+)
 from spark_throttle.sharing.settings import SHARE_POLICIES
 from spark_throttle.spark.columns.payload_columns import SOURCE_ORDERS
 from spark_throttle.spark.sinks.targets import FORMATS
@@ -35,9 +43,19 @@ def words_in_code(page: Path) -> set[str]:
     return set(_CODE.findall(page.read_text()))
 
 
+def plain(text: str) -> str:
+    """Return a text without links, code, line breaks and its last full stop."""
+    return " ".join(re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", text).lower().rstrip(".").split())
+
+
 def test_policies_has_every_key() -> None:
-    keys = {*PolicyDocument.model_fields, *NamespacePolicy.model_fields, *Quota.model_fields, *QueuePolicy.model_fields}
-    assert keys <= words_in_code(DOCS / "policies.md")
+    assert PolicyDocument.model_fields.keys() <= words_in_code(DOCS / "policies.md")
+    parts = (NamespacePolicy, GroupPolicy, DestinationPolicy, QueuePolicy, Quota)
+    texts = {key: field.description for part in parts for key, field in part.model_fields.items()}
+    page = (DOCS / "policies.md").read_text()
+    rows = dict(reversed(re.findall(r"^\| `(\w+)` \| (.*?) \|", page, re.MULTILINE)))  # of several the first
+    unlike = {key for key in texts.keys() - {*DIRECTIONS} if not plain(rows[key]).startswith(plain(texts[key] or "?"))}
+    assert unlike == set(), "a row begins with the key's text in the model"
 
 
 def test_sending_has_every_reason_of_a_dead_letter() -> None:

@@ -154,7 +154,7 @@ class Contracts:
             *((("group", name), group) for name, group in document.resource_groups.items()),
             (("job", ""), document.job),
         ]
-        return [self._scope(key, getattr(policy, self._direction)) for key, policy in keyed]
+        return [self._scope(key, policy) for key, policy in keyed]
 
     def _of(self, name: str) -> Contract:
         document = self.document
@@ -166,12 +166,12 @@ class Contracts:
         group = rule.resource_group
         if of_tenant is not None and of_tenant.resource_group is not None and (is_default or group is None):
             group = of_tenant.resource_group
-        scopes = [self._scope(("namespace", name), getattr(rule, self._direction))]
+        scopes = [self._scope(("namespace", name), rule)]
         if of_tenant is not None:
-            scopes.append(self._scope(("tenant", tenant), getattr(of_tenant, self._direction)))
+            scopes.append(self._scope(("tenant", tenant), of_tenant))
         if group is not None:
-            scopes.append(self._scope(("group", group), getattr(document.resource_groups[group], self._direction)))
-        scopes.append(self._scope(("job", ""), getattr(document.job, self._direction)))
+            scopes.append(self._scope(("group", group), document.resource_groups[group]))
+        scopes.append(self._scope(("job", ""), document.job))
         strings = (
             (rule.write_throttling, rule.write_throttling_by_size)
             if self._direction == "publish"
@@ -190,8 +190,8 @@ class Contracts:
             return named[min(globs, key=_least_specific_last)], False
         return self.document.defaults, True
 
-    @staticmethod
-    def _scope(key: Key, quota: Quota) -> Scope:
+    def _scope(self, key: Key, policy: ScopePolicy) -> Scope:
+        quota: Quota = getattr(policy, self._direction)
         rates = (quota.messages_per_second, quota.bytes_per_second)
         limits = (_limit(rates[0], quota), _limit(rates[1], quota))
         bound = MAX_SIZE_BYTES if quota.max_message_bytes is None else quota.max_message_bytes

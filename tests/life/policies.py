@@ -12,7 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from spark_throttle.policy.model import BOUNDS
+from pydantic import BaseModel
+
+from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
+from tests.oracle.setting_values import settings_of, values_of
 
 Document: TypeAlias = dict[str, Any]
 
@@ -28,6 +31,10 @@ BOUND_VALUES: Final = (1, 100, 1_000, 10_000, 50_000, 2**20, 2**30, 2**36)
 PERCENTAGES: Final = (0.0001, 1, 50, 250)
 """They hold nothing back in a life whose rows take no measured time: a law is broken if one does."""
 
+_PARTS: Final[dict[str, type[BaseModel]]] = {
+    "resource_groups": GroupPolicy, "tenants": TenantPolicy, "namespaces": NamespacePolicy, "defaults": NamespacePolicy,
+    "job": ScopePolicy,
+}  # fmt: skip
 STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*delay*100,50*reject*50", "1K*delay*10")
 
 KINDS: Final = (
@@ -84,9 +91,9 @@ def _quota(rng: random.Random, tempers: Tempers) -> Document:
         quota["on_excess"] = _action(rng, tempers)
     if tempers.has("time") and rng.random() < 0.4:
         quota["request_percentage"] = rng.choice(PERCENTAGES)
-    for key in BOUNDS if tempers.has("bound") else ():
+    for key in settings_of(Quota) if tempers.has("bound") else ():
         if rng.random() < 0.4:
-            quota[key] = rng.choice(BOUND_VALUES)
+            quota[key] = rng.choice(values_of(key, BOUND_VALUES))
     return quota
 
 
@@ -297,13 +304,13 @@ def _pegasus(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 
 def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
-    """Bound a scope that has a quota or none, or no longer."""
+    """Bound a scope that has a quota or none, or no longer; likewise its other settings, but who divides a group."""
     section, name = rng.choice(_places(tempers, document))
     entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
-    quota = entry.setdefault("publish", {})
-    for key in BOUNDS:
-        if quota.pop(key, None) is None or rng.random() < 0.7:
-            quota[key] = rng.choice(BOUND_VALUES)
+    for part, values in ((Quota, entry.setdefault("publish", {})), (_PARTS[section], entry)):
+        for key in settings_of(part):
+            if key != "fair_between" and (values.pop(key, None) is None or rng.random() < 0.7):
+                values[key] = rng.choice(values_of(key, BOUND_VALUES))
 
 
 def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:

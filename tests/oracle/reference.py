@@ -422,9 +422,9 @@ class _Batch:
 
         def node_of(each: Flow) -> tuple[object, ...]:
             """Return the way of a namespace: the group, the tenant, and the namespace where these divide the group."""
-            group, between = scope_of(each, Level.RESOURCE_GROUP), self.policy.is_between_namespaces
+            group, between = scope_of(each, Level.RESOURCE_GROUP), self.policy.shared.settings.get("fair_between")
             name = self.policy.group_names[group.index - 1 - len(self.policy.tenant_names)].as_py() if group else None
-            is_alone = group is not None and between is not None and bool(between[self.policy.group_names.index(name)])
+            is_alone = group is not None and between is not None and between[group.index] > 0
             return name, each.name.partition("/")[0], each.name if is_alone else None
 
         def weight(each: Flow, depth: int) -> int:

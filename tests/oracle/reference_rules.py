@@ -64,7 +64,7 @@ class ScopeLimits:
     @classmethod
     def from_limits(cls, limits: Limits, position: int, level: Level, index: int) -> ScopeLimits:
         """Return the limits at `position`."""
-        largest = limits.bounds.get("max_message_bytes")
+        largest = limits.settings.get("max_message_bytes")
         return cls(
             level,
             index,

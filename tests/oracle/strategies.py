@@ -29,8 +29,10 @@ from spark_throttle.core.quota import (
     QueueBounds,
 )
 from spark_throttle.core.state import ControlRow
-from spark_throttle.policy.model import BOUNDS
+from spark_throttle.policy.compile import setting_of
+from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
 from tests.oracle.history import History, Step, pins
+from tests.oracle.setting_values import settings_of, values_of
 from tests.oracle.worlds import (
     Limit,
     Namespace,
@@ -63,10 +65,6 @@ MAX_BURST_MICRO = MAX_BURST_TOKENS * MICRO
 FEW_TOKENS_MICRO = st.integers(0, 20 * MICRO)
 BURSTS_MICRO = st.one_of(
     FEW_TOKENS_MICRO, st.sampled_from((0, 1, MICRO - 1, MICRO, 300 * MICRO, 1_000 * MICRO, MAX_BURST_MICRO))
-)
-BOUNDED = st.one_of(
-    st.just(dict[str, int]()),
-    st.fixed_dictionaries({}, optional=dict.fromkeys(BOUNDS, st.sampled_from((1, 99, 100, 2**31)))),
 )
 WEIGHTS = st.sampled_from((1, 1, 2, 3, 7, 1_000))
 TIME_QUOTAS = st.one_of(
@@ -103,7 +101,17 @@ MALFORMED_ROWS = st.lists(
 
 
 @cache
-def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
+def settings(part: type[ScopePolicy]) -> st.SearchStrategy[dict[str, int]]:
+    """Return some of the settings of an entry and its quota, mostly none."""
+    drawn = {
+        key: st.sampled_from([setting_of(key, value) for value in values_of(key, (1, 99, 100, 2**31))])
+        for key in (*settings_of(Quota), *settings_of(part))
+    }
+    return st.one_of(st.just(dict[str, int]()), st.fixed_dictionaries({}, optional=drawn))
+
+
+@cache
+def limits(on_excess: tuple[OnExcess, ...], part: type[ScopePolicy] = ScopePolicy) -> st.SearchStrategy[Limit]:
     """Return limits in some dimensions; a rate of 0 has no burst."""
     message_limits = st.tuples(st.sampled_from(MESSAGE_RATES), BURSTS_MICRO)
     byte_limits = st.tuples(st.sampled_from(BYTE_RATES), BURSTS_MICRO)
@@ -114,25 +122,25 @@ def limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
         st.tuples(absent, byte_limits),
         st.tuples(message_limits, byte_limits),
     )
-    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, BOUNDED, TIME_QUOTAS)
+    return st.builds(_limit, tokens, st.sampled_from(on_excess), WEIGHTS, settings(part), TIME_QUOTAS)
 
 
 def _limit(
     tokens: tuple[tuple[int, int], tuple[int, int]],
     on_excess: OnExcess,
     weight: int,
-    bounds: dict[str, int],
+    settings: dict[str, int],
     time: tuple[int, int],
 ) -> Limit:
     rates, bursts = zip(*tokens, time, strict=True)
     held = [burst if rate > 0 else 0 for rate, burst in zip(rates, bursts, strict=True)]
-    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, bounds)
+    return Limit((rates[0], rates[1], rates[2]), (held[0], held[1], held[2]), on_excess, weight, settings)
 
 
 @cache
-def maybe_limits(on_excess: tuple[OnExcess, ...]) -> st.SearchStrategy[Limit]:
+def maybe_limits(on_excess: tuple[OnExcess, ...], part: type[ScopePolicy] = ScopePolicy) -> st.SearchStrategy[Limit]:
     """Return limits; half of the time, no limit."""
-    return st.one_of(st.just(Limit()), limits(on_excess))
+    return st.one_of(st.just(Limit()), limits(on_excess, part))
 
 
 @cache
@@ -160,7 +168,7 @@ def queue_bounds(*, may_fail: bool) -> st.SearchStrategy[QueueBounds]:
 @cache
 def members(on_excess: tuple[OnExcess, ...], groups: tuple[str, ...]) -> st.SearchStrategy[Namespace]:
     """Return entries of a namespace in a policy with these groups."""
-    return st.builds(_namespace, maybe_limits(on_excess), st.sampled_from((None, *groups)), windows())
+    return st.builds(_namespace, maybe_limits(on_excess, NamespacePolicy), st.sampled_from((None, *groups)), windows())
 
 
 def _namespace(limit: Limit, group: str | None, rules: tuple[Window, Window]) -> Namespace:
@@ -179,14 +187,13 @@ def policies(
     groups = GROUP_NAMES[: draw(st.integers(0, len(GROUP_NAMES)))]
     tenants = TENANT_NAMES[: draw(st.integers(0, len(TENANT_NAMES)))]
     named = NAMESPACE_NAMES[: draw(st.integers(0, 6))]
-    scopes, member = maybe_limits(on_excess), members(on_excess, groups)
+    tenant, member = maybe_limits(on_excess, TenantPolicy), members(on_excess, groups)
     return make_policy(
-        job=draw(scopes),
-        tenants={name: Tenant(draw(scopes), draw(st.sampled_from((None, *groups)))) for name in tenants},
-        groups={name: draw(limits(on_excess)) for name in groups},
+        job=draw(maybe_limits(on_excess)),
+        tenants={name: Tenant(draw(tenant), draw(st.sampled_from((None, *groups)))) for name in tenants},
+        groups={name: draw(limits(on_excess, GroupPolicy)) for name in groups},
         namespaces={name: draw(member) for name in (*named, *draw(st.sampled_from(SOME_GLOBS)))},
         exempt=draw(st.sampled_from(SOME_EXEMPT)),
-        between_namespaces=draw(st.sampled_from(((), (), groups[:1], groups))),
         default=draw(member),
         queue=draw(queue_bounds(may_fail=may_fail)),
     )

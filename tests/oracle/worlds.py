@@ -26,7 +26,6 @@ import pyarrow as pa
 from spark_throttle.core.batch.arrivals import Arrivals
 from spark_throttle.core.quota import (
     MICRO,
-    UNBOUNDED,
     UNLIMITED,
     CompiledPolicy,
     Dimension,
@@ -37,6 +36,8 @@ from spark_throttle.core.quota import (
     WindowRules,
 )
 from spark_throttle.core.state import DeciderState
+from spark_throttle.policy.compile import setting_of
+from spark_throttle.policy.model import SETTINGS
 
 UNBOUNDED_QUEUE = QueueBounds(messages=2**50, bytes=2**50, age_ms=None, on_overflow=Overflow.REJECT)
 
@@ -49,8 +50,8 @@ class Limit:
     burst_micro: tuple[int, int, int] = (0, 0, 0)
     on_excess: OnExcess = OnExcess.DELAY
     weight: int = 1
-    bounds: Mapping[str, int] = field(default_factory=dict)
-    """By the key of a quota."""
+    settings: Mapping[str, int] = field(default_factory=dict)
+    """`Limits.settings` by key."""
 
 
 def limit(
@@ -61,7 +62,7 @@ def limit(
     on_excess: OnExcess = OnExcess.DELAY,
     weight: int = 1,
     request_percentage: float | None = None,
-    **bounds: int,
+    **settings: int,
 ) -> Limit:
     """Return the limits of one scope from the values of a policy document; `None` is unlimited.
 
@@ -69,14 +70,14 @@ def limit(
     --------
     >>> limit(messages_per_second=0.2, burst_seconds=10)
     Limit(rate_micro_per_ms=(200, -1, -1), burst_micro=(2000000, 0, 0), on_excess=<OnExcess.DELAY: 0>, weight=1, \
-bounds={})
+settings={})
     """
-    assert all(key.startswith("max_") for key in bounds), bounds
+    assert settings.keys() <= SETTINGS.keys(), settings
     quotas = (messages_per_second, 1_000), (bytes_per_second, 1_000), (request_percentage, 10_000)
     messages, in_bytes, time = (UNLIMITED if quota is None else round(quota * unit) for quota, unit in quotas)
     rates = messages, in_bytes, time
     bursts = [0 if rate == UNLIMITED else round(rate * 1000 * burst_seconds) for rate in rates]
-    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, bounds)
+    return Limit(rates, (bursts[0], bursts[1], bursts[2]), on_excess, weight, settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,11 @@ def make_policy(
     group_position = {name: i for i, name in enumerate(groups)} | {None: -1}
     named = [name for name in namespaces if "*" not in name]
     globs = [name for name in namespaces if "*" in name]
+    between = {"fair_between": setting_of("fair_between", "namespaces")}
+    groups = {
+        name: replace(group, settings={**group.settings, **between}) if name in between_namespaces else group
+        for name, group in groups.items()
+    }
     members = [*(namespaces[name] for name in (*named, *globs)), *([Namespace()] if exempt else []), default]
     return CompiledPolicy(
         revision=revision,
@@ -145,19 +151,19 @@ def make_policy(
         namespace_windows=make_windows([(member.by_count, member.by_size) for member in members]),
         namespace_group=np.array([group_position[member.group] for member in members], dtype=np.int64),
         queue=queue,
-        is_between_namespaces=np.array([name in between_namespaces for name in groups]) if between_namespaces else None,
     )
 
 
 def make_limits(limits: list[Limit]) -> Limits:
     """Return `limits` as columns."""
-    keys = sorted({key for entry in limits for key in entry.bounds})
+    keys = sorted({key for entry in limits for key in entry.settings})
+    unset = {key: setting_of(key, SETTINGS[key].default) for key in keys}
     return Limits(
         np.array([entry.rate_micro_per_ms for entry in limits], dtype=np.int64),
         np.array([entry.burst_micro for entry in limits], dtype=np.int64),
         np.array([entry.on_excess for entry in limits], dtype=np.int64),
         np.array([entry.weight for entry in limits], dtype=np.int64),
-        {key: np.array([entry.bounds.get(key, UNBOUNDED) for entry in limits], dtype=np.int64) for key in keys},
+        {key: np.array([entry.settings.get(key, unset[key]) for entry in limits], dtype=np.int64) for key in keys},
     )
 
 

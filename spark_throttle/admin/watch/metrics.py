@@ -49,8 +49,8 @@ _SCOPE_LABELS: Final = ("job", "level", "scope")
 def counters(views: list[JobView]) -> Iterator[Metric]:
     """Yield the totals since the watch began."""
     for at, measure in enumerate(MEASURES):
-        if measure.counter:
-            yield _counter(measure.name, f"{measure.counter}, since the server began to watch.", views, at, 1)
+        if counted := measure.metadata.get("counter"):
+            yield _counter(measure.name, f"{counted}, since the server began to watch.", views, at, 1)
     yield from _time_counters(views)
     text = "Time that admitted messages had waited, since the server began to watch."
     yield _counter("delayed_seconds", text, views, AT["delayed_ms"], 1000)

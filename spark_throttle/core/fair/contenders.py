@@ -173,9 +173,7 @@ class Contenders:
         """
         tenant_of = tenants_of(flows.names.take(pa.array(flow))).dictionary_encode()
         tenant_names, known_tenant = _with(tenant_of.dictionary, nodes.tenant)
-        is_alone = np.zeros(len(flow), dtype=np.bool_)
-        if policy.is_between_namespaces is not None:
-            is_alone = np.append(policy.is_between_namespaces, False)[matches.group[flow]]
+        is_alone = np.append(policy.is_between_namespaces, False)[matches.group_scope[flow]]
         tenant = np.where(is_alone, len(tenant_names) + np.arange(len(flow)), tenant_of.indices.to_numpy())
         groups, known_group = len(policy.group_names), positions_in(policy.group_names, nodes.group)
         child = _child(matches.group[flow], tenant_of.indices.to_numpy(), groups)

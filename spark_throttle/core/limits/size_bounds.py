@@ -66,7 +66,7 @@ def oversized(
 
 def _bounds(limits: Limits, *, observed: bool) -> Int64s | None:
     """Return the bounds of the scopes that observe, or of the others; `None` if none of them has one."""
-    column = limits.bounds.get("max_message_bytes")
+    column = limits.settings.get("max_message_bytes")
     if column is None:
         return None
     is_asked = (limits.on_excess == OnExcess.OBSERVE) == observed

@@ -18,6 +18,7 @@ from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import MICRO, CompiledPolicy, OnExcess, Overflow, QueueBounds
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import QueueOverflowError
+from spark_throttle.policy.model import SETTINGS
 from tests.effort import examples, first_of
 from tests.oracle.comparison import assert_same_plan, served_by
 from tests.oracle.history import History, Step, pins
@@ -69,9 +70,13 @@ def test_drawn_policies_differ_in_every_field() -> None:
         for part in (policy.namespace_limits, policy.namespace_windows, policy.queue):
             for field in fields(part):
                 seen[f"{type(part).__name__}.{field.name}"].add(str(getattr(part, field.name)))
+        for limits in (policy.shared, policy.namespace_limits):
+            for key, column in limits.settings.items():
+                seen[key].add(str(column))
 
     look_at()
     assert {name for name, values in seen.items() if len(values) < 2} == set()
+    assert seen.keys() >= SETTINGS.keys()
 
 
 def test_oracle_counts_every_number_of_a_report() -> None:

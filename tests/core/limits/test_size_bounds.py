@@ -144,6 +144,6 @@ def test_mark_of_a_size_goes_before_one_of_a_quota_and_counts_once(engine: Engin
 
 
 def test_policy_without_a_bound_has_no_column_for_it() -> None:
-    assert not make_policy(default=Namespace(limit(messages_per_second=1))).namespace_limits.bounds
+    assert not make_policy(default=Namespace(limit(messages_per_second=1))).namespace_limits.settings
     bounded = make_policy(default=Namespace(limit(max_message_bytes=7))).namespace_limits
-    assert bounded.take(np.array([0, 0])).bounds["max_message_bytes"].tolist() == [7, 7]
+    assert bounded.take(np.array([0, 0])).settings["max_message_bytes"].tolist() == [7, 7]

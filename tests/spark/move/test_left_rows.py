@@ -158,7 +158,7 @@ def test_every_row_is_delivered_once_or_waits_and_its_namespace_keeps_its_order(
         outcome = job.batch(rows_of(numbers, names, sizes) if names else None, Undelivered.of(calls))
         referee.decide(outcome, name_of)
         report = unpack_usage(outcome.usage, "the report")
-        told = dict(zip(report.names.to_pylist(), report.returned_counts[:, 0].tolist(), strict=True))
+        told = dict(zip(report.names.to_pylist(), report.number("returned_messages").tolist(), strict=True))
         assert {name: count for name, count in told.items() if count} == dict(returned)
         assert report.left_messages == sum(map(len, referee.left.values()))
         assert len(job.stored.state.queue) == sum(map(len, referee.waits.values()))
