@@ -50,9 +50,9 @@ class Throttle:
     ----------
     policies
         The policies. The query follows changes to them while it runs if they are given as the path of a YAML file, the
-        URI of such a file on an object store, or a policy store (``delta:`` and the path of a Delta table). A document,
-        given as YAML text or as a mapping, does not change. `spark_throttle.store.policy_location` defines how a string
-        is interpreted.
+        URI of such a file on an object store, a policy store (``delta:`` and the path of a Delta table), or a table of
+        the session's catalog (``table:`` and its name). A document, given as YAML text or as a mapping, does not
+        change. `spark_throttle.store.policy_location` defines how a string is interpreted.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
@@ -137,6 +137,11 @@ class Throttle:
 
     def _applied(self, events: DataFrame, control_path: str, *, is_declared: bool) -> DataFrame:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
+        if self._settings.policies.kind == "table":
+            raise ConfigurationError(
+                f"the policy table {self._settings.policies.place} is read at the end of each batch, which apply does "
+                f"not see: use write_stream, or policies in a store or a file"
+            )
         check_installation(spark)
         if is_declared and not ends_when_drained(spark.version):
             raise ConfigurationError(
