@@ -197,12 +197,12 @@ class Throttle:
         return self._look(query).status()
 
     def explain(self, query: StreamingQuery, namespace: str) -> Explanation:
-        """Return why a namespace is held as it is in a query that this throttle started.
+        """Return why a namespace, or a tenant, is held as it is in a query that this throttle started.
 
         Raises
         ------
         ThrottleError
-            If no batch was planned yet, or the text is no namespace.
+            If no batch was planned yet, or the text is no name.
         """
         return self._look(query).explanation(namespace)
 
