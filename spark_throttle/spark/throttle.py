@@ -25,6 +25,7 @@ from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.declared_flow import aside, is_in_pipeline
 from spark_throttle.spark.metering.meter import ClockName
 from spark_throttle.spark.metering.metered import Metered, MeteredQuery
+from spark_throttle.spark.paced.stream_sink import ThrottlePacedSink
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
@@ -122,6 +123,8 @@ class Throttle:
         Use it to keep a sink of your own. Filter on ``throttle.verdict = 'ADMIT'``; waiting rows are not in the stream
         until they leave.
 
+        The session then has the sink ``throttle_paced`` for them (`docs/sending.md`).
+
         Parameters
         ----------
         control_path
@@ -158,6 +161,7 @@ class Throttle:
             spark, checkpoint, control_path, definition, pipeline.waiting_schema,
             direction=self._settings.direction,
         )  # fmt: skip
+        spark.dataSource.register(ThrottlePacedSink)
         with told_in_one_line():
             return pipeline.decided(control_path, definition, may_begin_anew=is_declared)
 
