@@ -142,8 +142,8 @@ class Throttle:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
         if self._settings.policies.kind == "table":
             raise ConfigurationError(
-                f"the policy table {self._settings.policies.place} is read at the end of each batch, which apply does "
-                f"not see: use write_stream, or policies in a store or a file"
+                f"the policy table {self._settings.policies.place} is read beside each batch, which apply does not "
+                f"see: use write_stream, or policies in a store or a file"
             )
         check_installation(spark)
         if is_declared and not ends_when_drained(spark.version):

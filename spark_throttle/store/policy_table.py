@@ -7,8 +7,8 @@ A row is an entry::
     body      the entry as JSON; null or empty for one that says nothing, as an exemption
 
 The process that plans the batches of a job has no session, and with it no catalog. So the job's driver reads the table
-when the query starts and at the end of each batch, and leaves its rows in the control directory, where the plan of the
-next batch finds them. Rows that cannot be applied, or a table that cannot be read, leave the last good policies in
+when the query starts and beside each batch, and leaves its rows in the control directory, where the plan of the next
+batch finds them. Rows that cannot be applied, or a table that cannot be read, leave the last good policies in
 force, as in `followed_store`.
 """
 

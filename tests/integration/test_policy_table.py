@@ -89,7 +89,7 @@ def test_query_does_not_start_on_a_table_that_it_cannot_read_or_apply(tables: La
         writer = tables.writer(tables.throttle(f"table:{table}")).foreachBatch(tables.keep)
         with pytest.raises(error, match=said):
             writer.start()
-    with pytest.raises(ConfigurationError, match="read at the end of each batch, which apply does not see"):
+    with pytest.raises(ConfigurationError, match="read beside each batch, which apply does not see"):
         tables.throttle("table:policies").apply(tables.events(), control_path=tables.path("control"))
     assert not tables.spark.streams.active
     assert not tables.control.exists()

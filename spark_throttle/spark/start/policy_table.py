@@ -1,12 +1,13 @@
-"""A query's driver reads a policy table through its session, when the query starts and at the end of each batch.
+"""A query's driver reads a policy table through its session, when the query starts and beside each batch.
 
 So the catalog decides whether the job may read it, and what is read is what SQL shows: a table of any format, or a view
-of several, each with grants of its own. With Spark Connect, batches end on the server, which reads it there.
+of several, each with grants of its own. With Spark Connect, batches run on the server, which reads it there.
 """
 
 from __future__ import annotations
 
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
@@ -45,7 +46,7 @@ def read_table(spark: SparkSession, policies: PolicyLocation) -> PolicyLocation:
 
 @dataclass(frozen=True, slots=True)
 class TableReading:
-    """A function for `foreachBatch` that does what another one does, and then reads a policy table."""
+    """A function for `foreachBatch` that does what another one does, and reads a policy table meanwhile."""
 
     function: BatchFunction
     control_path: str
@@ -53,13 +54,20 @@ class TableReading:
     run: str
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
-        """Call the function, and leave the rows of the table for the plan of the next batch."""
-        self.function(frames, batch)
+        """Call the function, and leave the rows of the table for the plan of the next batch.
+
+        The query takes tenths of a second, mostly of the driver, which would else be added to each batch.
+        """
+        with ThreadPoolExecutor(1, "policies") as beside:
+            found = beside.submit(self._found, frames.sparkSession)
+            self.function(frames, batch)
+            leave_rows(Directory(self.control_path), found.result())
+
+    def _found(self, spark: SparkSession) -> TableRows:
         try:
-            found = _rows(frames.sparkSession, self.table, self.run)
+            return _rows(spark, self.table, self.run)
         except Exception as error:  # noqa: BLE001 - a catalog may fail in any way: the last good policies stay in force
-            found = TableRows(self.table, self.run, problem=spark_line(error))
-        leave_rows(Directory(self.control_path), found)
+            return TableRows(self.table, self.run, problem=spark_line(error))
 
 
 def _rows(spark: SparkSession, table: str, run: str) -> TableRows:
