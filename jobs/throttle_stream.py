@@ -25,7 +25,6 @@ from jobs.settings import JobSettings, load_settings
 from jobs.wiring import make_throttle, open_session, read_stream, start_query, stop_between_batches, wait_for_end
 from spark_throttle.errors import ConfigurationError, PolicyError, StoreError
 from spark_throttle.spark import Throttle
-from spark_throttle.store.policy_location import load_policies
 
 logger = logging.getLogger("throttle_stream")
 
@@ -37,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it says at INFO that a batch has called Python
     try:
         settings = load_settings(asked.conf, asked.set)
-        load_policies(settings.throttle.policies)
         throttle = make_throttle(settings.throttle, settings.exchange)
+        if throttle.policies.kind != "table":  # which is read when the query starts, through the session's catalog
+            throttle.policies.load()
     except (ConfigurationError, PolicyError, StoreError) as error:
         logger.error("%s", error)  # noqa: TRY400 - a wrong setting is not a failure of the program
         return 2

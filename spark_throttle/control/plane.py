@@ -94,6 +94,8 @@ class ControlPlane:
         Whether to ask for the policies costs next to nothing: no request to a store.
     may_begin_anew
         Whether a query that begins deletes what an earlier one left, instead of being refused.
+    most_wait_ms
+        The longest time without a batch while rows wait, if the policies are read again by batches alone.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators, given once
@@ -109,12 +111,14 @@ class ControlPlane:
         pulse: Pulse | None = None,
         are_policies_on_disk: bool = True,
         may_begin_anew: bool = False,
+        most_wait_ms: int | None = None,
     ) -> None:
         self._directory = directory
         self._pulse = pulse
         self._policies = policies
         self._direction: Direction = direction
         self._may_begin_anew = may_begin_anew
+        self._most_wait_ms = most_wait_ms
         self._clock = Clock.of(clock)
         self._shared = shared
         self.epochs = Epochs(directory, fence, batches_retained=batches_retained)
@@ -327,6 +331,9 @@ class ControlPlane:
         """Return when a row that waits after `epoch`'s batches may leave or expire, or a destination be asked again."""
         last = self._reports.last
         due_ms = NEVER_MS if last is None or last.epoch != epoch.number else self._due_of(last)
+        is_waiting = last is not None and last.is_waiting and not self._ends_when_drained
+        if self._most_wait_ms is not None and last is not None and is_waiting:
+            due_ms = min(due_ms, last.as_of_ms + self._most_wait_ms)
         if epoch.destinations is None:
             return due_ms
         policy, wall_ms = self.epochs.policy(epoch), epoch.reading.wall_ms

@@ -25,6 +25,7 @@ from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.declared_flow import aside, is_in_pipeline
 from spark_throttle.spark.metering.meter import ClockName
 from spark_throttle.spark.metering.metered import Metered, MeteredQuery
+from spark_throttle.spark.paced.stream_sink import ThrottlePacedSink
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
@@ -50,9 +51,9 @@ class Throttle:
     ----------
     policies
         The policies. The query follows changes to them while it runs if they are given as the path of a YAML file, the
-        URI of such a file on an object store, or a policy store (``delta:`` and the path of a Delta table). A document,
-        given as YAML text or as a mapping, does not change. `spark_throttle.store.policy_location` defines how a string
-        is interpreted.
+        URI of such a file on an object store, a policy store (``delta:`` and the path of a Delta table), or a table of
+        the session's catalog (``table:`` and its name). A document, given as YAML text or as a mapping, does not
+        change. `spark_throttle.store.policy_location` defines how a string is interpreted.
     namespace
         Column or SQL expression of the namespace, ``tenant/name``. A row without one is rejected.
     size
@@ -122,6 +123,8 @@ class Throttle:
         Use it to keep a sink of your own. Filter on ``throttle.verdict = 'ADMIT'``; waiting rows are not in the stream
         until they leave.
 
+        The session then has the sink ``throttle_paced`` for them (`docs/sending.md`).
+
         Parameters
         ----------
         control_path
@@ -137,6 +140,11 @@ class Throttle:
 
     def _applied(self, events: DataFrame, control_path: str, *, is_declared: bool) -> DataFrame:
         spark, pipeline = events.sparkSession, Pipeline(self._settings, events, keeps_order=True)
+        if self._settings.policies.kind == "table":
+            raise ConfigurationError(
+                f"the policy table {self._settings.policies.place} is read beside each batch, which apply does not "
+                f"see: use write_stream, or policies in a store or a file"
+            )
         check_installation(spark)
         if is_declared and not ends_when_drained(spark.version):
             raise ConfigurationError(
@@ -153,6 +161,7 @@ class Throttle:
             spark, checkpoint, control_path, definition, pipeline.waiting_schema,
             direction=self._settings.direction,
         )  # fmt: skip
+        spark.dataSource.register(ThrottlePacedSink)
         with told_in_one_line():
             return pipeline.decided(control_path, definition, may_begin_anew=is_declared)
 
@@ -192,12 +201,12 @@ class Throttle:
         return self._look(query).status()
 
     def explain(self, query: StreamingQuery, namespace: str) -> Explanation:
-        """Return why a namespace is held as it is in a query that this throttle started.
+        """Return why a namespace, or a tenant, is held as it is in a query that this throttle started.
 
         Raises
         ------
         ThrottleError
-            If no batch was planned yet, or the text is no namespace.
+            If no batch was planned yet, or the text is no name.
         """
         return self._look(query).explanation(namespace)
 

@@ -53,7 +53,13 @@ from spark_throttle.spark.sinks.targets import (
     targets_of,
 )
 from spark_throttle.spark.sinks.transactional import TRANSACTIONAL, TransactionalOutlet, TransactionalSink
-from spark_throttle.spark.spark_errors import ReadableErrors, missing_in, refused_by_spark, told_in_one_line
+from spark_throttle.spark.spark_errors import (
+    BatchFunction,
+    ReadableErrors,
+    missing_in,
+    refused_by_spark,
+    told_in_one_line,
+)
 from spark_throttle.spark.spark_version import warn_of_rows_left
 from spark_throttle.spark.start.executors import (
     check_executors_see,
@@ -61,6 +67,7 @@ from spark_throttle.spark.start.executors import (
     control_problem,
     task_slots,
 )
+from spark_throttle.spark.start.policy_table import TableReading, read_table
 from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.state_settings import one_state_partition, refuse_state_store
 
@@ -316,6 +323,9 @@ class ThrottledStreamWriter:
             return self._start_installed(path, table)
 
     def _start_installed(self, path: str | None, table: str | None) -> StreamingQuery:
+        settings = self._pipeline.settings
+        policies = read_table(self._events.sparkSession, settings.policies)
+        self._pipeline = replace(self._pipeline, settings=replace(settings, policies=policies))
         paths = SparkPaths(self._events.sparkSession)
         checkpoint, control_path = paths.query(self._checkpoint())
         refuse_foreign(checkpoint, control_path)
@@ -348,7 +358,9 @@ class ThrottledStreamWriter:
             control_path=control_path, partition_columns=partition_columns, sinks=sinks, keeps_left=keeps_left
         )
         payload, words = pipeline.payload(control_path), to_json(definition).decode()
-        sink = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, outlet)
+        sink: BatchFunction = BatchSink(control_path, payload, admitted, rejected, usage_sink, words, outlet)
+        if policies.rows is not None:
+            sink = TableReading(sink, control_path, policies.place, policies.rows.run)
         writer: DataStreamWriter = frames.writeStream.foreachBatch(ReadableErrors(sink))
         writer = writer.option(_CHECKPOINT, checkpoint)
         if self._name is not None:

@@ -4,6 +4,8 @@ There are two sources, which the answer keeps apart: what the policies say (`exp
 did with them in its last batch (`explain_job`, from the files in its control directory: the newest epoch and the last
 reports). The balance of a namespace's own bucket is in the decider's state, which these files do not hold.
 
+A name may be a tenant's (`tenant_explanation`): then all of its namespaces are explained together.
+
 A predicted release assumes that nothing more arrives: it is the time until each level has earned, at the job's share of
 its quota, the tokens that its whole backlog needs.
 """
@@ -21,39 +23,34 @@ from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
 from spark_throttle.control.notes import NextPolicies, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of
-from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
-from spark_throttle.core.quota import (
-    MICRO,
-    UNBOUNDED,
-    UNLIMITED,
-    CompiledPolicy,
-    Dimension,
-    Limits,
-    OnExcess,
-)
+from spark_throttle.core.quota import CompiledPolicy
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import BOUNDS, MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
 from spark_throttle.status.explanation import (
+    OF_ONE_TENANT,
     Explanation,
     LevelExplanation,
+    flows_of,
+    is_shut,
     last_batch_of,
+    level_of,
     namespace_of_tenant,
     observed_levels,
-    pair_of,
 )
 from spark_throttle.status.liveness import Liveness, SignWatch, life_in_words, problem_in_words
 from spark_throttle.status.status import DestinationStatus, destinations_of
+from spark_throttle.status.tenant_explanation import WaitingPart, explained_tenant, is_tenant
 from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
 
 
 def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> Explanation:
-    """Return what the policies of a store say about a namespace; all of the store is read, and little of it is kept.
+    """Return what the policies of a store say about a name; all of the store is read, and little of it is kept.
 
     Examples
     --------
@@ -76,6 +73,8 @@ def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> 
     tenant = namespace.partition("/")[0]
     document = document_of(_concerning(store.scan(at=at), namespace, tenant), what=store.location)
     policy = replace(compile_policy(document, direction), revision=str(at))
+    if is_tenant(policy, namespace, None):
+        return explained_tenant(policy, namespace, direction, ())
     return _explained(policy, namespace, direction)
 
 
@@ -89,7 +88,7 @@ def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterab
 def explain_job(
     control_path: str, namespace: str, *, is_wide: bool = True, life: Liveness | None = None
 ) -> Explanation:
-    """Return what a job did with a namespace in its last batch, and by which rule.
+    """Return what a job did with a namespace, or with those of a tenant, in its last batch, and by which rule.
 
     Parameters
     ----------
@@ -117,23 +116,36 @@ def explain_job(
         raise NotFoundError("control directory", control_path, hint)
     direction: Direction = "dispatch" if manifest.direction == "dispatch" else "publish"
     policy = policy_of_epoch(directory, epoch.number, epoch.revision)
-    explained = _explained(policy, namespace, direction)
     batch = newest_batch(directory)
     last = report_of(directory, batch)
+    waiting = None
+    if is_tenant(policy, namespace, last):
+        waiting = WaitingPart.of(policy, namespace, last)
+        explained = explained_tenant(policy, namespace, direction, waiting.groups)
+    else:
+        explained = _explained(policy, namespace, direction)
     notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
-    found = match(pa.array([namespace]), policy)
-    levels = observed_levels(explained, found, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
-    seen = last_batch_of(batch, last, namespace)
-    predicted_ms, reasons = _prediction(levels, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
+    asked = [*explained.levels, *(() if waiting is None else waiting.levels)]
+    observed = observed_levels(asked, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
+    levels, own = observed[: len(explained.levels)], observed[len(explained.levels) :]
+    seen = last_batch_of(batch, last, flows_of(last, namespace, is_tenant=waiting is not None))
+    passed = levels if waiting is None else waiting.passed(levels)
+    predicted_ms, reasons = _prediction(passed, has_backlog=seen.waiting[0] > 0, is_wide=is_wide)
+    if waiting is not None:
+        held = tuple(waiting.told(last, own, levels, is_wide=is_wide))
+        explained = replace(explained, namespaces=held, waiting_namespaces=waiting.count)
+        own_ms = [each.release_ms for each in held]
+        if predicted_ms is not None:
+            predicted_ms = None if None in own_ms else max([predicted_ms, *(ms for ms in own_ms if ms is not None)])
     return replace(
         explained,
-        levels=tuple(level if is_wide or level.level in _OF_ONE_TENANT else _narrowed(level) for level in levels),
+        levels=tuple(level if is_wide or level.level in OF_ONE_TENANT else _narrowed(level) for level in levels),
         last_batch=seen,
         predicted_release_ms=predicted_ms,
-        notes=(*notes, *reasons, *_of_a_tenant(namespace, last)),
+        notes=(*notes, *reasons, *(() if waiting is not None else _of_a_tenant(namespace, last))),
     )
 
 
@@ -159,10 +171,10 @@ def _prediction(
     """
     if not has_backlog:
         return None, ()
-    if any(_is_shut(level) for level in levels):
+    if any(is_shut(level) for level in levels):
         return None, ("a quota of 0 holds it: what waits never leaves by itself",)
     own_ms, shared_ms = (
-        max((level.release_ms or 0 for level in levels if (level.level in _OF_ONE_TENANT) is is_own), default=0)
+        max((level.release_ms or 0 for level in levels if (level.level in OF_ONE_TENANT) is is_own), default=0)
         for is_own in (True, False)
     )
     if is_wide or own_ms >= shared_ms:
@@ -233,37 +245,14 @@ def _group_reason(policy: CompiledPolicy, rule: str, tenant: str, group: str | N
 
 
 def _levels(policy: CompiledPolicy, namespace: str, found: Matches) -> list[LevelExplanation]:
-    levels = [_level("namespace", namespace, policy.namespace_limits, int(found.rule[0]))]
+    levels = [level_of("namespace", namespace, policy.namespace_limits, int(found.rule[0]))]
     names = ["job", *policy.tenant_names.to_pylist(), *policy.group_names.to_pylist()]
     for level, scope in zip(SHARED_LEVELS, found.shared_scope[0].tolist(), strict=True):
         if scope >= 0:
-            levels.append(_level(level.name.lower(), names[scope], policy.shared, scope))
+            levels.append(level_of(level.name.lower(), names[scope], policy.shared, scope))
     return levels
 
 
-def _level(level: str, scope: str, limits: Limits, position: int) -> LevelExplanation:
-    return LevelExplanation(
-        level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
-        pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
-        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
-        request_percentage=_percentage(limits, position),
-        bounds={
-            key: int(column[position]) for key, column in limits.settings.items()
-            if key in BOUNDS and column[position] < UNBOUNDED
-        },
-    )  # fmt: skip
-
-
-def _percentage(limits: Limits, position: int) -> float | None:
-    rate_ns_per_ms = int(limits.rate_micro_per_ms[position, Dimension.TIME])
-    return None if rate_ns_per_ms == UNLIMITED else rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT
-
-
-def _is_shut(level: LevelExplanation) -> bool:
-    return 0 in (*level.per_second, level.request_percentage) and level.on_excess != "observe"
-
-
-_OF_ONE_TENANT: Final = ("namespace", "tenant")
 _HELD_BY_SHARED: Final = "the group's or the job's quota holds it back: when it lets it go is not told"
 
 

@@ -1,4 +1,4 @@
-"""The answer to why a namespace is held as it is has what a running job's reports say; `explain` finds the rest.
+"""The answer to why a namespace, or a tenant, is held as it is has what a job's reports say; `explain` has the rest.
 
 The reports have the balances and backlogs of the namespace's levels, and its last batch. What the batches since the
 newest epoch used of processing time is not known yet: their messages count at what they were estimated to take.
@@ -6,8 +6,9 @@ newest epoch used of processing time is not known yet: their messages count at w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +18,27 @@ from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import MICRO, UNLIMITED, CompiledPolicy, Dimension, Int64s, Level
+from spark_throttle.core.quota import (
+    MICRO,
+    UNBOUNDED,
+    UNLIMITED,
+    Bools,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    OnExcess,
+)
 from spark_throttle.core.shared_buckets import SharedBuckets, under_share
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.policy.model import BOUNDS
 from spark_throttle.status.time_status import ScopeTime, time_status_of
 
 
 @dataclass(frozen=True, slots=True)
 class LevelExplanation:
-    """One level that a namespace passes through; pairs are messages, then bytes, `None` where there is no limit."""
+    """One level that rows pass through; pairs are messages, then bytes, `None` where there is no limit."""
 
     level: str
     scope: str
@@ -61,7 +74,7 @@ class LevelExplanation:
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What became of the namespace's rows in a job's last batch; pairs are messages, then bytes."""
+    """What became of a namespace's or tenant's rows in a job's last batch; pairs are messages, then bytes."""
 
     batch_id: int
     batch_time_ms: int
@@ -74,23 +87,40 @@ class LastBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a namespace is held as it is."""
+class WaitingNamespace:
+    """A namespace of a tenant, with what waits of it and what holds it; pairs are messages, then bytes."""
 
     namespace: str
+    resource_group: str | None
+    waiting: tuple[int, int]
+    rejected: tuple[int, int]
+    held_by: tuple[str, str]
+    """The level and the scope that let its backlog go last."""
+
+    release_ms: int | None
+    """How long until they may have; `None` for never, or where it is not told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a namespace, or a tenant, is held as it is."""
+
+    namespace: str
+    """The name that was asked for: a tenant's, if the rule is ``tenant``."""
+
     direction: str
     rule: str
-    """The kind of rule that won: ``exempt``, ``namespace``, ``glob`` or ``defaults``."""
+    """The kind of rule that won: ``exempt``, ``namespace``, ``glob`` or ``defaults``; ``tenant`` of a tenant."""
 
     matched: str
-    """The name or glob that won; empty for the defaults."""
+    """The name or glob that won; empty for the defaults, and for a tenant without an entry."""
 
     reasons: tuple[str, ...]
     """Why that kind won and the others did not, in the order of precedence."""
 
     resource_group: str | None
     levels: tuple[LevelExplanation, ...]
-    """From the narrowest to the widest; none where the namespace is exempt."""
+    """From the narrowest to the widest; none where the namespace is exempt. A tenant has several groups."""
 
     revision: str
     last_batch: LastBatch | None = None
@@ -100,6 +130,12 @@ class Explanation:
 
     notes: tuple[str, ...] = ()
     """Anything else worth knowing, such as a revision that is not in force."""
+
+    namespaces: tuple[WaitingNamespace, ...] = ()
+    """Of a tenant, the first of its namespaces that wait, the worst first."""
+
+    waiting_namespaces: int = 0
+    """How many of a tenant's namespaces wait in all."""
 
 
 def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:
@@ -112,8 +148,7 @@ def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, flo
 
 
 def observed_levels(
-    explained: Explanation,
-    found: Matches,
+    levels: Sequence[LevelExplanation],
     policy: CompiledPolicy,
     epoch: Epoch,
     last: UsageReport,
@@ -131,14 +166,13 @@ def observed_levels(
     """
     is_of_policy = last.revision == policy.revision
     balance_micro = last.shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
-    times = _times(explained, epoch, policy)
-    scopes = dict(zip([level.name.lower() for level in SHARED_LEVELS], found.shared_scope[0].tolist(), strict=True))
+    times = _times(levels, epoch, policy)
     of_last = match(last.names, policy)
     quota = policy.shared.rate_micro_per_ms
     in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
     observed = []
-    for level, time in zip(explained.levels, times, strict=True):
-        scope = scopes.get(level.level, -1)
+    for level, time in zip(levels, times, strict=True):
+        scope = position_of(policy, level.level, level.scope)
         waiting = _waiting(last, of_last, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         earned = rates if scope < 0 else np.where(in_force[scope] == 0, quota[scope], in_force[scope])
@@ -157,14 +191,27 @@ def observed_levels(
     return observed
 
 
-def _times(explained: Explanation, epoch: Epoch, policy: CompiledPolicy) -> list[ScopeTime | None]:
+def position_of(policy: CompiledPolicy, level: str, scope: str) -> int:
+    """Return the place of a scope among the shared ones; -1 for a namespace, and for what the policy does not name."""
+    named: dict[str, tuple[int, pa.StringArray]] = {
+        "tenant": (1, policy.tenant_names),
+        "resource_group": (1 + len(policy.tenant_names), policy.group_names),
+    }
+    if level not in named:
+        return 0 if level == "job" else -1
+    first, names = named[level]
+    at: int = pc.index(names, scope).as_py()
+    return -1 if at < 0 else first + at
+
+
+def _times(levels: Sequence[LevelExplanation], epoch: Epoch, policy: CompiledPolicy) -> list[ScopeTime | None]:
     """Return the processing time of the levels; `None` where none is known."""
     found = time_status_of(epoch, policy)
     if found is None:
-        return [None] * len(explained.levels)
-    levels = pa.chunked_array([pa.array([level.level for level in explained.levels], pa.string())])
-    names = pa.array([level.scope for level in explained.levels], pa.string())
-    rows = found.of(levels, pa.chunked_array([shown(names)])).drop_columns(["level", "scope"]).to_pylist()
+        return [None] * len(levels)
+    kinds = pa.chunked_array([pa.array([level.level for level in levels], pa.string())])
+    names = pa.array([level.scope for level in levels], pa.string())
+    rows = found.of(kinds, pa.chunked_array([shown(names)])).drop_columns(["level", "scope"]).to_pylist()
     return [None if row["used_ns"] is None else ScopeTime(**row) for row in rows]
 
 
@@ -223,17 +270,52 @@ def namespace_of_tenant(tenant: str, report: UsageReport) -> str | None:
     return min(shown(inside).to_pylist(), default=None)
 
 
-def last_batch_of(batch: int, report: UsageReport, namespace: str) -> LastBatch:
-    """Return what became of a namespace's rows in a batch."""
-    seen = LastBatch(batch, report.now_ms, report.epoch)
-    at = pc.index(report.names, namespace).as_py()
-    if at < 0:
-        return seen
+def flows_of(report: UsageReport, name: str, *, is_tenant: bool = False) -> Bools:
+    """Return which of a report's flows are of a namespace, or of a tenant."""
+    found = pc.equal(report.names, name)
+    if is_tenant:
+        found = pc.or_(found, pc.starts_with(report.names, f"{name}/"))
+    flows: Bools = found.to_numpy(zero_copy_only=False)
+    return flows
+
+
+def last_batch_of(batch: int, report: UsageReport, flows: Bools) -> LastBatch:
+    """Return what became of some flows' rows in a batch."""
     offered, admitted, rejected, waiting = (
-        (int(pair[0]), int(pair[1]))
-        for pair in (report.offered[at], report.admitted[at], report.rejected[at], report.waiting[at])
+        (int(sums[0]), int(sums[1]))
+        for sums in (
+            each[flows].sum(axis=0) for each in (report.offered, report.admitted, report.rejected, report.waiting)
+        )
     )
-    return replace(
-        seen, offered=offered, admitted=admitted, rejected=rejected, waiting=waiting,
-        observed_messages=int(report.observed_messages[at]),
+    return LastBatch(
+        batch, report.now_ms, report.epoch, offered, admitted, rejected, waiting,
+        int(report.observed_messages[flows].sum()),
     )  # fmt: skip
+
+
+OF_ONE_TENANT: Final = ("namespace", "tenant")
+"""The levels whose numbers a tenant may see; others share the rest."""
+
+
+def level_of(level: str, scope: str, limits: Limits, position: int) -> LevelExplanation:
+    """Return a level as the policies have it, by its place in the limits."""
+    return LevelExplanation(
+        level, scope, pair_of(limits.rate_micro_per_ms[position], 1000, limits.rate_micro_per_ms[position]),
+        pair_of(limits.burst_micro[position], MICRO, limits.rate_micro_per_ms[position]),
+        OnExcess(int(limits.on_excess[position])).name.lower(), int(limits.weight[position]),
+        request_percentage=_percentage(limits, position),
+        bounds={
+            key: int(column[position]) for key, column in limits.settings.items()
+            if key in BOUNDS and column[position] < UNBOUNDED
+        },
+    )  # fmt: skip
+
+
+def _percentage(limits: Limits, position: int) -> float | None:
+    rate_ns_per_ms = int(limits.rate_micro_per_ms[position, Dimension.TIME])
+    return None if rate_ns_per_ms == UNLIMITED else rate_ns_per_ms / NS_PER_MS_OF_A_PERCENT
+
+
+def is_shut(level: LevelExplanation) -> bool:
+    """Return whether a quota of 0 holds what waits."""
+    return 0 in (*level.per_second, level.request_percentage) and level.on_excess != "observe"

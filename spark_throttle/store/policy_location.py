@@ -1,10 +1,11 @@
-"""Policies are a document, a file, an object or a store, and the value of `policies` alone says which.
+"""Policies are a document, a file, an object, a store or a table, and the value of `policies` alone says which.
 
 A mapping or a `PolicyDocument` is a document, and a path object names a file. For a string the first rule that fits
 decides:
 
 1. A *document*, if it is empty or has a line break.
-2. A *store*, if it begins with ``delta:`` or ``file:``, and no space follows: ``delta:s3://lake/policies``.
+2. A *store*, if it begins with ``delta:`` or ``file:``, and no space follows: ``delta:s3://lake/policies``. A *table*
+   of the session's catalog, if it begins with ``table:``: ``table:main.ops.policies``.
 3. An *object*, which is a file on an object store, if it begins with a scheme that pyarrow knows: ``s3://lake/p.yaml``.
 4. A *document*, if it has a colon before a space or at its end, or is enclosed in braces: ``{job: {}}``.
 5. Otherwise the path of a *file*: ``policies.yaml``, ``/lake/{env}/p.yaml``, ``dbfs:/lake/p.yaml``.
@@ -27,7 +28,9 @@ from spark_throttle.errors import ConfigurationError, PolicyError, did_you_mean
 from spark_throttle.files.storage import file_system, read_object
 from spark_throttle.policy.codec import dump_policies, parse_document, parse_policies
 from spark_throttle.policy.model import PolicyDocument, QueuePolicy
+from spark_throttle.record import of_json, to_json
 from spark_throttle.store.entries import EMPTY, document_of, policy_of
+from spark_throttle.store.policy_table import TableRows
 from spark_throttle.store.store import PolicyStore
 
 _FORMS: Final = "delta:/path/of/table, delta:s3://bucket/table or file:/path/policies.yaml"
@@ -72,16 +75,22 @@ def open_store(location: str, *, is_created: bool = False) -> PolicyStore:
             msg = f"{location!r} needs the package deltalake: install spark-throttle[admin] or spark-throttle[delta]"
             raise ConfigurationError(msg) from error
         return DeltaStore.create(rest) if is_created else DeltaStore(rest)
+    if scheme == "table" and rest:
+        raise ConfigurationError(
+            f"{location!r} is read and written through a catalog, whose grants say who may: change its rows by SQL"
+        )
     raise ConfigurationError(f"{location!r} names no policy store; write {_FORMS}")
 
 
-PolicyKind = Literal["document", "file", "object", "store"]
+PolicyKind = Literal["document", "file", "object", "store", "table"]
 Policies: TypeAlias = "str | os.PathLike[str] | Mapping[str, object] | PolicyDocument"
 
 OBJECT_SCHEMES: Final = ("s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _STORE_SCHEMES: Final = ("delta", "file")
+_TABLE_SCHEME: Final = "table"
 _OPTIONS: Final[dict[PolicyKind, str]] = {
     "document": "policyText", "file": "policyFile", "object": "policyObject", "store": "policyStore",
+    "table": "policyTable",
 }  # fmt: skip
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+):(?!\s)")
@@ -99,7 +108,10 @@ class PolicyLocation:
 
     kind: PolicyKind
     place: str
-    """A document's YAML, a file's absolute path, an object's URI, or what `open_store` takes."""
+    """A document's YAML, a file's absolute path, an object's URI, what `open_store` takes, or the name of a table."""
+
+    rows: TableRows | None = None
+    """What is in the table, once a driver has read it."""
 
     @classmethod
     def parse(cls, policies: Policies) -> PolicyLocation:
@@ -133,10 +145,12 @@ class PolicyLocation:
             return cls("document", text)
         scheme = _SCHEME.match(text)
         name = "" if scheme is None else scheme[1].lower()
-        if text[len(name) :] == ":" and name in (*_STORE_SCHEMES, "memory"):
+        if text[len(name) :] == ":" and name in (*_STORE_SCHEMES, _TABLE_SCHEME, "memory"):
             raise ConfigurationError(f"policies {text!r} names no place; {_REMEDY}")
         if name in _STORE_SCHEMES:
             return cls("store", f"{name}:{_absolute(text[len(name) + 1 :])}")
+        if name == _TABLE_SCHEME:
+            return cls("table", text[len(name) + 1 :])
         if name in OBJECT_SCHEMES:
             return cls._of_uri(text)
         if _IS_TEXT.search(text):
@@ -181,7 +195,7 @@ class PolicyLocation:
         >>> [PolicyLocation.parse(each).is_on_disk for each in places]
         [True, True, False, True, False, True]
         """
-        if self.kind in ("document", "file"):
+        if self.kind in ("document", "file", "table"):
             return True
         scheme = _SCHEME.match(self.place.partition(":")[2] if self.kind == "store" else self.place)
         return scheme is None or scheme[1].lower() not in OBJECT_SCHEMES
@@ -190,7 +204,7 @@ class PolicyLocation:
 
     def to_options(self) -> dict[str, str]:
         """Return the location as an option of a data source."""
-        return {_OPTIONS[self.kind]: self.place}
+        return {_OPTIONS[self.kind]: self.place if self.rows is None else to_json(self.rows).decode()}
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> PolicyLocation:
@@ -199,6 +213,9 @@ class PolicyLocation:
         if len(found) != 1:
             raise ConfigurationError(f"give one of the options {', '.join(_OPTIONS.values())}; got {list(found)}")
         ((kind, place),) = found.items()
+        if kind == "table":
+            rows = of_json(TableRows, place, "the policy table in the options")
+            return cls(kind, rows.table, rows)
         return cls(kind, place)
 
     # ------------------------------------------------------------------------------------------------- reading policies
@@ -219,6 +236,13 @@ class PolicyLocation:
             return document_of(open_store(self.place).scan(), what=self.place)
         if self.kind == "document":
             return parse_policies(self.place)
+        if self.kind == "table":
+            if self.rows is None:
+                raise ConfigurationError(
+                    f"the policy table {self.place} is read through the catalog of a Spark session, by a query that "
+                    f"`write_stream` starts"
+                )
+            return self.rows.document()
         try:
             return parse_policies(self._read())
         except PolicyError as error:

@@ -57,3 +57,16 @@ def test_status_shows_shares_and_what_is_wrong_with_the_exchange(tmp_path: Path,
     (gold,) = (line.split() for line in screen.splitlines() if "gold" in line)
     assert gold[:5] == ["resource", "group", "gold", "100", "40"]  # its quota, and this job's share
     assert status_values(found, [])["exchange"]["problem"] == "OSError: unreachable"
+
+
+def test_explain_of_a_tenant_shows_which_of_its_namespaces_wait_and_what_holds_each(tmp_path: Path) -> None:
+    run_batch(tmp_path, [f"acme/{number:02}" for number in range(15) for _ in range(number + 1)])
+    screen = on_screen(_as_sheet(explain_job(str(tmp_path), "acme")))
+    assert "acme (publish): tenant acme" in screen
+    assert "by the quota of resource group gold" in screen
+    heads, first, *_ = screen[screen.index("waits") :].splitlines()
+    assert heads.split() == ["waits", "group", "waiting", "rejected", "held", "by", "may", "leave", "in"]
+    assert first.split()[:2] == ["acme/14", "gold"]
+    assert "resource group gold" in first
+    (more,) = (line for line in screen.splitlines() if line.startswith("and "))
+    assert more.split()[0:3:2] == ["and", "more"]

@@ -13,6 +13,7 @@ import pyspark
 import pytest
 
 from spark_throttle.spark.spark_version import ends_when_drained
+from tests.receiver import receiver
 from tests.sessions import ROOT
 
 SPEC = """\
@@ -39,6 +40,28 @@ def admitted():
 """
 
 
+SINK = """\
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+from spark_throttle.spark import Throttle
+
+QUOTA = {{"messages_per_second": 20, "burst_seconds": 1}}
+policies = {{"version": 1, "namespaces": {{"acme/slow": {{"publish": QUOTA}}}}}}
+throttle = Throttle(policies, "namespace", size="8", order_by=["id"])
+
+dp.create_sink(
+    "api", "throttle_paced", {{"url": "{url}", "controlPath": "{root}/throttle", "namespace": "namespace"}}
+)
+
+
+@dp.append_flow(target="api")
+def sent():
+    events = SparkSession.active().readStream.schema("namespace string, id int").json("{root}/events")
+    decided = throttle.apply(events, control_path="{root}/throttle")
+    return decided.where("throttle.verdict = 'ADMIT'").drop("throttle")
+"""
+
+
 @pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="refused on Spark 4.1")
 @pytest.mark.timeout(600)
 def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
@@ -54,6 +77,25 @@ def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(tmp_path
     run(tmp_path, "--full-refresh-all")
     assert admitted(tmp_path) == list(range(60))
     assert begun(tmp_path)[0] not in first, "the first epoch is another one"
+
+
+@pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="refused on Spark 4.1")
+@pytest.mark.timeout(600)
+def test_flow_of_a_pipeline_sends_to_a_paced_sink_which_the_pipeline_created(tmp_path: Path) -> None:
+    for folder in ("flows", "events"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
+    with receiver() as record:
+        (tmp_path / "flows" / "sent.py").write_text(SINK.format(root=tmp_path, url=record.url))
+        offer(tmp_path, range(60))
+        run(tmp_path)
+    assert sorted(row["id"] for arrival in record.arrivals for row in arrival.rows) == list(range(60))
+    slow = [arrival for arrival in record.arrivals if arrival.namespace == "acme/slow"]
+    assert [row["id"] for arrival in slow for row in arrival.rows] == list(range(1, 60, 2))
+    assert len({arrival.key for arrival in record.arrivals}) == len(record.arrivals)
+    # What a batch brings of 30 rows at 20 a second takes its time, but for the first call of each batch.
+    batches = {arrival.key.split("/")[1] for arrival in slow}
+    assert slow[-1].at_ns - slow[0].at_ns >= (30 - len(batches) * 2) / 20 / 1.08 * 1e9
 
 
 def offer(root: Path, ids: range) -> None:

@@ -59,7 +59,9 @@ def store() -> MemoryStore:
         ("acme/logs", "glob", "acme/lo*", "iron", "named by the rule itself"),
         ("acme/x", "glob", "acme/*", "gold", "through its tenant acme"),
         ("blue/x", "defaults", "", "iron", "named by the defaults"),
-        ("acme", "defaults", "", "gold", "named by its tenant acme"),
+        ("acme", "tenant", "acme", "gold", "named by its entry"),
+        ("blue", "tenant", "blue", None, "it names none"),
+        ("else", "defaults", "", "iron", "named by the defaults"),
         ("shut/x", "namespace", "shut/x", None, "neither the rule nor its tenant shut"),
         ("infra/x", "exempt", "infra/*", None, "not consulted, it is exempt"),
         ("acme/audit", "exempt", "acme/audit", None, "not consulted, it is exempt"),
@@ -168,12 +170,51 @@ def test_explain_of_an_idle_namespace_has_no_release(tmp_path: Path) -> None:
     assert found.predicted_release_ms is None
 
 
-def test_name_of_a_tenant_is_explained_as_a_namespace_with_a_note_that_names_one_of_its_namespaces(
-    tmp_path: Path,
-) -> None:
-    run_batch(tmp_path, ["acme/x"] * 7 + ["acme/same"] * 3 + ["acmes/a"])
-    notes = explain_job(str(tmp_path), "acme").notes
-    assert notes == ("explained as a namespace; the tenant of that name has acme/same, for example",)
+def test_tenant_is_explained_with_its_levels_and_its_namespaces_that_wait(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 9 + ["acme/same"] * 3 + ["acme/own"] * 40 + ["acmes/a", "blue/x"])
+    found = explain_job(str(tmp_path), "acme")
+    assert (found.rule, found.matched, found.resource_group) == ("tenant", "acme", "gold")
+    levels = [(level.level, level.scope, level.waiting) for level in found.levels]
+    held = (9, 900)  # 3 of 12 were admitted: 2 that the group had, and 1 on credit
+    assert levels == [("tenant", "acme", held), ("resource_group", "gold", held), ("job", "job", held)]
+    assert found.last_batch is not None
+    assert (found.last_batch.offered, found.last_batch.waiting) == ((52, 5200), held)
+    assert found.predicted_release_ms == (9 + 1) * 500
+    assert [each.held_by for each in found.namespaces] == [("resource_group", "gold")] * 2
+    assert [each.namespace for each in found.namespaces] == ["acme/x", "acme/same"]
+    assert sum(each.waiting[0] for each in found.namespaces) == 9
+    assert {each.release_ms for each in found.namespaces} == {5_000}
+    assert found.waiting_namespaces == 2
+    narrow = explain_job(str(tmp_path), "acme", is_wide=False)
+    assert [each.release_ms for each in narrow.namespaces] == [None, None]
+    assert narrow.levels[1].waiting is None
+
+
+def test_waiting_namespace_of_a_tenant_is_told_what_holds_it(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["shut/x", "shut/y", "shut/x"])
+    assert found.predicted_release_ms is None
+    tenant = explain_job(str(tmp_path), "shut")
+    assert (tenant.rule, tenant.matched) == ("tenant", "")
+    (held,) = tenant.namespaces
+    assert (held.namespace, held.resource_group, held.waiting) == ("shut/x", None, (2, 200))
+    assert (held.held_by, held.release_ms) == (("namespace", "shut/x"), None)
+    assert tenant.predicted_release_ms is None
+
+
+def test_only_the_worst_of_many_waiting_namespaces_are_told(tmp_path: Path) -> None:
+    run_batch(tmp_path, [f"acme/{number:02}" for number in range(15) for _ in range(number + 1)])
+    tenant = explain_job(str(tmp_path), "acme")
+    assert len(tenant.namespaces) == 10
+    assert tenant.waiting_namespaces > 10
+    waiting = [each.waiting[0] for each in tenant.namespaces]
+    assert waiting == sorted(waiting, reverse=True)
+
+
+def test_name_that_rows_have_as_their_namespace_is_explained_as_one(tmp_path: Path) -> None:
+    run_batch(tmp_path, ["acme/x"] * 7 + ["acme"] * 3 + ["acmes/a"])
+    found = explain_job(str(tmp_path), "acme")
+    assert found.rule == "defaults"
+    assert found.notes == ("explained as a namespace; the tenant of that name has acme/x, for example",)
     assert explain_job(str(tmp_path), "acm").notes == explain_job(str(tmp_path), "acme/y").notes == ()
 
 

@@ -74,6 +74,7 @@ def test_what_policies_are_is_told_by_what_was_given(given_as: Any, kind: str) -
         (PurePosixPath("s3://bucket/p.yaml"), "such as s3://bucket/p.yaml"),
         ("delta:", "names no place; give the path"),
         ("file:", "names no place; give the path"),
+        ("table:", "names no place; give the path"),
         ("memory:", "names no place; give the path"),
         ("memory:x", "ends with its process"),
     ],
@@ -90,7 +91,7 @@ def test_every_text_is_something_or_refused(text: str) -> None:
         location = PolicyLocation.parse(text)
     except ConfigurationError:
         return
-    assert location.kind in ("document", "file", "object", "store")
+    assert location.kind in ("document", "file", "object", "store", "table")
     assert location.kind == "document" or location.place.strip()
 
 

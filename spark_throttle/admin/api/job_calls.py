@@ -232,6 +232,8 @@ def get_explanation(
 ) -> Explanation:  # fmt: skip
     """Return the rule that applies to a namespace and why and, for a job, what its last batch did with the namespace.
 
+    Of a tenant, return its quota and its group and, for a job, the worst of its namespaces that wait.
+
     For a job, its own direction counts; `direction` matters only without `job`. A tenant admin gets the balances and
     the backlogs of its own levels only.
     """

@@ -23,7 +23,7 @@ from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from spark_throttle.status.explanation import Explanation, LevelExplanation
+    from spark_throttle.status.explanation import Explanation, LevelExplanation, WaitingNamespace
     from spark_throttle.status.status import DestinationStatus, ExchangeStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
@@ -229,7 +229,7 @@ def both(pair: tuple[float | None, float | None] | None) -> str:
 
 
 def explain(
-    namespace: Annotated[str, typer.Argument(metavar="NAMESPACE", help="A namespace, such as acme/orders.")],
+    namespace: Annotated[str, typer.Argument(metavar="NAME", help="A namespace, such as acme/orders, or a tenant.")],
     store: Store = "",
     control: Control = None,
     direction: Annotated[
@@ -237,7 +237,10 @@ def explain(
     ] = "publish",
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show which rule applies to a namespace and why and, with --control, what a job's last batch did."""
+    """Show which rule applies to a namespace and why and, with --control, what a job's last batch did.
+
+    Of a tenant, show its quota, its group and, with --control, which of its namespaces wait, and what holds each.
+    """
     from spark_throttle.status.explain import explain_job, explain_policy
 
     if control is None:
@@ -251,7 +254,7 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     from rich.console import Group
     from rich.text import Text
 
-    won = {"defaults": "the defaults"}.get(found.rule, f"{found.rule} {found.matched}")
+    won = {"defaults": "the defaults"}.get(found.rule, f"{found.rule} {found.matched}".strip())
     head = Text(f"{shown(found.namespace)} ({found.direction}): {shown(won)}", style="bold")
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
     if found.levels:
@@ -267,8 +270,22 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
         if last.waiting[0]:
             left = (wait(found.predicted_release_ms) or "never") + _held_by(found)
             parts.append(Text(f"time until the backlog is gone, if nothing more arrives: {left}", style="yellow"))
+    if found.namespaces:
+        told, count_in_all = len(found.namespaces), found.waiting_namespaces
+        heads = ["waits", "group", "waiting", "rejected", "held by", "may leave in"]
+        rows = [_waiting_cells(each) for each in found.namespaces]
+        parts += [Text(), table_of([(head, head in heads[2:4]) for head in heads], rows)]
+        parts += [Text(f"and {count_in_all - told} more")] if count_in_all > told else []
     parts += [Text(f"note: {shown(note)}", style="yellow") for note in found.notes]
     return Group(*parts)
+
+
+def _waiting_cells(each: WaitingNamespace) -> list[object]:
+    level, scope = each.held_by
+    held_by = {"namespace": "its own quota", "job": "the job"}.get(level, f"{level.replace('_', ' ')} {scope}")
+    release = "at once" if each.release_ms == 0 else wait(each.release_ms) or "never"
+    rejected = both(each.rejected) if any(each.rejected) else ""
+    return [each.namespace, each.resource_group or "", both(each.waiting), rejected, held_by, release]
 
 
 def _level_cells(level: LevelExplanation, found: Explanation) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from spark_throttle.checkpoint.manifest import (
     Manifest,
@@ -33,6 +34,10 @@ from spark_throttle.sharing.status import forget_observation, write_observation
 from spark_throttle.spark.start.start_check import Sinks, check_start
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.policy_location import PolicyLocation
+from spark_throttle.store.policy_table import FollowedTable
+
+_TABLE_WAIT_MS: Final = 10_000
+"""The longest time that rows wait without a batch where policies are read with each batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     direction: Direction = "dispatch" if options["direction"] == "dispatch" else "publish"
     directory = Directory(options["controlpath"])
     location = PolicyLocation.from_options(options)
-    policies = _followed(location)
+    policies = _followed(location, directory)
     policies.current()
     sinks = Sinks.from_json(options["sinks"]) if "sinks" in options else None
     if sinks is not None and read_offset_log(Directory(sinks.checkpoint)).logged >= 0:
@@ -90,6 +95,7 @@ def open_plane(options: dict[str, str], clock: Clock, *, may_begin: bool = True)
     return ControlPlane(
         directory, policies, direction, clock, shared, batches_retained=retained, fence=fence, pulse=pulse,
         are_policies_on_disk=location.is_on_disk, may_begin_anew="maybeginanew" in options,
+        most_wait_ms=_TABLE_WAIT_MS if location.kind == "table" else None,
     )  # fmt: skip
 
 
@@ -110,7 +116,7 @@ def _refuse_changed(directory: Directory, bound: Manifest) -> None:
         raise TakenOverError(directory.location)
 
 
-def _followed(location: PolicyLocation) -> PolicySource:
+def _followed(location: PolicyLocation, directory: Directory) -> PolicySource:
     match location.kind:
         case "document":
             return FixedPolicies.parse(location.place)
@@ -120,6 +126,9 @@ def _followed(location: PolicyLocation) -> PolicySource:
             return PatientPolicies(PolicyObject(location.place))
         case "store":
             return PatientPolicies(FollowedStore(location.place))
+        case "table":
+            assert location.rows is not None  # noqa: S101 - an option has them
+            return FollowedTable(directory, location.rows)
 
 
 def _lease_keeper(exchange: str, directory: Directory, manifest: Manifest, clock: Clock) -> LeaseKeeper:

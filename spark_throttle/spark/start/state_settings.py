@@ -9,6 +9,11 @@ Spark takes the number from ``spark.sql.shuffle.partitions``, which serves every
 has a setting for stateful operators alone, which falls back on the other (`STATE_PARTITIONS`). Spark calls it internal:
 a test holds what it does. A Spark that does not know it ignores it.
 
+No supported setting has the same effect. A query copies the settings of its session when it starts, and none can be
+given to it alone. ``spark.sql.shuffle.partitions`` around the start gives the state one partition too, but reaches
+every shuffle that another thread plans meanwhile, and the query's own function until it starts again or each batch sets
+it back (tried). A stream belongs to the session that made it, and cannot be started in another one.
+
 Spark pins the store (``stateStore.providerClass``) of a checkpoint in its offsets, so a session that asks for another
 one changes nothing. It does not pin the format of the state's checkpoints, and a run in the wrong one ends inside a
 batch, in an error that names neither the setting nor the remedy. Tried on Spark 4.2.0, with rows that wait and a batch

@@ -51,7 +51,9 @@ class Driver:
             "controlpath": str(self.path), "direction": "publish", "batchesretained": "100",
         }  # fmt: skip
         options |= (
-            self.more if {"policyfile", "policyobject"} & set(self.more) else {"policytext": POLICIES} | self.more
+            self.more
+            if {"policyfile", "policyobject", "policytable"} & set(self.more)
+            else {"policytext": POLICIES} | self.more
         )
         self.reader = ThrottleControlReader(options, clock=self.clock or self.now, pause=self.pause)
 
@@ -81,6 +83,7 @@ class Driver:
         self,
         *,
         moved: int = 0,
+        waiting: int = 0,
         due_ms: int = NEVER_MS,
         due_with_quotas_ms: int | None = None,
         filled_ms: int | None = None,
@@ -90,9 +93,10 @@ class Driver:
         revision = self.reader.plane().epochs.load(name).revision
         one, pair = np.ones(1, np.int64), np.array([[moved, 10 * moved, 0]])
         policy = self.reader.plane().epochs.policy(self.reader.plane().epochs.load(name))
+        held = np.array([[waiting, 10 * waiting, 0]])
         report = UsageReport(
-            name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, 0 * pair,
-            pair, 0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,
+            name.number, revision, self.now_ms, pa.array(["a/x"]), -one, -one, one, pair, pair, 0 * pair, held, pair,
+            0 * one, 0 * one, SharedBuckets.full(policy, now_ms=0).balance_micro, due_ms,
             due_ms if due_with_quotas_ms is None else due_with_quotas_ms,
             due_ms if filled_ms is None else filled_ms,
         )  # fmt: skip

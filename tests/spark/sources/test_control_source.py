@@ -28,7 +28,7 @@ from spark_throttle.errors import (
     TakenOverError,
 )
 from spark_throttle.files.storage import Directory
-from spark_throttle.record import unpack
+from spark_throttle.record import to_json, unpack
 from spark_throttle.sharing.member import member_in
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.sharing.status import Observation, read_observation, write_observation
@@ -36,6 +36,7 @@ from spark_throttle.spark.rows.frames import FrameKind
 from spark_throttle.spark.sources.control_source import ThrottleControlReader, ThrottleControlSource
 from spark_throttle.spark.start.start_check import Sinks
 from spark_throttle.store.delta.delta_store import DeltaStore
+from spark_throttle.store.policy_table import TableRows
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
 from tests.object_store import object_store
@@ -126,6 +127,35 @@ def test_replay_without_the_epochs_file_is_refused(driver: Driver) -> None:
     driver.start()
     with pytest.raises(EpochMissingError, match="epoch 1"):
         driver.reader.partitions(start, end)
+
+
+# Policies that are read by batches alone
+
+
+def test_rows_that_wait_have_a_batch_every_ten_seconds_where_policies_are_in_a_table(tmp_path: Path) -> None:
+    shut = TableRows.of("t", "run", [("job", None, '{"publish": {"messages_per_second": 0}}'), ("tenants", "a", None)])
+    driver = Driver(tmp_path, {"policytable": to_json(shut).decode()})
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(moved=1, waiting=1)
+    driver.now_ms += 9_999
+    assert driver.latest(first) == first
+    driver.now_ms += 1
+    second = driver.latest(first)
+    assert second["epoch"] == 2
+    driver.batch()
+    driver.now_ms += 3_600_000
+    assert driver.latest(second) == second, "nothing waits"
+    driver.reader.stop()
+
+
+def test_bounded_run_ends_though_its_policies_are_in_a_table(tmp_path: Path) -> None:
+    shut = TableRows.of("t", "run", [("job", None, '{"publish": {"messages_per_second": 0}}')])
+    driver = Driver(tmp_path, {"policytable": to_json(shut).decode()})
+    driver.reader.prepareForTriggerAvailableNow()
+    first = driver.latest(driver.reader.initialOffset())
+    driver.batch(moved=1, waiting=1)
+    assert driver.latest(first) == first
+    driver.reader.stop()
 
 
 # A bounded run
