@@ -7,7 +7,7 @@ node shows its parent one: the first of its children's, by finish, that its own 
 - Rows that have begun go in the order of their finish, those that have not behind them. Where a row goes whose child
   may have another that has begun, what finishes later waits for the next pass, which shows that one in its place.
 - A node gives away all of its amount, but for less than the row that it shows. Where the fluid asked for rows that a
-  narrower scope refused, all that have begun may go and leave some: then it is filled again, without refused rows.
+  narrower scope refused, all that have begun may go and leave some: with that it is filled further, without them.
 
 So among the rows that have begun, of all children of a node, those go that finish first, however many a child has. The
 top gives out while a row's tokens, and all before them, leave no balance negative (KIP-599).
@@ -53,7 +53,7 @@ class Crossing:
     def __init__(self, entries: Entries, vessels: Vessels, filling: Filling) -> None:
         self._entries, self._vessels, self._filling = entries, vessels, filling
         self._levels, tops = entries.tree.levels, entries.tree.tops
-        self._is_anew = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
+        self._is_further = [np.zeros(len(level), dtype=np.bool_) for level in self._levels]
         self._has_chosen = np.zeros(tops, dtype=np.bool_)
         self.fits = np.ones(tops, dtype=np.bool_)
         """Whether each top's tokens suffice for all that goes without its choice."""
@@ -148,10 +148,10 @@ class Crossing:
                 break
             served[k][order[goes]] += now.work[order[goes]]
             is_left = level.has(goes & has_more, order) & ~level.has(~fits, order)
-            is_anew = is_left & ~moves & ~self._is_anew[k + 1] & (level.totals(served[k]) < filling.own[k + 1])
+            is_further = is_left & ~moves & ~self._is_further[k + 1] & (level.totals(served[k]) < filling.own[k + 1])
             moves |= is_left
-            if is_anew.any():
-                self._fill_anew(k + 1, is_anew)
+            if is_further.any():
+                self._fill_further(k + 1, is_further)
             goes_first, held_work = filling.goes[k + 1], vessels.held[k + 1]
             served[k + 1] = level.totals(served[k]) + np.where(goes_first, held_work, 0)
             # A node that could not send the row that it holds shows that one.
@@ -162,11 +162,13 @@ class Crossing:
             shown.append(self._of_nodes(k + 1, now, child, served[k + 1]))
         return shown, chosen, moves & is_open
 
-    def _fill_anew(self, k: int, is_taken: Bools) -> None:
+    def _fill_further(self, k: int, is_taken: Bools) -> None:
         """Fill nodes of a level further than the fluid did: all their rows that had begun go, and leave some."""
-        for is_anew, at in zip(self._is_anew, self._vessels.fill_anew(self._filling, k, is_taken), strict=False):
-            is_anew[at] = False
-        self._is_anew[k] |= is_taken
+        for is_further, at in zip(
+            self._is_further, self._vessels.fill_further(self._filling, k, is_taken), strict=False
+        ):
+            is_further[at] = False
+        self._is_further[k] |= is_taken
 
     def _of_leaves(self) -> _Shown:
         vessels, filling = self._vessels, self._filling

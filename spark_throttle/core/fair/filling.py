@@ -132,24 +132,42 @@ class Vessels:
                 filling.put(at, part.lowered(limits[k][is_over], filling.got[k - 1][at[-1]]))
         return filling
 
-    def fill_anew(self, filling: Filling, height: int, is_taken: Bools) -> list[Int64s]:
-        """Fill some nodes at a height again, as if their children had no rows but those that may go.
+    def fill_further(self, filling: Filling, height: int, is_taken: Bools) -> list[Int64s]:
+        """Fill some nodes at a height further, as if their children had no rows but those that may go.
 
-        What a child is owed that has no such rows goes to the others.
+        What a child is owed that has no such rows goes to the others, but for what went already.
 
         Returns
         -------
         The positions of the nodes below them, by level.
         """
         part, at = self._below(height, is_taken)
-        own, left = filling.own[height][is_taken], part.asked[-1] + part.leads[-1]
-        want = np.maximum(left, 0)
-        amount = own + part.tree.levels[-1].totals(want - left)
-        again = replace(part, want=[*part.want[:-1], want]).filled(amount, own)
-        filling.put(at, again)
-        for got, to, gives in zip(filling.got, at, again.got, strict=False):
+        rest, went = part._behind(filling, at)
+        below, left = part.tree.levels[-1], part.asked[-1] + part.leads[-1]
+        own, want = filling.own[height][is_taken] - below.totals(went[-1]), np.maximum(left, 0)
+        amount = own + below.totals(want - left)
+        further = replace(rest, want=[*part.want[:-1], want]).filled(amount, own)
+        further.count[:] += filling.count[at[0]]
+        for k, before in enumerate(went):
+            further.sent[k] += before
+            if k < len(went) - 1:
+                further.own[k + 1] += part.tree.levels[k].totals(before)
+        filling.put(at, further)
+        for got, to, gives in zip(filling.got, at, further.got, strict=False):
             got[to] = gives
         return at
+
+    def _behind(self, filling: Filling, at: list[Int64s]) -> tuple[Vessels, list[Int64s]]:
+        """Return what is left of a part whose nodes, by level, are `at` in `filling`, and the work that they sent."""
+        count = filling.count[at[0]]
+        went, held = [self.rows.work(self.first, self.first + count)], [self.held[0]]
+        for k, level in enumerate(self.tree.levels[:-1], start=1):
+            goes = filling.goes[k][at[k]]
+            went.append(level.totals(went[-1]) + np.where(goes, self.held[k], 0))
+            held.append(np.where(goes, 0, self.held[k]))
+        leads = [lead + sent for lead, sent in zip(self.leads, went, strict=True)]
+        asked = [each - sent for each, sent in zip(self.asked, went, strict=True)]
+        return replace(self, leads=leads, asked=asked, held=held, first=self.first + count), went
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
         """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""

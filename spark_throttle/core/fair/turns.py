@@ -11,7 +11,8 @@ next row at the tag L / w in the virtual time of its parent, and finishes it whe
 3. The rest is given to *crossing* rows, which begin up to v and finish beyond what went, by their finish (`crossing`).
    The first that does not fit is the node's own crossing row, about which its parent decides. It is held until it goes.
    Where the fluid asked for rows that a narrower scope refused, all that have begun may go and leave some of it.
-   Then v rises to the level of the fluid without refused rows: what goes up to it had begun in that scope's contest.
+   Then v rises, for what is left, to the level of the fluid without refused rows: what goes up to it had begun in that
+   scope's contest.
 4. A top's amount is the one at which its tokens end: a row goes while no balance is negative (KIP-599). It is known
    beforehand where work is one resource; else a search finds it, to within one row. Where tokens end by two resources,
    there may be no such amount: more work brings a row that takes more of the scarce one. Then the batch goes as far as

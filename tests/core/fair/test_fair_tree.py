@@ -52,6 +52,11 @@ def test_nor_in_histories_in_which_it_once_grew_from_batch_to_batch(seed: int) -
     judged(crossed(seed, 40), seed, kept_back=TENANTS)
 
 
+def test_a_tenant_is_not_ahead_by_what_its_siblings_are_owed_whose_rows_their_group_refused() -> None:
+    """The job takes less than the group passes: what has begun of the siblings goes before more of the tenant's."""
+    judged(fought(12_604, 13), 12_604)
+
+
 @pytest.mark.parametrize("first", range(0, 16, 8))
 def test_a_tenant_divides_its_tokens_between_its_nodes_in_several_groups(first: int) -> None:
     for seed in range(first, first + 8):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +65,8 @@ class World:
     """The work of all rows that went; of a namespace that `served` has forgotten, too."""
 
     born: dict[Path, int] = field(default_factory=dict)
-    of_last_batch: object = None
-    """Its weights and rates."""
+    last_weights: dict[Path, int] | None = None
+    """Those of the last batch."""
 
     rounds: int = 0
     batches: int = 0
@@ -84,6 +84,10 @@ class World:
     def work(self, size: int) -> int:
         work = MESSAGE if self.counts_messages else 1
         return max(work, self.work_of_bytes(size)) if self.bytes_a_message else MESSAGE
+
+    def works(self, sizes: Collection[int]) -> list[int]:
+        of_size = {size: self.work(size) for size in set(sizes)}
+        return [of_size[size] for size in sizes]
 
     def work_of_bytes(self, size: int) -> int:
         return size * MESSAGE // self.bytes_a_message if self.bytes_a_message else UNLIMITED
@@ -112,7 +116,7 @@ class World:
         gone: dict[Path, list[int]] = {}
         for path, eligible in own.items():
             queue, count = self.queues[path], counts[path]
-            works = [self.work(size) for size in queue]
+            works = self.works(queue)
             assert 0 <= count <= eligible
             self.came[path] = max(self.came[path], self.served[path] + sum(works[:eligible]))
             gone[path] = [queue.popleft() for _ in range(count)]
@@ -170,7 +174,7 @@ class World:
         )
         sizes = np.array([size for p in paths for size in self.queues[p]], dtype=np.int64)
         counts = np.array([len(self.queues[p]) for p in paths], dtype=np.int64)
-        work = None if self.bytes_a_message is None else np.array([self.work(size) for size in sizes.tolist()])
+        work = None if self.bytes_a_message is None else np.array(self.works(sizes.tolist()))
         rows = Rows.of(np.cumsum(counts) - counts, np.append(0, np.cumsum(sizes)), work)
         at = {name: n for n, name in enumerate(self.buckets)}
         scopes = Scopes(
@@ -183,10 +187,11 @@ class World:
         tie[sorted(range(len(paths)), key=lambda n: (self.born.get(paths[n], 0), paths[n]))] = np.arange(len(paths))
         eligible = np.array([own.get(p, 0) for p in paths], dtype=np.int64)
         weights = {path: weight for path, weight in self.weights.items() if weight != 1}
-        policy = weights, [bucket.rate for bucket in self.buckets.values()]
-        if self.of_last_batch not in (None, policy):
-            standing = honoured(tree, standing, rows, eligible, 0b111)
-        self.of_last_batch = policy
+        before = weights if self.last_weights is None else self.last_weights
+        levels = {3 - len(path) for path in {*weights, *before} if weights.get(path, 1) != before.get(path, 1)}
+        if levels:
+            standing = honoured(tree, standing, rows, eligible, sum(1 << level for level in levels))
+        self.last_weights = weights
         outcome = decide(tree, standing, rows, eligible, scopes, tie)
         self.rounds, after = outcome.rounds, outcome.standing
         remembered: list[tuple[Any, ...]] = [
@@ -203,7 +208,9 @@ class World:
         if not bucket.is_open:
             return 0
         messages, size = bucket.balance
-        works = sorted(self.work(s) for path, queue in self.queues.items() if path[: len(node)] == node for s in queue)
+        works = sorted(
+            self.works([s for path, queue in self.queues.items() if path[: len(node)] == node for s in queue])
+        )
         return min(sum(works[: messages + 1]), max(self.work_of_bytes(size), *works[:1], 0))
 
     def check_room(self, gone: dict[Path, list[int]], room: dict[object, list[int]]) -> None:
