@@ -142,7 +142,7 @@ class Vessels:
         The positions of the nodes below them, by level.
         """
         part, at = self._below(height, is_taken)
-        rest, went = part._behind(filling, at)
+        rest, went = part.behind(filling, at)
         below, left = part.tree.levels[-1], part.asked[-1] + part.leads[-1]
         own, want = filling.own[height][is_taken] - below.totals(went[-1]), np.maximum(left, 0)
         amount = own + below.totals(want - left)
@@ -157,7 +157,7 @@ class Vessels:
             got[to] = gives
         return at
 
-    def _behind(self, filling: Filling, at: list[Int64s]) -> tuple[Vessels, list[Int64s]]:
+    def behind(self, filling: Filling, at: list[Int64s]) -> tuple[Vessels, list[Int64s]]:
         """Return what is left of a part whose nodes, by level, are `at` in `filling`, and the work that they sent."""
         count = filling.count[at[0]]
         went, held = [self.rows.work(self.first, self.first + count)], [self.held[0]]
