@@ -6,9 +6,10 @@ of several, each with grants of its own. With Spark Connect, batches run on the 
 
 from __future__ import annotations
 
+import threading
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,9 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.spark_errors import BatchFunction, spark_line
 from spark_throttle.store.policy_location import PolicyLocation
 from spark_throttle.store.policy_table import COLUMNS, TableRows, leave_rows
+
+PATIENCE_SECONDS: Final = 10
+"""The most time that a batch waits for what is read beside it."""
 
 
 def read_table(spark: SparkSession, policies: PolicyLocation) -> PolicyLocation:
@@ -44,7 +48,7 @@ def read_table(spark: SparkSession, policies: PolicyLocation) -> PolicyLocation:
     return replace(policies, rows=found)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TableReading:
     """A function for `foreachBatch` that does what another one does, and reads a policy table meanwhile."""
 
@@ -52,22 +56,37 @@ class TableReading:
     control_path: str
     table: str
     run: str
+    _reader: _Reader | None = None
+    """What reads the table; a catalog that does not answer holds back one, and one batch for some seconds."""
 
     def __call__(self, frames: DataFrame, batch: int) -> None:
         """Call the function, and leave the rows of the table for the plan of the next batch.
 
         The query takes tenths of a second, mostly of the driver, which would else be added to each batch.
         """
-        with ThreadPoolExecutor(1, "policies") as beside:
-            found = beside.submit(self._found, frames.sparkSession)
-            self.function(frames, batch)
-            leave_rows(Directory(self.control_path), found.result())
+        reader, patience_seconds = self._reader, 0.0
+        if reader is None:
+            reader, patience_seconds = _Reader(frames.sparkSession, self.table, self.run), PATIENCE_SECONDS
+            reader.start()
+        self.function(frames, batch)
+        reader.join(patience_seconds)
+        self._reader = reader if reader.is_alive() else None
+        leave_rows(Directory(self.control_path), reader.found)
 
-    def _found(self, spark: SparkSession) -> TableRows:
+
+class _Reader(threading.Thread):
+    """A thread that reads a policy table once."""
+
+    def __init__(self, spark: SparkSession, table: str, run: str) -> None:
+        super().__init__(name="policies", daemon=True)
+        self._spark, self._table, self._run_id = spark, table, run
+        self.found = TableRows(table, run, problem=f"it was not read within {PATIENCE_SECONDS} s")
+
+    def run(self) -> None:
         try:
-            return _rows(spark, self.table, self.run)
+            self.found = _rows(self._spark, self._table, self._run_id)
         except Exception as error:  # noqa: BLE001 - a catalog may fail in any way: the last good policies stay in force
-            return TableRows(self.table, self.run, problem=spark_line(error))
+            self.found = TableRows(self._table, self._run_id, problem=spark_line(error))
 
 
 def _rows(spark: SparkSession, table: str, run: str) -> TableRows:
