@@ -15,9 +15,9 @@ Which resources count for a row, and in what proportion, is said by those of its
 them is the measure: its resources count in the proportion of its rates, for all that compete in it. A resource that a
 narrower scope alone limits counts as scarce as it is there: what the scope has room for is as much work as the part, by
 weight, that it has of the widest scope's room. So a scope whose own room suffices for its part has its part, as if it
-had no limit; and one whose room does not has all of its room. A scope that is about to end has room for less than the
-row that ends it, which must not be charged many times for that, nor for coming in a lump. So all that a narrower scope
-earns counts, by the rates, at most half of its part of what the widest earns.
+had no limit; and one whose room does not has all of its room. Room is what a scope lets pass before its tokens end,
+with the least of the rows that may end them: who is about to end has room for a row, and is not charged many times for
+it. Nor does a resource count scarcer than by the rates.
 
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
@@ -133,7 +133,7 @@ def work_of_time(price_ns: Int64s, of_millisecond: Int64s) -> Int64s:
     return proportional(price_ns, of_millisecond, np.full_like(price_ns, MICRO << BYTE_BITS))
 
 
-def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64s) -> list[Int64s]:
+def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: Int64s) -> list[Int64s]:
     """Return the work of a message, a byte and a millisecond at the nodes of tenants, in ``2**-BYTE_BITS``; 0 for none.
 
     Parameters
@@ -141,13 +141,13 @@ def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64
     scopes
         Shape (nodes, 3): the shared scopes of each node that count, its tenant's, its group's and the job's; -1 for
         the others.
-    room
-        Shape (resources, scopes): the most tokens that may go before a row, negative where none may.
+    passing
+        As `until_the_end` returns it.
     rate_micro_per_ms
         Shape (scopes, 3).
     """
     messages = np.where(rate_micro_per_ms[:, 0] == UNLIMITED, 0, MESSAGE << BYTE_BITS)
-    units = (messages, byte_work(rate_micro_per_ms), time_work(rate_micro_per_ms))[: len(room)]
+    units = (messages, byte_work(rate_micro_per_ms), time_work(rate_micro_per_ms))[: len(passing)]
     limiting = _widest(scopes, np.ones(len(messages), dtype=np.bool_))
     column, widest = limiting
     at = [_widest(scopes, unit > 0) for unit in units]
@@ -155,11 +155,41 @@ def unit_work(scopes: Int64s, tree: Tree, room: Int64s, rate_micro_per_ms: Int64
     is_narrower = [(scope >= 0) & (of != column) for of, scope in at]
     if any(each.any() for each in is_narrower):
         # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
-        amounts = (np.maximum(room, 0) + 1, _A_UNIT), (np.maximum(rate_micro_per_ms.T, 1), (_ONE, _ONE, _ONE))
+        amounts = (passing, _A_UNIT), (np.maximum(rate_micro_per_ms.T, 1), (_ONE, _ONE, _ONE))
         narrower = (_narrower_work(units, *amount, scopes, limiting, at, tree) for amount in amounts)
         for each, is_this, by_room, by_rate, most in zip(found, is_narrower, *narrower, _MOST_UNIT, strict=False):
-            np.copyto(each, np.clip(np.minimum(by_room, by_rate >> 1), 1, most), where=is_this)
+            np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
+
+
+def until_the_end(room: Int64s, scopes: Int64s, next_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return the tokens that scopes let pass until they end, shape (resources, scopes): their room, and a next row.
+
+    Parameters
+    ----------
+    room
+        Shape (resources, scopes): the most tokens that may go before a row, negative where none may.
+    scopes
+        Shape (flows, 3): the shared scopes of each flow that count, -1 for the others.
+    next_bytes, price_ns
+        Shape (flows,): the bytes and the time of each flow's next row; no time where none is limited.
+
+    Examples
+    --------
+    A scope without room, and one of a hundred bytes; rows of 40, 30 and 0 bytes are next:
+
+    >>> scopes = np.array([[0, 1, -1], [0, -1, -1], [-1, 1, -1]])
+    >>> until_the_end(np.array([[0, 9], [-5, 100]]), scopes, np.array([40, 30, 0]), None).tolist()
+    [[1, 10], [30, 101]]
+    """
+    passing = np.maximum(room, 0)
+    passing[Dimension.MESSAGES] += 1
+    for resource, each in zip((Dimension.BYTES, Dimension.TIME), (next_bytes, price_ns), strict=True):
+        if each is not None and resource < len(passing):
+            least = np.full(passing.shape[1] + 1, MOST_WORK)
+            np.minimum.at(least, scopes, each[:, None])
+            passing[resource] += np.where(least == MOST_WORK, 1, np.maximum(least, 1))[:-1]
+    return passing
 
 
 def _narrower_work(
@@ -225,7 +255,7 @@ def row_work(
     flow: Int64s,
     scopes: Int64s,
     tree: Tree,
-    room: Int64s,
+    passing: Int64s,
     policy: CompiledPolicy,
     price_ns: Int64s | None,
 ) -> Int64s | None:
@@ -235,7 +265,7 @@ def row_work(
     ----------
     flow
         The flow of each leaf of the tree; rows of others count a message.
-    scopes, room
+    scopes, passing
         As in `unit_work`.
     price_ns
         Shape (flows,): the time of a message; `None` if no scope limits time.
@@ -244,7 +274,7 @@ def row_work(
         return None
     node, flows = tree.levels[0].parent, len(layout.segments.counts)
     each_message, each_byte, *each_ms = (
-        unit[node] for unit in unit_work(scopes, tree, room, policy.shared.rate_micro_per_ms)
+        unit[node] for unit in unit_work(scopes, tree, passing, policy.shared.rate_micro_per_ms)
     )
     of_message = np.maximum(each_message >> BYTE_BITS, 1)
     if price_ns is not None:

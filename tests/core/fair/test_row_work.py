@@ -55,7 +55,7 @@ def of_fractions(
         else:
             scope = way[limiting[-1]]
             by_room = whole * UNITS[d] / (int(room[d, scope]) + 1)
-            found.append(parts[limiting[-1]] * min(by_room, whole_rate / int(rates[scope, d]) / 2))
+            found.append(parts[limiting[-1]] * min(by_room, whole_rate / int(rates[scope, d])))
     return found
 
 
@@ -82,7 +82,7 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
     scopes = np.where(counts[scopes], scopes, -1)
     scopes[(scopes < 0).all(axis=1), 1] = parent[(scopes < 0).all(axis=1)] + 1 + tenants
     room = np.array([[draw.randrange(10**4) for _ in rates] for _ in range(3)])
-    found = [each.tolist() for each in unit_work(scopes, tree, room, rates)]
+    found = [each.tolist() for each in unit_work(scopes, tree, room + 1, rates)]
     widest = [max(column for column in range(3) if way[column] >= 0) for way in scopes]
 
     def part(at: int) -> Fraction:
