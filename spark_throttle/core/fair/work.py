@@ -155,9 +155,10 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     is_narrower = [(scope >= 0) & (of != column) for of, scope in at]
     if any(each.any() for each in is_narrower):
         # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
-        amounts = (passing, _A_UNIT), (np.maximum(rate_micro_per_ms.T, 1), (_ONE, _ONE, _ONE))
-        narrower = (_narrower_work(units, *amount, scopes, limiting, at, tree) for amount in amounts)
-        for each, is_this, by_room, by_rate, most in zip(found, is_narrower, *narrower, _MOST_UNIT, strict=False):
+        by_rates = np.maximum(rate_micro_per_ms.T, 1)
+        rooms = _narrower_work(units, passing, _A_UNIT, scopes, limiting, at, tree)
+        rates = _narrower_work(units, by_rates, (_ONE, _ONE, _ONE), scopes, limiting, at, tree)
+        for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST_UNIT, strict=False):
             np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
 

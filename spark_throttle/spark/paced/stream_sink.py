@@ -109,7 +109,7 @@ class PacedStreamWriter(DataSourceStreamArrowWriter):
         batches = [batch for batch in iterator if batch.num_rows]
         if batches:
             task = self._task()
-            for _ in task([self._with_helpers(batch, task) for batch in batches]):
+            for _ in task([self._with_task_columns(batch, task) for batch in batches]):
                 pass
         return WriterCommitMessage()
 
@@ -145,7 +145,7 @@ class PacedStreamWriter(DataSourceStreamArrowWriter):
         send, how = http_sender(self.options)
         return PacedTask(send, sending.name, sending.costs, 0, 0, how)
 
-    def _with_helpers(self, batch: pa.RecordBatch, task: PacedTask) -> pa.RecordBatch:
+    def _with_task_columns(self, batch: pa.RecordBatch, task: PacedTask) -> pa.RecordBatch:
         """Return rows with the columns by which a task tells and measures them."""
         names = batch.column(self.namespace).cast(pa.string())
         if names.null_count:
