@@ -202,13 +202,10 @@ class Contenders:
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
         above = np.full((len(numbers), short.shape[1]), -1)
         above[tree.levels[0].parent] = short[flow]  # the same for all leaves of a node
-        first = layout.segments.starts[flow]
-        passing = until_the_end(
-            room,
-            short[flow],
-            layout.total[first + 1] - layout.total[first],
-            None if price_ns is None else price_ns[flow],
-        )
+        waits = flow[layout.segments.counts[flow] > 0]
+        first = layout.segments.starts[waits]
+        next_bytes = layout.total[first + 1] - layout.total[first]
+        passing = until_the_end(room, short[waits], next_bytes, None if price_ns is None else price_ns[waits])
         work = row_work(layout, flow, above, tree, passing, policy, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
