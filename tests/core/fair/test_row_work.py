@@ -208,3 +208,23 @@ def test_scope_that_only_observes_changes_nothing(seed: int) -> None:
         for decider in deciders:
             decider.batch(1_000 * batch, rows)
         assert deciders[0].admitted() == deciders[1].admitted(), batch
+
+
+def test_namespace_that_is_ahead_and_has_no_row_has_no_next_row() -> None:
+    """In the last batch the last of the namespaces that compete has a lead alone."""
+    policy = make_policy(
+        groups={"g": limit(messages_per_second=3)},
+        tenants={name: Tenant(limit(bytes_per_second=1_000)) for name in "tu"},
+        default=Namespace(group="g"),
+    )
+    decider = Decider("kernel", policy)
+    for batch, rows in enumerate([
+        [("t/y", 5_000)],
+        [("u/x", 5_000), ("u/y", 700)],
+        [("u/y", 700), ("t/y", 700)],
+        [("u/x", 5_000), ("u/x", 5_000), ("u/x", 1), ("t/y", 5_000)],
+        [("u/x", 1), ("u/x", 1), ("u/x", 5_000), ("t/x", 1), ("u/y", 700)],
+        [("u/y", 5_000)],
+    ]):  # fmt: skip
+        decider.batch(1_000 * batch, rows)
+    assert decider.admitted() == {"t/y": 2, "u/x": 0, "u/y": 0}
