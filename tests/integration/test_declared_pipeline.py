@@ -62,33 +62,38 @@ def sent():
 """
 
 
-@pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="refused on Spark 4.1")
-@pytest.mark.timeout(600)
-def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
+pytestmark = [
+    pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="refused on Spark 4.1"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the folder of a pipeline that has no flow yet."""
     for folder in ("flows", "events"):
         (tmp_path / folder).mkdir()
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
-    (tmp_path / "flows" / "admitted.py").write_text(FLOW.format(root=tmp_path))
-    offer(tmp_path, range(50))
-    run(tmp_path)
-    assert admitted(tmp_path) == list(range(50))
-    first = begun(tmp_path)
-    offer(tmp_path, range(50, 60))
-    run(tmp_path, "--full-refresh-all")
-    assert admitted(tmp_path) == list(range(60))
-    assert begun(tmp_path)[0] not in first, "the first epoch is another one"
+    return tmp_path
 
 
-@pytest.mark.skipif(not ends_when_drained(pyspark.__version__), reason="refused on Spark 4.1")
-@pytest.mark.timeout(600)
-def test_flow_of_a_pipeline_sends_to_a_paced_sink_which_the_pipeline_created(tmp_path: Path) -> None:
-    for folder in ("flows", "events"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
+def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(root: Path) -> None:
+    (root / "flows" / "admitted.py").write_text(FLOW.format(root=root))
+    offer(root, range(50))
+    run(root)
+    assert admitted(root) == list(range(50))
+    first = begun(root)
+    offer(root, range(50, 60))
+    run(root, "--full-refresh-all")
+    assert admitted(root) == list(range(60))
+    assert begun(root)[0] not in first, "the first epoch is another one"
+
+
+def test_flow_of_a_pipeline_sends_to_a_paced_sink_which_the_pipeline_created(root: Path) -> None:
     with receiver() as record:
-        (tmp_path / "flows" / "sent.py").write_text(SINK.format(root=tmp_path, url=record.url))
-        offer(tmp_path, range(60))
-        run(tmp_path)
+        (root / "flows" / "sent.py").write_text(SINK.format(root=root, url=record.url))
+        offer(root, range(60))
+        run(root)
     assert sorted(row["id"] for arrival in record.arrivals for row in arrival.rows) == list(range(60))
     slow = [arrival for arrival in record.arrivals if arrival.namespace == "acme/slow"]
     assert [row["id"] for arrival in slow for row in arrival.rows] == list(range(1, 60, 2))

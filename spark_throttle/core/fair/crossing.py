@@ -104,11 +104,7 @@ class Crossing:
 
     def _served(self) -> list[Int64s]:
         """Return the work that the nodes of every level send."""
-        vessels, filling = self._vessels, self._filling
-        served = [vessels.rows.work(vessels.first, vessels.first + filling.count)]
-        for k, level in enumerate(self._levels[:-1], start=1):
-            served.append(level.totals(served[-1]) + np.where(filling.goes[k], vessels.held[k], 0))
-        return served
+        return self._vessels.served(self._filling.count, self._filling.goes[1:])
 
     def _passed(self, most: Int64s, is_open: Bools) -> tuple[list[_Shown], list[Int64s], Bools]:
         """Let rows go in one pass; a top that is not open chooses none.

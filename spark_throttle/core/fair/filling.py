@@ -12,6 +12,7 @@ child that sends less now: else its heavy children would not have begun, and lig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -160,14 +161,19 @@ class Vessels:
     def behind(self, filling: Filling, at: list[Int64s]) -> tuple[Vessels, list[Int64s]]:
         """Return what is left of a part whose nodes, by level, are `at` in `filling`, and the work that they sent."""
         count = filling.count[at[0]]
-        went, held = [self.rows.work(self.first, self.first + count)], [self.held[0]]
-        for k, level in enumerate(self.tree.levels[:-1], start=1):
-            goes = filling.goes[k][at[k]]
-            went.append(level.totals(went[-1]) + np.where(goes, self.held[k], 0))
-            held.append(np.where(goes, 0, self.held[k]))
+        goes = [each[to] for each, to in zip(filling.goes[1:], at[1:], strict=False)]
+        went = self.served(count, goes)
+        held = [self.held[0], *(np.where(gone, 0, row) for gone, row in zip(goes, self.held[1:], strict=True))]
         leads = [lead + sent for lead, sent in zip(self.leads, went, strict=True)]
         asked = [each - sent for each, sent in zip(self.asked, went, strict=True)]
         return replace(self, leads=leads, asked=asked, held=held, first=self.first + count), went
+
+    def served(self, count: Int64s, goes: Sequence[Bools]) -> list[Int64s]:
+        """Return the work of all nodes, by level, if so many rows of leaves and these of the held rows go."""
+        served = [self.rows.work(self.first, self.first + count)]
+        for level, gone, held in zip(self.tree.levels, goes, self.held[1:], strict=False):
+            served.append(level.totals(served[-1]) + np.where(gone, held, 0))
+        return served
 
     def _poured(self, k: int, amount: Int64s) -> tuple[Int64s, Int64s]:
         """Return what the fluid gives the nodes of a level, whose parents are given an amount, and their budgets."""

@@ -156,8 +156,10 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     if any(each.any() for each in is_narrower):
         # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
         by_rates = np.maximum(rate_micro_per_ms.T, 1)
-        rooms = _narrower_work(units, passing, _A_UNIT, scopes, limiting, at, tree)
-        rates = _narrower_work(units, by_rates, (_ONE, _ONE, _ONE), scopes, limiting, at, tree)
+        # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
+        _, pair = np.unique(scopes[:, _TENANT] * len(messages) + widest, return_inverse=True)
+        rooms = _narrower_work(units, passing, _A_UNIT, pair, limiting, at, tree)
+        rates = _narrower_work(units, by_rates, (_ONE, _ONE, _ONE), pair, limiting, at, tree)
         for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST_UNIT, strict=False):
             np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
@@ -197,7 +199,7 @@ def _narrower_work(
     units: Sequence[Int64s],
     amounts: Int64s,
     a_unit: Sequence[Int64s],
-    scopes: Int64s,
+    pair: Int64s,
     widest: tuple[Int64s, Int64s],
     at: Sequence[tuple[Int64s, Int64s]],
     tree: Tree,
@@ -210,6 +212,8 @@ def _narrower_work(
         Shape (resources, scopes): what the scopes have of each resource.
     a_unit
         What of it a message, a byte and a millisecond are.
+    pair
+        Equal for the nodes of a tenant that have one widest scope.
     widest, at
         The columns and the scopes of the widest scopes, of all and of those that limit each resource.
     """
@@ -223,8 +227,6 @@ def _narrower_work(
     below_job = _part(of_child, children.weight[nodes.parent], children.totals(children.weight))
     of_child = np.where(column == _JOB, below_job, of_child)
     of_node = _part(of_child, nodes.weight, nodes.totals(nodes.weight)[nodes.parent])
-    # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
-    _, pair = np.unique(scopes[:, _TENANT] * len(whole) + scope, return_inverse=True)
     of_tenant = sums(pair, of_node, len(of_node))[pair]
     return [
         proportional(np.where(of == _TENANT, of_tenant, of_child), one, np.append(amount, 1)[limiting])
