@@ -33,7 +33,8 @@ and 3 for a node that is given an amount, by 4 for a top. So these unserved rows
 the row after them, the fluid has not served all.
 
 *Change.* The proof is about one policy. Leads from another enter by `promises`: what falls due by V for them is at most
-what others pay by V, a row, and what levels are rounded by. So a change costs a child a row more.
+what others pay by V, a row, and what levels are rounded by. A tenant's node chooses anew what it holds behind a row
+that its group holds for the job. So a change costs a child a row more.
 
 *Hierarchy.* The tree's fluid gives a node its share of what its parent's fluid gets. So a leaf is behind by at most the
 sum of these bounds over its levels: two of the largest rows each, whatever the tree holds. A child is ahead by less

@@ -104,6 +104,11 @@ def test_from_the_batch_of_a_change_everybody_is_near_the_ideal_of_the_weights_a
         judged(changed(seed, 10), seed, past=1)
 
 
+@pytest.mark.parametrize(("seed", "batches"), [(10_260, 12), (62, 33)])
+def test_so_it_is_where_a_tenant_chooses_anew_behind_the_row_that_its_group_holds(seed: int, batches: int) -> None:
+    judged(changed(seed, batches), seed, past=1)
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(10_000, 12_000, 500))

@@ -68,6 +68,9 @@ class World:
     last_weights: dict[Path, int] | None = None
     """Those of the last batch."""
 
+    has_other_weights: bool = False
+    """Whether weights changed before the last batch."""
+
     rounds: int = 0
     batches: int = 0
 
@@ -189,6 +192,7 @@ class World:
         weights = {path: weight for path, weight in self.weights.items() if weight != 1}
         before = weights if self.last_weights is None else self.last_weights
         levels = {3 - len(path) for path in {*weights, *before} if weights.get(path, 1) != before.get(path, 1)}
+        self.has_other_weights = bool(levels)
         if levels:
             standing = honoured(tree, standing, rows, eligible, sum(1 << level for level in levels))
         self.last_weights = weights
@@ -232,7 +236,8 @@ class World:
     def check_holds(self, before: dict[Path, tuple[int, ...]], own: dict[Path, int], counts: dict[Path, int]) -> None:
         """A node sends nothing before the row that it holds, and holds it until it goes.
 
-        Unless a narrower scope refuses the row.
+        Unless a narrower scope refuses the row; and under other weights, a tenant's node chooses anew what it holds
+        behind a row that the child of the job holds.
         """
         held: dict[Path, tuple[int, ...]] = {}
         held |= {path: told[1:] for path, told in before.items() if len(path) == 3 and any(told[1:])}
@@ -247,7 +252,8 @@ class World:
                 (1, 1, by_child and path[:1] not in self.buckets),
                 (2, 1 + by_child, by_tenant),
             ):
-                if is_held and counts.get(path, 0) < row <= own.get(path, 0):
+                chooses_anew = self.has_other_weights and by_child and depth == 2
+                if is_held and counts.get(path, 0) < row <= own.get(path, 0) and not chooses_anew:
                     assert not sent[path[:depth]], (path, depth)
                     # In a later round, a group may refuse a row that its node took over from the tenant's.
                     took_over = self.rounds > 1 and path[:1] in self.buckets
