@@ -1,0 +1,224 @@
+"""A replay decides recorded traffic as a job would have, in event time, by the job's own decisions.
+
+Each interval is one batch of `core.batch.admission`. A bucket holds at least what it earns in an interval: else a burst
+of a second would lose nine seconds of ten. So against a job that decides at every moment, the error is one interval:
+
+- a scope passes at most what its quota earns in one interval more than the job would have passed, in any time;
+- a message leaves at most one interval earlier or later than it would have.
+
+Every bucket is full when the replay begins, and no message waits. Where the interval is as long as the job's batches,
+and events lie where its batches had them, the replay decides as the job did.
+
+Quotas on processing time are not replayed, because events do not tell what they cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark_throttle.core.arithmetic.segments import largest, numbers, sums
+from spark_throttle.core.batch.admission import Arrivals, plan_admission
+from spark_throttle.core.batch.decisions import Decisions, Reason
+from spark_throttle.core.names.matching import Matches, MatchMemory, match, positions_in
+from spark_throttle.core.quota import (
+    MAX_BURST_TOKENS,
+    MICRO,
+    NEVER_MS,
+    UNLIMITED,
+    CompiledPolicy,
+    Dimension,
+    Int64s,
+    Level,
+    Limits,
+    Overflow,
+    Verdict,
+)
+from spark_throttle.core.state import DeciderState
+from spark_throttle.errors import ConfigurationError
+from spark_throttle.what_if.traffic import Arrived, Traffic
+
+_PEGASUS_MS: Final = 1_000
+"""A Pegasus rule counts by the second."""
+
+_MOST_MICRO: Final = MAX_BURST_TOKENS * MICRO
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """What a policy did with recorded traffic; arrays of n run over `Traffic.names`."""
+
+    policy: CompiledPolicy
+    matches: Matches
+    """The scopes of each namespace, shape (n,)."""
+
+    offered: Int64s
+    """Shape (n, 2): messages and bytes."""
+
+    admitted: Int64s
+    rejected: Int64s
+    """Shape (n, reasons): the messages rejected, by `Reason`."""
+
+    held: Int64s
+    """Shape (n, levels, dimensions): the messages that had to wait when they arrived, by the `Level` and `Dimension` of
+    what held them. Those that wait by a Pegasus rule are in no level."""
+
+    delays: Delays
+    waiting: Int64s
+    """Shape (n,): the messages that wait when the replay ends."""
+
+    oldest_ms: Int64s
+    """Shape (n,): for how long the oldest of these has waited; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Delays:
+    """How long delayed messages waited, as counts; arrays run over pairs of a namespace and a delay."""
+
+    name: Int64s
+    """The namespace, as a position in `Traffic.names`."""
+
+    delay_ms: Int64s
+    """How long messages waited before they left: a whole number of intervals, at least one."""
+
+    messages: Int64s
+
+    @classmethod
+    def of(cls, parts: list[Delays]) -> Delays:
+        """Return delays that were counted apart as one table, in the order of namespaces and delays."""
+        none = np.zeros(0, dtype=np.int64)
+        name, delay_ms, messages = (
+            np.concatenate([none, *(getattr(each, column) for each in parts)]) for column in cls.__slots__
+        )
+        in_order = np.lexsort((delay_ms, name))
+        name, delay_ms, messages = name[in_order], delay_ms[in_order], messages[in_order]
+        begins = np.flatnonzero((np.diff(name, prepend=-1) != 0) | (np.diff(delay_ms, prepend=-1) != 0))
+        return cls(name[begins], delay_ms[begins], np.add.reduceat(messages, begins) if len(begins) else messages)
+
+
+def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
+    """Decide recorded traffic under a policy.
+
+    Parameters
+    ----------
+    traffic
+        What was sent.
+    policy
+        One direction of the policy.
+
+    Raises
+    ------
+    ConfigurationError
+        If a Pegasus rule of the policy counts shorter than an interval.
+
+    Examples
+    --------
+    One message a second for ten seconds, and a quota of one each two seconds: the bucket holds ten.
+
+    >>> from spark_throttle.policy.compile import compile_policy
+    >>> from spark_throttle.policy.model import PolicyDocument
+    >>> ones = {"messages": [1] * 30, "bytes": [1] * 30, "largest_bytes": [1] * 30}
+    >>> sums = pa.table({"interval": range(30), "namespace": ["acme/a"] * 30, **ones})
+    >>> quota = {"messages_per_second": "0.5", "burst_seconds": 10}
+    >>> document = PolicyDocument.model_validate({"tenants": {"acme": {"publish": quota}}})
+    >>> found = replay(Traffic.of(sums, interval_ms=1_000), compile_policy(document, "publish"))
+    >>> found.admitted.tolist(), found.waiting.tolist(), found.delays.delay_ms.tolist()
+    ([[20, 20]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
+    """
+    if policy.namespace_windows.has_rule.any() and traffic.interval_ms > _PEGASUS_MS:
+        raise ConfigurationError(
+            "the policy has throttling rules, which count by the second, and the interval is "
+            f"{traffic.interval_ms / 1000:g} seconds; give an interval of 1 second"
+        )
+    policy = _widened(policy, traffic.interval_ms)
+    ledger, memory = _Ledger(traffic.names), MatchMemory()
+    state, due_ms = DeciderState.initial(policy), NEVER_MS
+    nothing = Arrived.none()
+    for arrived in traffic.arrived():
+        # Where messages wait, there are batches between arrivals too.
+        while (step := -(-due_ms // traffic.interval_ms)) <= arrived.number:
+            state, due_ms = ledger.decided(state, nothing, policy, memory, now_ms=step * traffic.interval_ms)
+        now_ms = (arrived.number + 1) * traffic.interval_ms
+        state, due_ms = ledger.decided(state, arrived, policy, memory, now_ms=now_ms)
+    return ledger.closed(state, policy, traffic)
+
+
+def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
+    """Return a policy whose buckets hold what they earn in an interval, without quotas on time."""
+
+    def wide(limits: Limits) -> Limits:
+        rate = limits.rate_micro_per_ms.copy()
+        rate[:, Dimension.TIME] = UNLIMITED
+        earned = np.minimum(np.maximum(rate, 0), _MOST_MICRO // interval_ms) * interval_ms
+        burst = np.where(rate == UNLIMITED, 0, np.maximum(limits.burst_micro, earned))
+        return replace(limits, rate_micro_per_ms=rate, burst_micro=burst)
+
+    queue = replace(policy.queue, on_overflow=Overflow.REJECT)
+    return replace(policy, shared=wide(policy.shared), namespace_limits=wide(policy.namespace_limits), queue=queue)
+
+
+class _Ledger:
+    """The counts of a replay, batch by batch.
+
+    Parameters
+    ----------
+    names
+        `Traffic.names`.
+    """
+
+    def __init__(self, names: pa.StringArray) -> None:
+        n = len(names)
+        self._names = names
+        self._admitted = np.zeros((n, 2), dtype=np.int64)
+        self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
+        self._held = np.zeros((n, len(Level), len(Dimension)), dtype=np.int64)
+        self._delays: list[Delays] = []
+
+    def decided(
+        self, state: DeciderState, arrived: Arrived, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
+    ) -> tuple[DeciderState, int]:
+        """Decide and count a batch; return the state after it, and when the next waiting message may leave."""
+        names = pa.DictionaryArray.from_arrays(pa.array(arrived.name, pa.int32()), arrived.names)
+        arrivals = Arrivals(names, pa.array(arrived.size_bytes))
+        plan = plan_admission(state, arrivals, policy, now_ms=now_ms, memory=memory)
+        self._count(plan.decisions, state, arrived, now_ms)
+        return plan.state, plan.usage.due_ms
+
+    def _count(self, decisions: Decisions, state: DeciderState, arrived: Arrived, now_ms: int) -> None:
+        queue = state.queue
+        known, size_bytes, queued = arrived.known, arrived.size_bytes, len(queue)
+        if queued:
+            known = np.concatenate([self._waiting(state), known])
+            size_bytes = np.concatenate([queue.size_bytes, size_bytes])
+        verdict = decisions.verdict
+        left = np.flatnonzero(verdict == Verdict.ADMIT)
+        admitted = np.column_stack([np.ones(len(left), dtype=np.int64), size_bytes[left]])
+        self._admitted += sums(known[left], admitted, len(self._admitted))
+        refused = np.flatnonzero(verdict == Verdict.REJECT)
+        np.add.at(self._rejected, (known[refused], decisions.take(refused).reason), 1)
+        held = queued + np.flatnonzero(verdict[queued:] == Verdict.DELAY)
+        cause = decisions.take(held)
+        by_quota = cause.level >= 0
+        np.add.at(self._held, (known[held][by_quota], cause.level[by_quota], cause.dimension[by_quota]), 1)
+        late = left[: np.searchsorted(left, queued)]
+        if len(late):
+            ones = np.ones(len(late), dtype=np.int64)
+            self._delays.append(Delays.of([Delays(known[late], now_ms - queue.arrival_ms[late], ones)]))
+
+    def _waiting(self, state: DeciderState) -> Int64s:
+        """Return the namespace of each waiting message, as a position among all names."""
+        return positions_in(self._names, state.flows.names)[state.queue.flow]
+
+    def closed(self, state: DeciderState, policy: CompiledPolicy, traffic: Traffic) -> Replay:
+        """Return what was counted, and what waits."""
+        n, known = len(self._names), self._waiting(state)
+        waited_ms = traffic.end_ms - state.queue.arrival_ms
+        offered = np.column_stack([traffic.messages, traffic.bytes])
+        return Replay(
+            policy, match(self._names, policy), sums(traffic.name, offered, n), self._admitted, self._rejected,
+            self._held, Delays.of(self._delays), numbers(known, n),
+            largest(known, waited_ms, n, least=0),
+        )  # fmt: skip

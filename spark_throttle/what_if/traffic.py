@@ -1,0 +1,156 @@
+"""Recorded traffic is what each namespace sent in each interval of event time: messages, bytes and the largest message.
+
+A day of 10,000 namespaces and 10^8 events is some 10^7 such sums, which fit in memory. What they forget is where in its
+interval an event lay, and how the bytes were divided: an interval's messages are taken to arrive at its end, and all
+but the largest to be of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_throttle.core.arithmetic.segments import ranges
+from spark_throttle.core.quota import MAX_SIZE_BYTES, Int64s
+from spark_throttle.errors import ConfigurationError
+
+SUMS: Final = pa.schema([
+    ("interval", pa.int64()), ("namespace", pa.string()), ("messages", pa.int64()), ("bytes", pa.int64()),
+    ("largest_bytes", pa.int64()),
+])  # fmt: skip
+"""The schema of sums: the number of the interval since 1970, and what a namespace sent in it."""
+
+INTERVALS_MS: Final = (1_000, 10_000, 60_000)
+"""The intervals that are chosen from where none is given."""
+
+_MANY_INTERVALS: Final = 10_000
+
+
+def interval_for(covered_ms: int) -> int:
+    """Return the interval in which so much time is summed: the shortest that makes at most 10,000 of it.
+
+    Examples
+    --------
+    >>> interval_for(3_600_000), interval_for(86_400_000)
+    (1000, 10000)
+    """
+    return next((each for each in INTERVALS_MS if covered_ms <= each * _MANY_INTERVALS), INTERVALS_MS[-1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """What arrived in one interval; arrays run over its messages, those of a namespace beside each other."""
+
+    number: int
+    """The number of the interval since 1970."""
+
+    names: pa.StringArray
+    """The namespaces that sent anything."""
+
+    name: Int64s
+    """The namespace of each message, as a position in `names`."""
+
+    known: Int64s
+    """The same as a position in `Traffic.names`."""
+
+    size_bytes: Int64s
+
+    @classmethod
+    def none(cls) -> Arrived:
+        """Return an interval in which nothing arrived."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return cls(-1, pa.array([], pa.string()), nothing, nothing, nothing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Recorded traffic; arrays run over the sums, in the order of their intervals.
+
+    Examples
+    --------
+    >>> sums = pa.table(
+    ...     {"interval": [7], "namespace": ["acme/a"], "messages": [3], "bytes": [10], "largest_bytes": [5]}
+    ... )
+    >>> [each.size_bytes.tolist() for each in Traffic.of(sums, interval_ms=1_000).arrived()]
+    [[5, 3, 2]]
+    """
+
+    interval_ms: int
+    names: pa.StringArray
+    """All namespaces, each once, in the order of their bytes."""
+
+    interval: Int64s
+    name: Int64s
+    """The namespace of each sum, as a position in `names`."""
+
+    messages: Int64s
+    bytes: Int64s
+    largest_bytes: Int64s
+    unusable_messages: int = 0
+    """The events without a usable namespace, size or time: a job would reject them, and the replay leaves them out."""
+
+    _bounds: Int64s = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        starts = np.flatnonzero(np.diff(self.interval, prepend=-1))
+        object.__setattr__(self, "_bounds", np.append(starts, len(self.interval)))
+
+    @classmethod
+    def of(cls, sums: pa.Table, *, interval_ms: int, unusable_messages: int = 0) -> Traffic:
+        """Return traffic from a table of `SUMS` in any order.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no event, or a namespace sent more in an interval than the decider counts.
+        """
+        table = sums.select(SUMS.names).cast(SUMS).combine_chunks()
+        table = table.sort_by([("interval", "ascending"), ("namespace", "ascending")])
+        if not len(table):
+            raise ConfigurationError(
+                f"there is no event to replay ({unusable_messages} have no usable namespace, size or time); "
+                "give events of the time that is asked for"
+            )
+        columns = {each: table[each].to_numpy() for each in SUMS.names if each != "namespace"}
+        largest = int(columns["largest_bytes"].max())
+        if int(columns["interval"].min()) < 0 or largest > MAX_SIZE_BYTES:
+            raise ConfigurationError(
+                f"an event is before 1970, or larger than {MAX_SIZE_BYTES} bytes ({largest}); leave it out"
+            )
+        namespaces = table["namespace"].combine_chunks()
+        names = pc.unique(namespaces)
+        names = names.take(pc.sort_indices(names))
+        name = pc.index_in(namespaces, value_set=names).cast(pa.int64()).to_numpy()
+        return cls(
+            interval_ms, names, columns["interval"], name, columns["messages"], columns["bytes"],
+            columns["largest_bytes"], unusable_messages,
+        )  # fmt: skip
+
+    @property
+    def first_ms(self) -> int:
+        """When the first interval begins."""
+        return int(self.interval[0]) * self.interval_ms
+
+    @property
+    def end_ms(self) -> int:
+        """When the last interval ends."""
+        return (int(self.interval[-1]) + 1) * self.interval_ms
+
+    def arrived(self) -> Iterator[Arrived]:
+        """Yield what arrived in each interval in which anything did."""
+        for first, end in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
+            messages, largest = self.messages[first:end], self.largest_bytes[first:end]
+            at = np.repeat(np.arange(end - first), messages)
+            others = np.maximum(messages - 1, 1)
+            rest = np.maximum(self.bytes[first:end] - largest, 0)
+            place = ranges(np.zeros(end - first, dtype=np.int64), messages)
+            # All but the first, which is the largest, share the rest: those in front have a byte more.
+            size_bytes = (rest // others)[at] + (place - 1 < (rest % others)[at])
+            size_bytes[place == 0] = largest
+            known = self.name[first:end]
+            yield Arrived(int(self.interval[first]), self.names.take(pa.array(known)), at, known[at], size_bytes)
