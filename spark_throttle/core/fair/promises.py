@@ -12,6 +12,10 @@ largest that waits, or as much as any one is ahead), all that are behind lose as
 the same, and none more than it is owed. A heavy child's row is delayed little by that. A light one's share is kept
 however often weights change, so that it adds up to a row. Those that are ahead pay what is still owed: who would pay
 last is forgiven first.
+
+Of those that are ahead, some have no row any more. The fluid still serves the rows that have gone; who has rows waits
+for it. Under a larger weight it does that at once, so those that are heavy would pay for all whose weights a change
+raises, a part of a row for each. So such children pay for what is due already, and a row, and no more.
 """
 
 from __future__ import annotations
@@ -49,8 +53,11 @@ def kept_promises(level: Level, lead: Int64s, row: Int64s) -> Int64s:
     """
     owed, ahead = np.where(row > 0, np.maximum(-lead, 0), 0), np.maximum(lead, 0)
     spare = level.largest(np.maximum(row, ahead)) + level.totals(level.weight)  # levels are rounded by as much
-    all_owed = level.totals(owed)
-    is_cut = level.totals(ahead) - all_owed > spare
+    gone = np.where(row > 0, 0, ahead)
+    all_owed, all_gone, due = level.totals(owed), level.totals(gone), level.totals(np.maximum(owed - row, 0))
+    is_cut = (level.totals(ahead) - all_owed > spare) | (all_gone > due + spare)
+    if is_cut.any():
+        ahead = np.where(row > 0, ahead, covered(gone, level.weight, level.parent, level.bounds, due + spare))
     doubtful = np.flatnonzero(all_owed > spare)
     if len(doubtful):
         part, at = level.below(doubtful)

@@ -50,6 +50,21 @@ def test_a_newcomer_does_not_pay_for_what_many_were_behind_under_other_weights(t
 
 
 @pytest.mark.parametrize("tenants", [20, 200])
+def test_a_newcomer_does_not_pay_for_those_that_are_raised_and_whose_rows_have_gone(tenants: int) -> None:
+    """Half of the tenants have sent their only row, a half of it early; the others wait with theirs."""
+    world = World({}, {("g",): Bucket((tenants // 2 - 1, None))})
+    for n in range(tenants):
+        world.offer(("g", f"t{n}", "n"), [1])
+    gone = [path for path, sizes in world.batch().items() if sizes]
+    world.change({path[:2]: 1_000 for path in gone}, {("g",): (tenants * 3 // 4 - 1, None)})
+    world.weights[HEAVY[:2]] = 1_000
+    world.offer(HEAVY, [1] * 5 * tenants)
+    for _ in range(4):
+        world.batch()
+        assert world.lags()[HEAVY] <= 2
+
+
+@pytest.mark.parametrize("tenants", [20, 200])
 @pytest.mark.parametrize("who", ["ahead", "behind"])
 def test_a_newcomer_neither_gains_nor_pays_by_those_that_were_served_or_not_and_are_in_another_group(
     tenants: int, who: str
@@ -104,8 +119,10 @@ def test_from_the_batch_of_a_change_everybody_is_near_the_ideal_of_the_weights_a
         judged(changed(seed, 10), seed, past=1)
 
 
-@pytest.mark.parametrize(("seed", "batches"), [(10_260, 12), (62, 33)])
-def test_so_it_is_where_a_tenant_chooses_anew_behind_the_row_that_its_group_holds(seed: int, batches: int) -> None:
+@pytest.mark.parametrize(("seed", "batches"), [(10_260, 12), (62, 33), (11_214, 21)])
+def test_so_it_is_where_what_a_node_holds_is_chosen_anew_and_where_those_that_are_raised_have_gone(
+    seed: int, batches: int
+) -> None:
     judged(changed(seed, batches), seed, past=1)
 
 

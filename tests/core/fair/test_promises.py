@@ -78,3 +78,12 @@ def test_what_many_are_owed_is_cut_where_those_that_are_ahead_pay_too_late() -> 
 def test_what_one_large_row_put_others_behind_they_are_owed_however_small_the_next_rows_are(next_row: int) -> None:
     lead = [3_500, *[-700] * 5]
     assert kept(lead, [next_row] * 6) == lead
+
+
+def test_those_whose_rows_have_gone_pay_for_what_is_due_and_a_row() -> None:
+    """To five with rows of 1, five times 600 are due, and 3,507 are spare; with rows of 600, five times 1."""
+    lead = [3_500, 1_500, *[-601] * 5]
+    assert kept(lead, [0, 0, *[1] * 5]) == lead
+    after = kept(lead, [0, 0, *[600] * 5])
+    assert sum(after[:2]) <= 3_507 + 5
+    assert after[2:] == [-601] * 5
