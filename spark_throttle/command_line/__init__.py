@@ -1,6 +1,6 @@
 """The command `spark-throttle`: the commands of `admin.cli`, `serve`, and those that start Spark.
 
-It may import all but `testing`. Start with `app`, then read `checkpoints`.
+It may import all but `testing`. Start with `app`, then read `simulate`.
 """
 
 from __future__ import annotations

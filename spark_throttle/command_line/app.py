@@ -1,7 +1,7 @@
 """`spark-throttle`: policies, entries, explanations and status from a shell, and what is done to a checkpoint.
 
-A command imports only what it needs, when it runs, so that it starts at once: only those of `checkpoints` start Spark.
-The exit codes are `admin.refusals.Exit`.
+A command imports only what it needs, when it runs, so that it starts at once: only `drain` and `simulate`
+start Spark. The exit codes are `admin.refusals.Exit`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from spark_throttle.admin.cli.options import ReportingGroup
 from spark_throttle.admin.cli.output import Form, Output
 from spark_throttle.admin.cli.streams import UnwrittenAnswerError, guard_streams
 from spark_throttle.admin.refusals import Exit
-from spark_throttle.command_line import checkpoints, serve
-from spark_throttle.command_line.checkpoints import hide_pandas
+from spark_throttle.command_line import drain, serve, simulate
+from spark_throttle.command_line.spark_session import hide_pandas
 
 _EXITS = f"Exit codes: {'; '.join(f'{code:d} {code.said}' for code in Exit)}."
 
@@ -42,8 +42,9 @@ app.add_typer(tokens.app, name="token")
 app.command()(watch.explain)
 app.command()(watch.status)
 app.command()(capacity.capacity)
+app.command()(simulate.simulate)
 app.command()(serve.serve)
-app.command()(checkpoints.drain)
+app.command()(drain.drain)
 
 
 def _say_version(is_asked: bool) -> None:  # noqa: FBT001 - called by typer

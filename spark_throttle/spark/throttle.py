@@ -18,9 +18,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
 from spark_throttle.errors import ConfigurationError
+from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.settings import ExchangeOptions
-from spark_throttle.spark.columns.payload_columns import ColumnLike
+from spark_throttle.spark.columns.payload_columns import ColumnLike, as_column, row_columns
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.declared_flow import aside, is_in_pipeline
 from spark_throttle.spark.metering.meter import ClockName
@@ -28,6 +29,7 @@ from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 from spark_throttle.spark.paced.stream_sink import ThrottlePacedSink
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
+from spark_throttle.spark.recorded_traffic import Duration, duration_ms, summed
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart
@@ -38,7 +40,8 @@ from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.writer import ThrottledStreamWriter
 from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.status import Status
-from spark_throttle.store.policy_location import Policies, PolicyLocation
+from spark_throttle.store.policy_location import Policies, PolicyLocation, load_policies
+from spark_throttle.what_if.outcome import WhatIf, what_if
 
 
 class Throttle:
@@ -209,6 +212,54 @@ class Throttle:
             If no batch was planned yet, or the text is no name.
         """
         return self._look(query).explanation(namespace)
+
+    def what_if(
+        self,
+        events: DataFrame,
+        *,
+        time: ColumnLike,
+        against: Policies | None = None,
+        since: Duration | None = None,
+        interval: Duration | None = None,
+        propose_within: Duration | None = None,
+    ) -> WhatIf:
+        """Return what this throttle's policies would have done to recorded events, in event time.
+
+        Parameters
+        ----------
+        events
+            What was recorded, read with ``spark.read``: files, a table, or a topic.
+        time
+            Column or SQL expression of the time at which an event was sent, a timestamp.
+        against
+            Other policies to compare with, such as those in force.
+        since
+            How much time before the newest event is replayed: ``"24h"``, or a number of seconds; by default all.
+        interval
+            Events are summed in such intervals, which is also the error of the replay. By default the shortest of 1, 2,
+            5, 10, 20 and 60 s that makes at most 5,000 of them.
+        propose_within
+            If given, the answer also has the smallest quotas that would have delayed nobody for longer.
+
+        Raises
+        ------
+        ConfigurationError
+            If an argument is not allowed, or there is no event.
+        PolicyError
+            If the policies cannot be applied.
+        """
+        policy = compile_policy(self.policies.load(), self._settings.direction)
+        other = None if against is None else compile_policy(load_policies(against), self._settings.direction)
+        since_ms, interval_ms, within_ms = (
+            None if value is None else duration_ms(name, value)
+            for name, value in (("since", since), ("interval", interval), ("propose_within", propose_within))
+        )
+        size = row_columns(events.schema, self._settings.size, ())[0]
+        traffic = summed(
+            events, time=as_column(time), namespace=as_column(self._settings.namespace), size=size,
+            since_ms=since_ms, interval_ms=interval_ms,
+        )  # fmt: skip
+        return what_if(traffic, policy, other, propose_within_ms=within_ms)
 
     def progress(self, query: StreamingQuery) -> dict[str, Any] | None:
         """Return the newest progress of a query that this throttle started, in Spark's form, with the user's rows.

@@ -19,6 +19,7 @@ from spark_throttle.core.names.matching import tenants_of
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.status.ranking import worst_first
+from spark_throttle.what_if.proposal import ProposedQuota, proposed
 from spark_throttle.what_if.replay import Delays, Replay, replay
 from spark_throttle.what_if.traffic import Traffic
 
@@ -97,12 +98,21 @@ class WhatIf:
     scopes: tuple[ScopeChange, ...] = field(repr=False)
     """The job, then its groups and tenants, those that wait longest first."""
 
+    proposed: tuple[ProposedQuota, ...] = field(default=(), repr=False)
+    """The smallest quotas that would have delayed nobody for longer than was asked; empty if it was not."""
+
     def of_level(self, level: str) -> list[ScopeChange]:
         """Return the scopes of a level, in their order."""
         return [each for each in self.scopes if each.level == level]
 
 
-def what_if(traffic: Traffic, policy: CompiledPolicy, against: CompiledPolicy | None = None) -> WhatIf:
+def what_if(
+    traffic: Traffic,
+    policy: CompiledPolicy,
+    against: CompiledPolicy | None = None,
+    *,
+    propose_within_ms: int | None = None,
+) -> WhatIf:
     """Return what a policy would have done with recorded traffic, beside what another would have.
 
     Raises
@@ -134,6 +144,7 @@ def what_if(traffic: Traffic, policy: CompiledPolicy, against: CompiledPolicy | 
     return WhatIf(
         traffic.first_ms, traffic.end_ms, traffic.interval_ms, int(traffic.messages.sum()), traffic.unusable_messages,
         time, tuple(_worst_first(scopes)),
+        () if propose_within_ms is None else tuple(proposed(traffic, policy, within_ms=propose_within_ms)),
     )  # fmt: skip
 
 

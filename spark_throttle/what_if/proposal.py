@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -22,10 +23,13 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.what_if.traffic import Traffic
 
+BURST_MS: Final = 10_000
+"""The burst that proposed quotas have, which is a policy's default."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProposedQuota:
-    """The quota that a scope would have needed; rates are whole, rounded up."""
+    """The quota that a scope would have needed, with a burst of ten seconds; rates are whole, rounded up."""
 
     level: str
     scope: str
@@ -33,23 +37,19 @@ class ProposedQuota:
     bytes_per_second: int
 
 
-def proposed(
-    traffic: Traffic, policy: CompiledPolicy, *, burst_seconds: int = 1, delay_seconds: int = 0
-) -> list[ProposedQuota]:
+def proposed(traffic: Traffic, policy: CompiledPolicy, *, within_ms: int) -> list[ProposedQuota]:
     """Return for each tenant and group the smallest quota under which no message waits longer.
 
     Parameters
     ----------
     policy
         Tells which namespaces are in which group.
-    burst_seconds
-        The burst of the quotas.
-    delay_seconds
+    within_ms
         The longest that a message may wait, to within an interval.
 
     Examples
     --------
-    100 messages at once each ten seconds need 10 a second if they may wait for nine:
+    100 messages at once each ten seconds need 10 a second; half of it if they may wait:
 
     >>> import pyarrow as pa
     >>> from spark_throttle.policy.compile import compile_policy
@@ -57,10 +57,10 @@ def proposed(
     >>> sums = {"interval": [0, 10, 20], "messages": [100] * 3, "bytes": [100] * 3, "largest_bytes": [1] * 3}
     >>> traffic = Traffic.of(pa.table({**sums, "namespace": ["acme/a"] * 3}), interval_ms=1_000)
     >>> nothing = compile_policy(PolicyDocument(), "publish")
-    >>> [proposed(traffic, nothing, delay_seconds=d)[0].messages_per_second for d in (0, 9)]
-    [100, 10]
+    >>> [proposed(traffic, nothing, within_ms=ms)[0].messages_per_second for ms in (0, 30_000)]
+    [10, 5]
     """
-    slack_ms = max(traffic.interval_ms, 1_000 * burst_seconds) + 1_000 * delay_seconds
+    slack_ms = max(traffic.interval_ms, BURST_MS) + within_ms
     names = traffic.names
     tenants = tenants_of(names).dictionary_encode()
     groups = match(names, policy).group

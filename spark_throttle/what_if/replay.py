@@ -1,13 +1,13 @@
-"""A replay decides recorded traffic as a job would have, in event time, by the job's own decisions.
+"""A replay decides recorded traffic as a job with a batch each second would have, in event time, by the job's decisions.
 
-Each interval is one batch of `core.batch.admission`. A bucket holds at least what it earns in an interval: else a burst
-of a second would lose nine seconds of ten. So against a job that decides at every moment, the error is one interval:
+Each interval is one batch of `core.batch.admission`. With intervals of a second it decides as such a job does, to the
+message. With longer ones, a bucket also holds what it earns until the interval's last second: else a burst of a second
+would lose nine seconds of ten. Then
 
-- a scope passes at most what its quota earns in one interval more than the job would have passed, in any time;
-- a message leaves at most one interval earlier or later than it would have.
+- a delay is right to within an interval, and one that is shorter may not be seen;
+- where a policy rejects, somewhat less is rejected: a bucket that is full in the middle of an interval goes on earning.
 
-Every bucket is full when the replay begins, and no message waits. Where the interval is as long as the job's batches,
-and events lie where its batches had them, the replay decides as the job did.
+Every bucket is full when the replay begins, and no message waits. It ends with the last message.
 
 Quotas on processing time are not replayed, because events do not tell what they cost.
 """
@@ -41,8 +41,8 @@ from spark_throttle.core.state import DeciderState
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.what_if.traffic import Arrived, Traffic
 
-_PEGASUS_MS: Final = 1_000
-"""A Pegasus rule counts by the second."""
+_BATCH_MS: Final = 1_000
+"""The job that is replayed has a batch in each second. A Pegasus rule counts by it, too."""
 
 _MOST_MICRO: Final = MAX_BURST_TOKENS * MICRO
 
@@ -128,7 +128,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
     >>> found.admitted.tolist(), found.waiting.tolist(), found.delays.delay_ms.tolist()
     ([[20, 20]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
     """
-    if policy.namespace_windows.has_rule.any() and traffic.interval_ms > _PEGASUS_MS:
+    if policy.namespace_windows.has_rule.any() and traffic.interval_ms > _BATCH_MS:
         raise ConfigurationError(
             "the policy has throttling rules, which count by the second, and the interval is "
             f"{traffic.interval_ms / 1000:g} seconds; give an interval of 1 second"
@@ -147,13 +147,14 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
 
 
 def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
-    """Return a policy whose buckets hold what they earn in an interval, without quotas on time."""
+    """Return a policy whose buckets hold what they earn until an interval's last batch, too, without quotas on time."""
 
     def wide(limits: Limits) -> Limits:
         rate = limits.rate_micro_per_ms.copy()
         rate[:, Dimension.TIME] = UNLIMITED
-        earned = np.minimum(np.maximum(rate, 0), _MOST_MICRO // interval_ms) * interval_ms
-        burst = np.where(rate == UNLIMITED, 0, np.maximum(limits.burst_micro, earned))
+        more_ms = max(interval_ms - _BATCH_MS, 0)
+        earned = np.minimum(np.maximum(rate, 0), _MOST_MICRO // interval_ms) * more_ms
+        burst = np.where(rate == UNLIMITED, 0, limits.burst_micro + earned)
         return replace(limits, rate_micro_per_ms=rate, burst_micro=burst)
 
     queue = replace(policy.queue, on_overflow=Overflow.REJECT)

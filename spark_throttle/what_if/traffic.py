@@ -25,19 +25,19 @@ SUMS: Final = pa.schema([
 ])  # fmt: skip
 """The schema of sums: the number of the interval since 1970, and what a namespace sent in it."""
 
-INTERVALS_MS: Final = (1_000, 10_000, 60_000)
+INTERVALS_MS: Final = (1_000, 2_000, 5_000, 10_000, 20_000, 60_000)
 """The intervals that are chosen from where none is given."""
 
-_MANY_INTERVALS: Final = 10_000
+_MANY_INTERVALS: Final = 5_000
 
 
 def interval_for(covered_ms: int) -> int:
-    """Return the interval in which so much time is summed: the shortest that makes at most 10,000 of it.
+    """Return the interval in which so much time is summed: the shortest that makes at most 5,000 of them.
 
     Examples
     --------
     >>> interval_for(3_600_000), interval_for(86_400_000)
-    (1000, 10000)
+    (1000, 20000)
     """
     return next((each for each in INTERVALS_MS if covered_ms <= each * _MANY_INTERVALS), INTERVALS_MS[-1])
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_throttle import spark as spark_package
-from spark_throttle.command_line import checkpoints
+from spark_throttle.command_line import drain as drain_command
 from spark_throttle.command_line.app import app
 from spark_throttle.spark.drained_query import DrainedQuery
 
@@ -19,7 +19,7 @@ from spark_throttle.spark.drained_query import DrainedQuery
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the arguments with which the work is called."""
     found: list[Any] = []
-    monkeypatch.setattr(checkpoints, "_session", lambda *_: nullcontext("session"))
+    monkeypatch.setattr(drain_command, "spark_session", lambda *_: nullcontext("session"))
 
     def drain(*arguments: Any, **named: Any) -> DrainedQuery:
         found.append((arguments, named))

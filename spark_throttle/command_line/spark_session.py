@@ -1,8 +1,8 @@
-"""`spark-throttle drain` writes out what waits in the checkpoint of a query that has stopped.
+"""A command that needs Spark starts it in its process, or uses the session that runs there.
 
-It starts Spark in this process, by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is
-given `--properties-file` and `--conf`. Where a session runs already, it uses it. No other command needs Spark, nor
-pandas, whose import takes half of a command's time; so the others hide it from Arrow.
+It starts Spark by PySpark's launcher, which is `spark-submit`: it reads `spark-defaults.conf`, and is given
+`--properties-file` and `--conf`. No other command needs Spark, nor pandas, whose import takes half of a command's time;
+so the others hide it from Arrow.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from spark_throttle.admin.cli.options import OutputForm
-from spark_throttle.admin.cli.output import Form, in_form
 from spark_throttle.errors import ConfigurationError, FileUnusableError
 
 if TYPE_CHECKING:
@@ -51,16 +48,6 @@ _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 _QUIET: Final = ("--conf", "spark.ui.showConsoleProgress=false")
 """Spark's progress bars have no line of their own: an error behind one would be no JSON. Later options override it."""
 
-
-class Written(StrEnum):
-    """As what the rows that waited are written."""
-
-    DELTA = "delta"
-    PARQUET = "parquet"
-
-
-Checkpoint = Annotated[str, typer.Option(metavar="LOCATION", help="The `checkpointLocation` of the query.")]
-ControlPath = Annotated[str | None, typer.Option(metavar="PATH", help="The control path, if the query was given one.")]
 PropertiesFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Spark's settings, as for `spark-submit`; by default its own.")
 ]
@@ -69,32 +56,11 @@ Conf = Annotated[
 ]
 
 
-def drain(
-    checkpoint: Checkpoint,
-    into: Annotated[str, typer.Option(metavar="LOCATION", help="A Delta table, or an empty folder.")],
-    written_as: Annotated[Written, typer.Option("--format", help="As what the rows are written.")] = Written.DELTA,
-    control_path: ControlPath = None,
-    properties_file: PropertiesFile = None,
-    conf: Conf = None,
-    output: OutputForm = Form.TEXT,
-) -> None:
-    """Write the waiting rows of a stopped query to a table or a folder, each once, and close its checkpoint.
-
-    The answer says where another query goes on. A drain that was killed is run again with the same arguments.
-    """
-    with _session(checkpoint, properties_file, conf or ()) as spark:
-        from spark_throttle.spark import drain as drained
-
-        done = drained(spark, checkpoint, into, format=written_as.value, control_path=control_path)
-    # A position is a long line, to be pasted.
-    typer.echo(str(done) if output is Form.TEXT else in_form(done, output), nl=output is Form.TEXT)
-
-
 @contextmanager
-def _session(checkpoint: str, properties_file: Path | None, conf: Sequence[str]) -> Iterator[SparkSession]:
+def spark_session(place: str, properties_file: Path | None, conf: Sequence[str]) -> Iterator[SparkSession]:
     """Return the session of this process; one that is made here is stopped again.
 
-    A store that cannot be reached while the session is used is told as that.
+    A store that cannot be reached while the session is used is told as that, with the `place` that is worked on.
     """
     if properties_file is not None and not properties_file.is_file():
         raise ConfigurationError(
@@ -113,7 +79,7 @@ def _session(checkpoint: str, properties_file: Path | None, conf: Sequence[str])
         ) from None
     active = SparkSession.getActiveSession()
     if active is not None:
-        with _reached(checkpoint):
+        with _reached(place):
             yield active
         return
     options = [*_QUIET, *([] if properties_file is None else ["--properties-file", str(properties_file)])]
@@ -123,21 +89,21 @@ def _session(checkpoint: str, properties_file: Path | None, conf: Sequence[str])
     os.environ[_SUBMIT_ARGUMENTS] = f"{shlex.join(options)} {others}"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        spark = SparkSession.builder.appName("spark-throttle drain").getOrCreate()
+        spark = SparkSession.builder.appName("spark-throttle").getOrCreate()
     except Exception as error:  # PySpark's, or any of the JVM's
         said = " ".join(str(error).split("\n")[:2])
         raise ConfigurationError(
             f"Spark does not start ({said}): see what it says above, and correct its settings, or install Java"
         ) from error
     try:
-        with _reached(checkpoint):
+        with _reached(place):
             yield spark
     finally:
         spark.stop()
 
 
 @contextmanager
-def _reached(checkpoint: str) -> Iterator[None]:
+def _reached(place: str) -> Iterator[None]:
     """Tell in one line that a file system does not do what it is asked."""
     try:
         yield
@@ -145,4 +111,4 @@ def _reached(checkpoint: str) -> Iterator[None]:
         from spark_throttle.files.storage import one_line
 
         problem = f"{one_line(error).rstrip(';. ')}; mend that, or give another place, then run the same again"
-        raise FileUnusableError(error.filename or checkpoint, problem) from None
+        raise FileUnusableError(error.filename or place, problem) from None

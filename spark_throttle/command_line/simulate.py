@@ -1,0 +1,155 @@
+"""`spark-throttle simulate` replays recorded events in event time, and tells what a policy would have done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from spark_throttle.admin.cli.options import OutputForm
+from spark_throttle.admin.cli.output import Form, Output, count, size, some, table_of, time_of, wait
+from spark_throttle.command_line.spark_session import Conf, PropertiesFile, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_throttle.what_if.outcome import ScopeChange, ScopeOutcome, WhatIf
+
+_SHOWN: Final = 20
+"""The most scopes of a level that a table shows; the other forms have all."""
+
+_LIKE: Final = "The events: a folder of files, a Delta table, or the name of a table."
+
+
+def simulate(
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="The policy: a YAML file, or a policy store.")],
+    events: Annotated[str, typer.Option(metavar="PATH|TABLE", help=_LIKE)],
+    time: Annotated[str, typer.Option(metavar="EXPRESSION", help="When an event was sent: a timestamp.")],
+    namespace: Annotated[str, typer.Option(metavar="EXPRESSION", help="Its namespace, as the throttle is given it.")],
+    size_bytes: Annotated[
+        str | None, typer.Option("--size", metavar="EXPRESSION", help="Its bytes; by default its length as JSON.")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="POLICY", help="Another policy to compare with, such as the one in force.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Replay so much before the newest event, such as 24h.")
+    ] = None,
+    interval: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Sum events in such intervals: the error of the replay.")
+    ] = None,
+    within: Annotated[
+        str | None,
+        typer.Option("--propose", metavar="DURATION", help="Tell the smallest quotas that delay nobody for longer."),
+    ] = None,
+    written_as: Annotated[
+        str, typer.Option("--format", help="The format of a folder, such as parquet or json.")
+    ] = "delta",
+    direction: Annotated[Literal["publish", "dispatch"], typer.Option(help="Which quotas.")] = "publish",
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the delays, as a PNG.")] = None,
+    properties_file: PropertiesFile = None,
+    conf: Conf = None,
+    output: OutputForm = Form.TEXT,
+) -> None:
+    """Tell what a policy would have done to recorded events: who is delayed, for how long, who is rejected, and why.
+
+    The replay is in event time, so it does not matter how fast events are read. It decides as a job does.
+    """
+    with spark_session(events, properties_file, conf or ()) as spark:
+        from spark_throttle.spark import Throttle
+
+        throttle = Throttle(policy, namespace=namespace, size=size_bytes, direction=direction)
+        found = throttle.what_if(
+            _read(spark, events, written_as), time=time, against=against, since=since, interval=interval,
+            propose_within=within,
+        )  # fmt: skip
+    if picture is not None:
+        from spark_throttle.what_if.picture import draw
+
+        draw(found, picture)
+    Output(output).show(found, lambda: _as_tables(found))
+
+
+def _read(spark: SparkSession, events: str, written_as: str) -> DataFrame:
+    """Return the events of a folder or of a table."""
+    is_table = "/" not in events and not Path(events).exists()
+    return spark.table(events) if is_table else spark.read.format(written_as).load(events)
+
+
+def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
+    from rich.console import Group
+    from rich.text import Text
+
+    from spark_throttle.what_if.outcome import LEVELS
+
+    seconds = f"{found.interval_ms / 1000:g} s"
+    head = f"{count(found.messages)} messages from {time_of(found.first_ms)} to {time_of(found.end_ms)}, "
+    head += f"in intervals of {seconds}: delays are right to {seconds}"
+    parts: list[Any] = [Text(head, style="bold")]
+    if found.unusable_messages:
+        parts.append(
+            Text(f"{some(found.unusable_messages, 'event')} without a usable namespace, size or time: left out")
+        )
+    parts += [Text(f"not replayed: {each}", style="bold yellow") for each in found.not_replayed]
+    has_other = any(each.against is not None for each in found.scopes)
+    for level in LEVELS:
+        scopes = found.of_level(level)
+        if scopes:
+            parts += ["", _level_table(level, scopes, has_other=has_other)]
+        if len(scopes) > _SHOWN:
+            parts.append(
+                Text(f"and {count(len(scopes) - _SHOWN)} that wait less; --output json has all", style="italic")
+            )
+    if found.proposed:
+        columns = [
+            ("the smallest quotas", False),
+            ("", False),
+            ("messages_per_second", True),
+            ("bytes_per_second", True),
+        ]
+        rows = [
+            (
+                each.level.replace("_", " "),
+                each.scope,
+                count(each.messages_per_second),
+                f"{size(each.bytes_per_second)}",
+            )
+            for each in found.proposed[:_SHOWN]
+        ]
+        parts += ["", table_of(columns, rows)]
+    return Group(*parts)
+
+
+def _level_table(level: str, scopes: Sequence[ScopeChange], *, has_other: bool) -> Any:  # noqa: ANN401
+    heads = ["offered", "delayed", "half of these up to", "99 % up to", "longest", "still waiting", "rejected"]
+    columns = [(level.replace("_", " "), False), *((head, True) for head in heads), ("held by", False)]
+    if has_other:
+        columns += [("longest before", True), ("admitted more", True)]
+    return table_of(columns, [_cells(each, has_other=has_other) for each in scopes[:_SHOWN]])
+
+
+def _cells(scope: ScopeChange, *, has_other: bool) -> list[str]:
+    found = scope.policy
+    cells = [
+        scope.scope, count(scope.offered_messages), count(found.delayed_messages), wait(found.delay_p50_ms),
+        wait(found.delay_p99_ms), wait(found.delay_longest_ms), _waiting(found), count(found.rejected_messages),
+        ", ".join(_by_most(found.held_by, found.rejected_by)),
+    ]  # fmt: skip
+    if has_other:
+        other = scope.against
+        cells += ["" if other is None else wait(other.longest_ms or None), count(scope.gained_messages)]
+    return cells
+
+
+def _waiting(found: ScopeOutcome) -> str:
+    if not found.waiting_messages:
+        return "0"
+    return f"{count(found.waiting_messages)} / {wait(found.oldest_waiting_ms)}"
+
+
+def _by_most(*counts: Any) -> Iterable[str]:  # noqa: ANN401 - mappings of words to numbers
+    """Return the words of counts, the most frequent first."""
+    pairs = sorted(((number, word) for each in counts for word, number in each.items()), reverse=True)
+    return [word.replace("_", " ") for _, word in pairs]
