@@ -22,12 +22,15 @@ Duration: TypeAlias = str | int | float
 """A text such as ``24h``, or a number of seconds."""
 
 
-def duration_ms(name: str, value: Duration) -> int:
+def duration_ms(name: str, value: Duration, least_ms: int = 1) -> int:
     """Return a duration that an argument gives, in milliseconds."""
     try:
-        return parse_duration_ms(value)
+        found = parse_duration_ms(value)
     except PolicyError as error:
         raise ConfigurationError(f"{name}: {error}") from None
+    if found < least_ms:
+        raise ConfigurationError(f"{name}: {value!r} is less than {least_ms} ms; give more, such as 10s")
+    return found
 
 
 def summed(
@@ -36,7 +39,7 @@ def summed(
     time: Column,
     namespace: Column,
     size: Column,
-    messages: Column | None = None,
+    messages: Column,
     since_ms: int | None = None,
     interval_ms: int | None = None,
 ) -> Traffic:
@@ -51,7 +54,7 @@ def summed(
     size
         Its bytes.
     messages
-        How many messages a row of `events` stands for, and `size` is the bytes of; by default one.
+        How many messages a row of `events` stands for; `size` is that of all of them.
     since_ms
         How much time before the newest event is taken; by default all.
     interval_ms
@@ -66,8 +69,8 @@ def summed(
         raise ConfigurationError("events is a stream; read what was recorded with spark.read")
     chosen = events.select(
         time.alias("time"), namespace.cast("string").alias("namespace"), size.try_cast("bigint").alias("size"),
-        (F.lit(1) if messages is None else messages).cast("bigint").alias("messages"),
-    )  # fmt: skip
+        messages.cast("bigint").alias("messages"),
+    ).where(F.col("messages") > 0)  # fmt: skip
     kind = chosen.schema["time"].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType | DateType):
         raise ConfigurationError(

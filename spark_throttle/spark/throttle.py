@@ -42,6 +42,7 @@ from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.status import Status
 from spark_throttle.store.policy_location import Policies, PolicyLocation, load_policies
 from spark_throttle.what_if.outcome import WhatIf, what_if
+from spark_throttle.what_if.traffic import INTERVALS_MS
 
 
 class Throttle:
@@ -218,6 +219,7 @@ class Throttle:
         events: DataFrame,
         *,
         time: ColumnLike,
+        messages: ColumnLike | None = None,
         against: Policies | None = None,
         since: Duration | None = None,
         interval: Duration | None = None,
@@ -231,6 +233,9 @@ class Throttle:
             What was recorded, read with ``spark.read``: files, a table, or a topic.
         time
             Column or SQL expression of the time at which an event was sent, a timestamp.
+        messages
+            Column or SQL expression of how many messages a row of `events` stands for, with their bytes in `size`: as
+            in a usage table. By default one.
         against
             Other policies to compare with, such as those in force.
         since
@@ -250,14 +255,13 @@ class Throttle:
         """
         policy = compile_policy(self.policies.load(), self._settings.direction)
         other = None if against is None else compile_policy(load_policies(against), self._settings.direction)
-        since_ms, interval_ms, within_ms = (
-            None if value is None else duration_ms(name, value)
-            for name, value in (("since", since), ("interval", interval), ("propose_within", propose_within))
-        )
+        since_ms = None if since is None else duration_ms("since", since)
+        interval_ms = None if interval is None else duration_ms("interval", interval, INTERVALS_MS[0])
+        within_ms = None if propose_within is None else duration_ms("propose_within", propose_within, 0)
         size = row_columns(events.schema, self._settings.size, ())[0]
         traffic = summed(
             events, time=as_column(time), namespace=as_column(self._settings.namespace), size=size,
-            since_ms=since_ms, interval_ms=interval_ms,
+            messages=as_column("1" if messages is None else messages), since_ms=since_ms, interval_ms=interval_ms,
         )  # fmt: skip
         return what_if(traffic, policy, other, propose_within_ms=within_ms)
 

@@ -1,4 +1,4 @@
-"""A replay decides recorded traffic as a job with a batch each second would have, in event time, by the job's decisions.
+"""A replay decides recorded traffic in event time, by a job's own decisions, as if it had a batch each second.
 
 Each interval is one batch of `core.batch.admission`. With intervals of a second it decides as such a job does, to the
 message. With longer ones, a bucket also holds what it earns until the interval's last second: else a burst of a second
