@@ -95,13 +95,14 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
     parts += [Text(f"not replayed: {each}", style="bold yellow") for each in found.not_replayed]
     has_other = any(each.against is not None for each in found.scopes)
     for level in LEVELS:
-        scopes = found.of_level(level)
-        if scopes:
-            parts += ["", _level_table(level, scopes, has_other=has_other)]
-        if len(scopes) > _SHOWN:
-            parts.append(
-                Text(f"and {count(len(scopes) - _SHOWN)} that wait less; --output json has all", style="italic")
-            )
+        scopes, word = found.of_level(level), level.replace("_", " ")
+        held = [each for each in scopes if each.is_held]
+        if held:
+            parts += ["", _level_table(word, held[:_SHOWN], has_other=has_other)]
+        if len(held) > _SHOWN:
+            parts.append(Text(f"and {some(len(held) - _SHOWN, word)} that wait less; --output json has all"))
+        if len(held) < len(scopes):
+            parts.append(Text(f"{some(len(scopes) - len(held), word)}: nothing waits or is rejected", style="green"))
     if found.proposed:
         columns = [
             ("the smallest quotas", False),
@@ -122,12 +123,12 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
     return Group(*parts)
 
 
-def _level_table(level: str, scopes: Sequence[ScopeChange], *, has_other: bool) -> Any:  # noqa: ANN401
+def _level_table(word: str, scopes: Sequence[ScopeChange], *, has_other: bool) -> Any:  # noqa: ANN401 - what rich prints
     heads = ["offered", "delayed", "half of these up to", "99 % up to", "longest", "still waiting", "rejected"]
-    columns = [(level.replace("_", " "), False), *((head, True) for head in heads), ("held by", False)]
+    columns = [(word, False), *((head, True) for head in heads), ("held by", False)]
     if has_other:
         columns += [("longest before", True), ("admitted more", True)]
-    return table_of(columns, [_cells(each, has_other=has_other) for each in scopes[:_SHOWN]])
+    return table_of(columns, [_cells(each, has_other=has_other) for each in scopes])
 
 
 def _cells(scope: ScopeChange, *, has_other: bool) -> list[str]:

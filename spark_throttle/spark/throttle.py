@@ -22,6 +22,7 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike, as_column, row_columns
+from spark_throttle.spark.columns.recorded_traffic import Duration, duration_ms, summed
 from spark_throttle.spark.control_look import ControlLook
 from spark_throttle.spark.declared_flow import aside, is_in_pipeline
 from spark_throttle.spark.metering.meter import ClockName
@@ -29,7 +30,6 @@ from spark_throttle.spark.metering.metered import Metered, MeteredQuery
 from spark_throttle.spark.paced.stream_sink import ThrottlePacedSink
 from spark_throttle.spark.pipeline import Pipeline, ThrottleSettings
 from spark_throttle.spark.progress import Publish, ThrottleProgressListener, log_progress, read_progress
-from spark_throttle.spark.recorded_traffic import Duration, duration_ms, summed
 from spark_throttle.spark.reference_pipeline import ReferencePipeline
 from spark_throttle.spark.reference_stream import ReferenceStream, ThrottledStreamReader
 from spark_throttle.spark.restart import refuse_foreign, refuse_restart

@@ -71,6 +71,12 @@ class ScopeChange:
     """`None` if there is no other policy, or it has no such group."""
 
     @property
+    def is_held(self) -> bool:
+        """Whether a message waits or is rejected, under either policy."""
+        of_either = [self.policy] if self.against is None else [self.policy, self.against]
+        return any(each.rejected_messages or each.longest_ms for each in of_either)
+
+    @property
     def gained_messages(self) -> int:
         """How many messages more are admitted than under the other policy, until the replay ends; 0 without one."""
         return 0 if self.against is None else self.policy.admitted_messages - self.against.admitted_messages

@@ -25,15 +25,16 @@ def draw(found: WhatIf, target: Path) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise NotInstalledError("matplotlib", "this Python", "pip install 'spark-throttle[jobs]'") from None
-    scopes = [each for each in found.scopes if each.level != "job"]
+    scopes = [each for each in found.scopes if each.level != "job" and _longest_ms(each)]
     scopes = sorted(scopes, key=_longest_ms, reverse=True)[:_SHOWN][::-1]
     style: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": _PALE}
     with mpl.rc_context(style):
-        figure = Figure(figsize=(10, 1.6 + 0.4 * max(1, len(scopes))), layout="constrained")
+        figure = Figure(figsize=(10, 1.4 + 0.5 * max(1, len(scopes))), layout="constrained")
         axes = figure.subplots()
-        axes.set_title(
-            f"How long messages wait: the median, 99 % and the longest, of {found.messages:,} messages", loc="left"
+        title = (
+            "How long delayed messages wait: half of them up to the small dot, 99 % up to the next, all up to the last"
         )
+        axes.set_title(title if scopes else "Nothing waits", loc="left", fontsize=10, x=0)
         for at, scope in enumerate(scopes):
             for outcome, shift, colour in ((scope.against, 0.17, _BEFORE), (scope.policy, -0.17, _NOW)):
                 if outcome is not None and outcome.longest_ms:
@@ -47,11 +48,12 @@ def draw(found: WhatIf, target: Path) -> None:
         )
         axes.set_xlabel("seconds")
         axes.set_xlim(left=0)
+        axes.set_ylim(-0.6, max(1, len(scopes)) - 0.4)
         has_other = any(each.against is not None for each in scopes)
         names = (("this policy", _NOW), ("the other policy", _BEFORE)) if has_other else (("this policy", _NOW),)
         for name, colour in names:
             axes.scatter([], [], color=colour, label=name)
-        axes.legend(loc="lower right", frameon=False)
+        figure.legend(loc="outside lower right", frameon=False, ncols=2)
         figure.savefig(target, dpi=120)
 
 

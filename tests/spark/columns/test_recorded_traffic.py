@@ -69,7 +69,7 @@ def test_a_row_may_stand_for_many_messages_as_in_a_usage_table(spark: SparkSessi
 )
 def test_what_cannot_be_replayed_is_refused(events: DataFrame, arguments: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        Throttle(POLICY, namespace="namespace", size="size").what_if(events, **arguments)  # type: ignore[arg-type]
+        Throttle(POLICY, namespace="namespace", size="size").what_if(events, **arguments)
 
 
 def test_a_command_says_it_in_tables_in_json_and_in_a_picture(
