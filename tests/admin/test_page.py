@@ -87,7 +87,7 @@ def test_shares_are_shown_where_jobs_share_quotas(shown: ShownPage) -> None:
     about = "ingest shares quotas with 1 live job; <b>gamma is dead. The others: beta (live, reported 0.9 s ago), "
     shown.wait_for("#shared-about", text=f"{about}<b>gamma (dead, reported 70 s ago).")
     shown.wait_for("#shares tbody tr", text="group gold 20/s 6.67/s 50 %")
-    shown.wait_for("[data-group=gold] .figures", text="This job's share 6.67/s")
+    shown.wait_for("[data-group=gold] .figures", text="Share of quota 6.67 of 20/s")
     assert shown.driver.find_element("id", "shared-problem").text == ""
     shown.job.share_with(problem="OSError: unreachable", is_leased=False)
     shown.job.now_ms += 2000

@@ -48,7 +48,10 @@ def test_every_setting_of_a_tenant_is_edited(shown: ShownPage) -> None:
     shown.wait_for(
         "[data-entries=tenants] .acted", text="Revision 4 is committed; the next batch of ingest will have it."
     )
-    shown.wait_for("[data-entries=tenants] tbody td", text="50 messages/s, 8 MiB/s, largest message 977 KiB, burst 2.5 s, weight 3, reject")
+    shown.wait_for(
+        "[data-entries=tenants] tbody td",
+        text="50 messages/s, 8 MiB/s, largest message 977 KiB, burst 2.5 s, weight 3, reject",
+    )
     assert shown.served.service.get("tenant", "acme").values == {
         "resource_group": "iron",
         "publish": {

@@ -178,7 +178,7 @@ function showFacts(status, job) {
     const revision = job.store_revision === null ? "the job follows no store" : `revision ${count(job.store_revision)}`;
     parts.push(job.store_revision === null || !job.listening ? revision : `${revision} in force`);
   }
-  $("facts").textContent = parts.join(" · ");
+  $("facts").textContent = parts.join("\u00a0· ");
   $("job-choice").title = job?.problem || "";
   const problems = isRead ? [] : [`policy store: ${status.store_problem}`];
   if (job && !job.listening) problems.push(`${job.job}: no job is listening: ${job.life}`);

@@ -64,8 +64,8 @@ export class GroupCard {
       this.figures.replaceChildren(
         figure("Offered", rate(scope[`offered_${dimension}`])),
         figure("Admitted", rate(scope[`admitted_${dimension}`])),
-        figure("Quota", quota === null ? "no limit" : `${quantity(quota, dimension)}/s`),
-        ...(share === null ? [] : [figure("This job's share", `${quantity(share, dimension)}/s`)]),
+        quota === null ? figure("Quota", "no limit") : share === null ? figure("Quota", `${quantity(quota, dimension)}/s`)
+          : figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`),
         figure("Backlog", quantity(waits, dimension)),
         figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),

@@ -8,16 +8,20 @@ export const DIRECTIONS = ["publish", "dispatch"];
 export let FIELDS = [];
 
 export function learn({ properties }) {
-  FIELDS = Object.entries(properties).map(([key, said]) => ({
-    key, choices: said.enum, default: said.default, allowsZero: said.minimum === 0,
-    title: key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " "),
-    text: said.description.replaceAll("`", "").replaceAll("\n", " "),
-    ...(said.enum ? { read: String, show: String } : key.includes("bytes") ? { read: typedSize, show: exactSize }
-      : { read: typedNumber, show: String }),
-  }));
+  FIELDS = Object.entries(properties).map(([key, said]) => {
+    const choices = said.type === "boolean" ? [false, true] : said.enum;
+    return {
+      key, choices, preset: said.default, allowsZero: said.minimum === 0,
+      title: key.charAt(0).toUpperCase() + key.slice(1).replaceAll("_", " "),
+      text: said.description.replaceAll("`", "").replaceAll("\n", " "),
+      show: key.includes("bytes") ? exactSize : String,
+      read: choices ? (text) => choices.find((choice) => String(choice) === text)
+        : key.includes("bytes") ? typedSize : typedNumber,
+    };
+  });
 }
 
-const isPreset = (key, value) => FIELDS.some((field) => field.key === key && field.choices && field.default === value);
+const isPreset = (key, value) => FIELDS.some((field) => field.key === key && field.choices && field.preset === value);
 
 const WAITS = "rows wait until a bound of the queue is reached, and are then rejected";
 
@@ -37,7 +41,7 @@ const TOLD = {
 // One direction of a policy in words; empty where it sets no limit. What fills a bucket is told with its defaults.
 export function quotaText(quota = {}) {
   const hasRate = FIELDS.some(({ key, allowsZero }) => allowsZero && quota[key] !== undefined);
-  const all = Object.fromEntries(FIELDS.map(({ key, default: value }) => [key, quota[key] ?? (hasRate ? value : null)]));
+  const all = Object.fromEntries(FIELDS.map(({ key, preset }) => [key, quota[key] ?? (hasRate ? preset : null)]));
   const parts = Object.entries(all).filter(([, value]) => value !== null)
     .map(([key, value]) => (TOLD[key] ?? ((each) => `${key.replaceAll("_", " ")} ${each}`))(value));
   return parts.join(", ") + (delaysAll(quota) ? ` (0 admits nothing: ${WAITS})` : "");

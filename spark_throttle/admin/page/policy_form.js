@@ -59,11 +59,12 @@ export class PolicyForm {
       const isDelayed = delaysAll(Object.fromEntries(FIELDS.map(({ key }) => [key, typed(key)])));
       hint.textContent = isDelayed ? DELAYS_ALL : "";
     };
-    const fields = FIELDS.map(({ key, title, text, choices, default: preset, show }) => {
+    const fields = FIELDS.map(({ key, title, text, choices, preset, show }) => {
       const path = `${direction}.${key}`;
       const named = { name: path, "aria-description": text };
       this.inputs[path] = choices
-        ? element("select", named, ...choices.map((value) => element("option", { value, selected: value === (quota[key] ?? preset) }, value)))
+        ? element("select", named, ...choices.map((value) =>
+          element("option", { value, selected: value === (quota[key] ?? preset) }, String(value))))
         : element("input", { ...named, inputmode: "text", autocomplete: "off", placeholder: preset === null ? "no limit" : show(preset),
           value: quota[key] === undefined ? "" : show(quota[key]) });
       return labelled(title, this.inputs[path], text);

@@ -73,8 +73,8 @@ async function explain(job, namespace) {
           ["", level.on_excess], ["", rates(level.balance)], ["", level.waiting ? rates(level.waiting) : "–"],
           ["", seconds(level.release_ms)],
         ]))))),
-    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
-      + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
+    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: offered ${rates(seen.offered)}; admitted `
+      + `${rates(seen.admitted)}; rejected ${rates(seen.rejected)}; waiting ${rates(seen.waiting)}. `
       + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
         + "if nothing more arrives.")) : "");
   const dialog = document.getElementById("explanation");
