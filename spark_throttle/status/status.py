@@ -123,6 +123,8 @@ class ExchangeStatus:
     """What is wrong with the exchange; `None` if nothing is."""
 
     peers: tuple[PeerStatus, ...]
+    detail: str
+    """With how many live jobs it shares its quotas, which are not live, and whether it has only its floor; in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ def _read_batch(directory: Directory) -> Status:
     batch = newest_batch(directory)
     report = report_of(directory, batch)
     observation = read_observation(directory)
-    exchange = None if observation is None else _exchange_status(observation)
+    exchange = exchange_status(observation)
     policy = None if report is None else read_policy(directory, report.revision)
     followed = read_next_policies(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
@@ -262,7 +264,13 @@ def _read_batch(directory: Directory) -> Status:
     return found if time is None else replace(found, time=time.job)
 
 
-def _exchange_status(observation: Observation) -> ExchangeStatus:
+def exchange_status(observation: Observation | None) -> ExchangeStatus | None:
+    """Return how a job stands with those that share its quotas; `None` where it shares nothing."""
+    if observation is None:
+        return None
+    others = [f"; {peer.name} is {peer.state}" for peer in observation.peers if peer.state != "live"]
+    live = len(observation.peers) - len(others)
+    floor = "" if observation.is_leased else "; it has only its floor"
     return ExchangeStatus(
         observation.is_leased,
         observation.lease_age_ms,
@@ -270,6 +278,7 @@ def _exchange_status(observation: Observation) -> ExchangeStatus:
         observation.as_of_ms,
         observation.problem or None,
         observation.peers,
+        f"shares quotas with {live} live job{'' if live == 1 else 's'}{''.join(others)}{floor}",
     )
 
 

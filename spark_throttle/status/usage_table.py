@@ -9,7 +9,7 @@ A job that shares quotas also has the share of each scope: its own part, the who
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -177,9 +177,10 @@ SHARE_SCHEMA = pa.schema([
 
 
 def scope_shares(
-    observation: Observation, policy: CompiledPolicy, direction: Direction
-) -> dict[tuple[str, str], ScopeShare]:
-    """Return the shares by level and name."""
+    observation: Observation, policy: CompiledPolicy, direction: Direction,
+    among: Collection[tuple[str, str]] | None = None,
+) -> dict[tuple[str, str], ScopeShare]:  # fmt: skip
+    """Return the shares by level and name, of all scopes or of those `among` them."""
     scopes = SharedScopes.of(policy, direction)
     names = [("tenant", name) for name in policy.tenant_names.to_pylist()]
     names += [("resource_group", name) for name in policy.group_names.to_pylist()]
@@ -190,7 +191,7 @@ def scope_shares(
     return {
         name_of[each]: _scope_share(observation, row, order[starts[row] : starts[row + 1]])
         for row, each in enumerate(observation.ids.tolist())
-        if each in name_of
+        if each in name_of and (among is None or name_of[each] in among)
     }
 
 

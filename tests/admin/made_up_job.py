@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.control.charges import write_charges
 from spark_throttle.control.clock import Clock
+from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import NO_EPOCH, EpochName
 from spark_throttle.control.notes import Pulse
 from spark_throttle.control.plane import ControlPlane
@@ -20,13 +23,14 @@ from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
 from spark_throttle.core.policy_change import under_epoch
-from spark_throttle.core.quota import CompiledPolicy, Verdict
+from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Verdict
 from spark_throttle.core.state import DeciderState
 from spark_throttle.core.time_charges import TimeCharges
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
+from spark_throttle.sharing.status import Observation, PeerStatus, write_observation
 from spark_throttle.store.followed_store import FollowedStore
 from spark_throttle.store.store import PolicyStore
 from tests.oracle.worlds import make_arrivals
@@ -109,3 +113,18 @@ class MadeUpJob:
             write_charges(self.directory, self.number, charged, part="all")
         write_report(self.directory, self.number, pack_usage(plan.usage))
         return self.number
+
+    def share_with(self, *peers: PeerStatus, problem: str = "", is_leased: bool = True) -> None:
+        """Note that the job shares its quotas: each job has an equal part, and they use half of it all."""
+        assert self.policy is not None
+        scopes = SharedScopes.of(self.policy, self.direction)
+        quota = scopes.taken(self.policy.shared.rate_micro_per_ms)
+        share = np.where(quota == UNLIMITED, UNLIMITED, quota // (1 + len(peers)))
+        none, no_pairs = np.zeros(0, np.int64), np.zeros((0, 2), np.int64)
+        write_observation(
+            self.directory,
+            Observation(
+                scopes.ids, quota, share, np.maximum(quota, 0) // 2, peers, none, none, no_pairs, no_pairs, is_leased,
+                1_000, 29_000, self.now_ms, problem,
+            ),
+        )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.admin.watch.job_watch import JobWatch
+from spark_throttle.sharing.status import PeerStatus
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, OFFERED, World
 from tests.admin.made_up_job import MadeUpJob
@@ -30,6 +31,23 @@ def test_status_tells_what_the_newest_batch_did(world: World) -> None:
     assert scopes["gold"]["messages_per_second"] == 20
     # Four batches of 60 arrived; of the first 21 left, the burst and one message into debt, then 20 of each.
     assert scopes["gold"]["waiting_messages"] == 240 - 81
+
+
+def test_status_tells_the_shares_of_a_job_and_how_its_exchange_does(world: World) -> None:
+    assert world.status()["exchange"] is None
+    world.job.share_with(PeerStatus("beta", "b", 900, "live"), PeerStatus("gamma", "c", 70_000, "dead"), problem="lost")
+    world.wait(2)
+    status = world.status()
+    exchange, scopes = status["exchange"], {scope["scope"]: scope for scope in status["scopes"]}
+    assert exchange["detail"] == "shares quotas with 1 live job; gamma is dead"
+    assert (exchange["problem"], [peer["name"] for peer in exchange["peers"]]) == ("lost", ["beta", "gamma"])
+    gold = scopes["gold"]
+    assert (gold["messages_per_second"], gold["share_messages_per_second"], gold["utilisation"]) == (20, 6.666, 0.5)
+    assert gold["share_bytes_per_second"] is None  # there is no such quota
+    assert scopes["job"]["share_messages_per_second"] is None
+    told = world.served.client("tenant_admin").get("/admin/v2/status")
+    assert told.json()["jobs"][0]["exchange"] is None
+    assert "gamma" not in told.text
 
 
 def test_series_have_a_number_a_batch(world: World) -> None:

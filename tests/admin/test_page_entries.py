@@ -48,7 +48,10 @@ def test_every_setting_of_a_tenant_is_edited(shown: ShownPage) -> None:
     shown.wait_for(
         "[data-entries=tenants] .acted", text="Revision 4 is committed; the next batch of ingest will have it."
     )
-    shown.wait_for("[data-entries=tenants] tbody td", text="50 messages/s, 8 MiB/s, burst 2.5 s, weight 3, reject")
+    shown.wait_for(
+        "[data-entries=tenants] tbody td",
+        text="50 messages/s, 8 MiB/s, largest message 977 KiB, burst 2.5 s, weight 3, reject",
+    )
     assert shown.served.service.get("tenant", "acme").values == {
         "resource_group": "iron",
         "publish": {
@@ -268,16 +271,16 @@ def test_history_goes_back_to_the_first_revision(shown: ShownPage) -> None:
     shown.wait_for("#history tbody tr", text="first customers")
 
 
-def test_small_print_of_every_field_is_the_key_of_the_document(shown: ShownPage) -> None:
+def test_name_of_every_field_is_the_key_of_the_document_in_words(shown: ShownPage) -> None:
     shown.sign_in()
     shown.edit_entry("tenants", "acme", {})
     script = (
         "return [...document.querySelectorAll('#editor label:not(.why)')].map(label =>"
-        " [label.querySelector('small').textContent, label.querySelector('input, select').name])"
+        " [label.querySelector('span').textContent, label.querySelector('input, select').name])"
     )
     found = shown.driver.execute_script(script)
     assert len(found) == 15
-    assert all(name.split(".")[-1] == small for small, name in found)
+    assert all(name.split(".")[-1] == title.lower().replace(" ", "_") for title, name in found)
 
 
 @pytest.mark.parametrize("namespaces", thorough_after(2, [10_000, 0, 1]))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_throttle.policy.model import Quota
 from tests.sessions import ROOT
 
 NODE = shutil.which("node")
@@ -24,6 +25,7 @@ def returned(module: str, function: str, *calls: list[Any], folder: Path) -> lis
     (folder / "package.json").write_text('{"type": "module"}')
     program = (
         f"import {{ {function} }} from './{module}.js';"
+        f"import {{ learn }} from './policy_fields.js'; learn({json.dumps(Quota.model_json_schema())});"
         "const said = (call) => { try { return "
         + function
         + "(...call) ?? null } catch (error) { return error.message } };"
@@ -62,8 +64,8 @@ def test_only_fields_of_bytes_take_units_of_bytes(tmp_path: Path) -> None:
         }).map(({ key }) => key);
     """)
     sized, all_fields = returned("fields", "takes", ["8MiB"], ["8"], folder=tmp_path)
-    assert sized == [key for key in all_fields if "bytes" in key]
-    assert {"bytes_per_second", "max_message_bytes"} <= set(sized) < set(all_fields)
+    assert all_fields == [*Quota.model_fields]
+    assert sized == ["bytes_per_second", "max_message_bytes", "on_excess"]  # the last is chosen, not typed
 
 
 @pytest.mark.slow
@@ -76,13 +78,18 @@ def test_scale_of_a_chart_has_short_texts_that_differ(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
-    policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "publish": {"weight": 2}}
+    destination = {"floor_messages_per_second": 1}
+    policy = {"resource_group": "gold", "write_throttling": "2*delay*100", "destination": destination,
+              "publish": {"weight": 2}}  # fmt: skip
     typed = {"resource_group": None, "locked": False, "publish.weight": None, "publish.on_excess": "delay",
              "dispatch.messages_per_second": 0, "dispatch.on_excess": "reject"}  # fmt: skip
     (changed,) = returned("policy_fields", "changedPolicy", [policy, typed], folder=tmp_path)
     assert changed == {
-        "write_throttling": "2*delay*100", "dispatch": {"messages_per_second": 0, "on_excess": "reject"},
+        "write_throttling": "2*delay*100", "destination": destination,
+        "dispatch": {"messages_per_second": 0, "on_excess": "reject"},
     }  # fmt: skip
+    (said,) = returned("policy_fields", "otherText", [changed], folder=tmp_path)
+    assert said == "write_throttling: 2*delay*100, destination.floor_messages_per_second: 1"
     (found,) = returned("policy_fields", "differences", [policy, changed], folder=tmp_path)
     none = "\u2013"
     assert found == [
@@ -99,6 +106,7 @@ def test_policy_keeps_what_the_form_does_not_edit(tmp_path: Path) -> None:
         ({"bytes_per_second": 0, "on_excess": "delay"}, "0 B/s, burst 10 s, weight 1, delay (0 admits nothing:"),
         ({"messages_per_second": 0, "on_excess": "reject"}, "0 messages/s, burst 10 s, weight 1, reject"),
         ({"max_message_bytes": 1024}, "largest message 1 KiB"),
+        ({"weight": 3}, "weight 3"),
         ({}, ""),
     ],
 )

@@ -17,17 +17,18 @@ from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError
-from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
 from spark_throttle.status.explain import explain_job, explain_policy
 from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words
-from spark_throttle.status.status import DestinationStatus, destinations_of
-from spark_throttle.status.usage_table import AT
+from spark_throttle.status.status import DestinationStatus, ExchangeStatus, destinations_of, exchange_status
+from spark_throttle.status.usage_table import AT, scope_shares
 
 calls = Calls("jobs")
 metrics_calls = Calls("metrics", prefix="")
 
 RECENT_BATCHES: Final = 40
+_OF_A_SHARE: Final = ("share_messages_per_second", "share_bytes_per_second", "utilisation")
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
 GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only its namespaces.")]
@@ -58,6 +59,12 @@ class ScopeNumbers(BaseModel):
     """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
 
     balance_bytes: float | None
+    share_messages_per_second: float | None = None
+    """This job's share of the quota now; null also where it is not shared with other jobs, as are the next two."""
+
+    share_bytes_per_second: float | None = None
+    utilisation: float | None = None
+    """The part of the quota that all jobs use together, in messages or in bytes, whichever is larger."""
 
 
 class RecentBatch(BaseModel):
@@ -120,6 +127,9 @@ class JobStatus(BaseModel):
 
     destinations: tuple[DestinationStatus, ...]
     """A tenant admin gets none."""
+
+    exchange: ExchangeStatus | None
+    """Null if the job shares no quotas with other jobs, and for a tenant admin."""
 
 
 class CallerAnswer(BaseModel):
@@ -284,6 +294,7 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view)) if is_wide else [],
         destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),
+        exchange=exchange_status(view.exchange) if is_wide else None,
         time=None if view.time is None else time_numbers(view.time, tenant),
     )
 
@@ -293,7 +304,10 @@ def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
     if newest is None:
         return
     named = [scope for level, scope in totals.named if level == "tenant"]
-    balances = balances_of(view, named)
+    balances, shares = balances_of(view, named), {}
+    if view.exchange is not None and view.epoch_policy is not None:
+        direction: Direction = "dispatch" if view.direction == "dispatch" else "publish"
+        shares = scope_shares(view.exchange, view.epoch_policy, direction, frozenset(totals.named))
     for key in totals.named:
         if key not in newest.shared:
             continue
@@ -301,7 +315,9 @@ def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
         counts: dict[str, Any] = {
             name: count for name, count in zip(AT, measures.tolist(), strict=True) if name in ScopeNumbers.model_fields
         }
-        held = balances.get(key, ((None, None), (None, None)))[0]
+        held, shared = balances.get(key, ((None, None), (None, None)))[0], shares.get(key)
+        if shared is not None:
+            counts |= {name: getattr(shared, name) for name in _OF_A_SHARE}
         yield ScopeNumbers(
             level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
             backlog_ms=newest.now_ms - totals.since_ms.get(key, newest.now_ms),

@@ -24,14 +24,13 @@ from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from spark_throttle.status.explanation import Explanation, LevelExplanation, WaitingNamespace
-    from spark_throttle.status.status import DestinationStatus, ExchangeStatus, ScopeStatus, Status
+    from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
 
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
 _COUNTS: Final = ("offered", "admitted", "rejected")
 _NS_PER_MS: Final = 1_000_000
-_NOT_IN_FORCE: Final = "the newest policies are not in force"
 
 
 def worst(found: Status, levels: Iterable[str], limit: int) -> list[ScopeStatus]:
@@ -92,20 +91,16 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     from rich.console import Group
     from rich.text import Text
 
-    problems = [] if found.problem is None else [f"{_NOT_IN_FORCE}: {found.problem}"]
     is_missed = _is_missed(found)
-    if found.life is not None and is_missed:
-        problems.insert(0, f"no job is listening: {found.life.detail}")
-    if found.exchange is not None and found.exchange.problem is not None:
-        problems.append(f"the exchange: {found.exchange.problem}")
-    above = [Text(shown(problem), style="bold red") for problem in problems]
+    missed = [f"no job is listening: {found.life.detail}"] if found.life is not None and is_missed else []
+    above = [Text(shown(problem), style="bold red") for problem in (*missed, *_problems(found))]
     if found.batch_id < 0:
         alive = f"; {found.life.detail}" if found.life is not None and not is_missed else ""
         return Group(*above, Text(f"no batch has reported yet{shown(alive)}"))
     store = "" if found.store_revision is None else f", store revision {found.store_revision}"
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=not is_missed)
-    title += "" if found.exchange is None else f"\n{shown(_exchange(found.exchange))}"
+    title += "" if found.exchange is None else f"\n{shown(found.exchange.detail)}"
     title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
@@ -126,12 +121,10 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
     state = "unknown" if found.life is None else found.life.state
     listens = "no job is listening: " if _is_missed(found) else ""
     yield f"{at} {state}: {listens}{_ages(found) or 'no batch has reported yet'}"
-    if found.problem is not None:
-        yield f"{at} {_NOT_IN_FORCE}: {shown(found.problem)}"
+    for problem in _problems(found):
+        yield f"{at} {shown(problem)}"
     if found.exchange is not None:
-        yield f"{at} {shown(_exchange(found.exchange))}"
-        if found.exchange.problem is not None:
-            yield f"{at} the exchange: {shown(found.exchange.problem)}"
+        yield f"{at} {shown(found.exchange.detail)}"
     for destination in found.destinations:
         yield f"{at} {shown(_destination(destination))}"
     if found.time is not None:
@@ -140,6 +133,14 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
         name = each.scope if each.level == "job" else f"{each.level.replace('_', ' ')} {each.scope}"
         line = ", ".join(f"{head} {text}" for head, text in _cells(found, each).items() if text)
         yield f"{at} batch {found.batch_id}: {shown(name)}: {line}"
+
+
+def _problems(found: Status) -> Iterator[str]:
+    """Yield what is wrong with the job's policies and with its exchange."""
+    if found.problem is not None:
+        yield f"the newest policies are not in force: {found.problem}"
+    if found.exchange is not None and found.exchange.problem is not None:
+        yield f"the exchange: {found.exchange.problem}"
 
 
 def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
@@ -162,14 +163,6 @@ def _destination(each: DestinationStatus) -> str:
     at = f"{count(each.messages_per_second)} of {count(each.ceiling_messages_per_second)} messages/s"
     state = f"unavailable for {wait(each.refused_for_ms)}" if each.is_unavailable else at
     return f"destination {each.resource_group}: {state}"
-
-
-def _exchange(exchange: ExchangeStatus) -> str:
-    """Return with how many jobs a job shares its quotas, which are not live, and whether it has only its floor."""
-    others = [f"; {peer.name} is {peer.state}" for peer in exchange.peers if peer.state != "live"]
-    live = len(exchange.peers) - len(others)
-    floor = "" if exchange.is_leased else "; it has only its floor"
-    return f"shares quotas with {live} live job{'' if live == 1 else 's'}{''.join(others)}{floor}"
 
 
 def _quota(scope: ScopeStatus) -> str:

@@ -6,8 +6,9 @@ import { Entries } from "./entries.js";
 import { GroupCard } from "./group.js";
 import { History } from "./history.js";
 import { count, duration } from "./numbers.js";
-import { justBefore, otherText, quotaText } from "./policy_fields.js";
+import { justBefore, learn, otherText, quotaText } from "./policy_fields.js";
 import { ProcessingTime } from "./processing_time.js";
+import { SharedQuotas } from "./shared_quotas.js";
 import { ThrottledTable } from "./throttled.js";
 
 const EVERY_MS = 1000;
@@ -22,6 +23,7 @@ const cards = new Map();
 const onProblem = (error) => { if (session.token) showAlert(error.message); };
 const throttled = new ThrottledTable({ onProblem });
 const processingTime = new ProcessingTime();
+const sharedQuotas = new SharedQuotas();
 const history = new History({ onChanged: refresh, onProblem });
 const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));
@@ -54,7 +56,9 @@ async function patiently(action) {
 async function begin() {
   clearTimeout(timer);
   try {
-    isAdmin = (await patiently(() => call("/admin/v2/caller"))).value.role === "admin";
+    const [caller, description] = await patiently(() => Promise.all(["/admin/v2/caller", "/openapi.json"].map((path) => call(path))));
+    isAdmin = caller.value.role === "admin";
+    learn(description.value.components.schemas.Quota);
   } catch (error) {
     if (!session.token) return;
     if ([401, 403].includes(error.status)) { end(problemOfToken(error)); return; }
@@ -81,7 +85,7 @@ function end(problem = "") {
   clearTimeout(timer);
   session.end();
   cards.clear();
-  for (const part of [history, throttled, processingTime, ...lists]) part.forget();
+  for (const part of [history, throttled, processingTime, sharedQuotas, ...lists]) part.forget();
   $("locks").tBodies[0].replaceChildren();
   for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
   $("explanation-title").textContent = "";
@@ -136,6 +140,7 @@ async function update() {
   }
   for (const list of lists) if (job) list.followed.show(job);
   processingTime.show(job);
+  sharedQuotas.show(job, dimension);
   if (!job) { showNothing(); return; }
   const where = `/admin/v2/status/${segment(job.job)}`;
   const [{ value: series }] = await Promise.all([
@@ -173,7 +178,7 @@ function showFacts(status, job) {
     const revision = job.store_revision === null ? "the job follows no store" : `revision ${count(job.store_revision)}`;
     parts.push(job.store_revision === null || !job.listening ? revision : `${revision} in force`);
   }
-  $("facts").textContent = parts.join(" · ");
+  $("facts").textContent = parts.join("\u00a0· ");
   $("job-choice").title = job?.problem || "";
   const problems = isRead ? [] : [`policy store: ${status.store_problem}`];
   if (job && !job.listening) problems.push(`${job.job}: no job is listening: ${job.life}`);

@@ -1,5 +1,7 @@
 // Elements of the page. Every text in them is data, never markup.
 
+import { percent } from "./numbers.js";
+
 // A text with every character visible: one without a glyph of its own could make a name look like another.
 export const visible = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u2800]/gu,
   (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
@@ -23,6 +25,13 @@ export function setText(place, text) { if (place.textContent !== text) place.tex
 
 // A text of any length: it is cut after a few lines, and whole in its title.
 export const long = (text) => element("span", { class: "long", title: text }, text);
+
+const LEVELS = { job: "the job", tenant: "tenant", resource_group: "group", namespace: "namespace" };
+export const nameOf = ({ level, scope }) => (level === "job" ? LEVELS.job : `${LEVELS[level]} ${scope}`);
+
+// A part of 1 as a bar beside its number; `most` fills the bar.
+export const partMeter = (part, label, { most = 1, text = percent(part * 100) } = {}) => element("div", { class: "service" },
+  element("meter", { min: 0, max: 1, value: Math.min(part / most, 1), "aria-label": label }), text);
 
 // A row of a table whose cells say which column they are of, where a narrow window stacks them.
 export function row(titles, cells) {

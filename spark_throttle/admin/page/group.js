@@ -1,7 +1,7 @@
 // One resource group: its numbers, its chart, who shares it, and its quotas, which an admin edits in place.
 
 import { RateChart } from "./charts.js";
-import { Rows, element } from "./elements.js";
+import { Rows, element, partMeter } from "./elements.js";
 import { fairnessText } from "./fairness.js";
 import { FollowedChange } from "./followed_change.js";
 import { count, duration, percent, quantity } from "./numbers.js";
@@ -60,11 +60,12 @@ export class GroupCard {
       const destination = job.destinations.find((each) => each.resource_group === this.name);
       const waits = scope[`waiting_${dimension}`];
       const refused = scope[`rejected_${dimension}`];
-      const quota = dimension === "bytes" ? scope.bytes_per_second : scope.messages_per_second;
+      const [quota, share] = [scope[`${dimension}_per_second`], scope[`share_${dimension}_per_second`]];
       this.figures.replaceChildren(
         figure("Offered", rate(scope[`offered_${dimension}`])),
         figure("Admitted", rate(scope[`admitted_${dimension}`])),
-        figure("Quota", quota === null ? "no limit" : `${quantity(quota, dimension)}/s`),
+        quota === null ? figure("Quota", "no limit") : share === null ? figure("Quota", `${quantity(quota, dimension)}/s`)
+          : figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`),
         figure("Backlog", quantity(waits, dimension)),
         figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
@@ -91,9 +92,8 @@ export class GroupCard {
       ["number", count(namespace.weight)], ["number", count(namespace.offered_per_second)],
       ["number", count(namespace.admitted_per_second)],
       ["number", quantity(namespace[`waiting_${dimension}`], dimension)],
-      ["", namespace.service === null ? "–" : element("div", { class: "service" },
-        element("meter", { min: 0, max: 1, value: namespace.service / most, "aria-label": "share by weight" }),
-        `${(namespace.service * 100).toFixed(2)} %`)],
+      ["", namespace.service === null ? "–" : partMeter(namespace.service, "share by weight",
+        { most, text: `${(namespace.service * 100).toFixed(2)} %` })],
     ]);
   }
 

@@ -48,10 +48,10 @@ const BARE = new RegExp(`^${NUMBER}$`, "i");
 const SIZED = new RegExp(`^(${NUMBER})\\s*([kKMGT]?)(i?)(B?)$`);
 
 // What was typed as a number without a unit: null for an empty text. Throws what is wanted instead.
-export function typedNumber(text, { what = "a number without a unit, such as 5000 or 0.5" } = {}) {
+export function typedNumber(text) {
   const trimmed = text.trim();
   if (trimmed === "") return null;
-  if (!BARE.test(trimmed)) throw new RangeError(`${JSON.stringify(trimmed)} is not ${what}`);
+  if (!BARE.test(trimmed)) throw new RangeError(`${JSON.stringify(trimmed)} is not a number without a unit, such as 5000 or 0.5`);
   return Number(trimmed);
 }
 

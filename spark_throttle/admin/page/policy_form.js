@@ -3,12 +3,12 @@
 import { RefusalError, call, segment } from "./client.js";
 import { confirmed } from "./confirm.js";
 import { element, visible } from "./elements.js";
-import { DELAYS_ALL, DIRECTIONS, EXCESS, FIELDS, changedPolicy, RATES, delaysAll, differences, otherText } from "./policy_fields.js";
+import { DELAYS_ALL, DIRECTIONS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
 
 const LEGENDS = { publish: "Rows into the lake", dispatch: "Rows out of the lake" };
-// An English name, and in small print the key that policy documents, the command line and errors have.
-const labelled = (title, path, input) => element("div", { class: "field" },
-  element("label", {}, element("span", {}, title), element("small", {}, path.split(".").at(-1)), input));
+// A title is the key that policy documents, the command line and errors have, in words.
+const labelled = (title, input, text = null) => element("div", { class: "field" },
+  element("label", {}, element("span", {}, title), input), text && element("small", {}, text));
 let forms = 0;
 
 export class PolicyForm {
@@ -37,7 +37,7 @@ export class PolicyForm {
     const fields = [];
     const text = (title, path, value, more = {}) => {
       this.inputs[path] = element("input", { name: path, autocomplete: "off", spellcheck: "false", value, ...more });
-      fields.push(labelled(title, path, this.inputs[path]));
+      fields.push(labelled(title, this.inputs[path]));
     };
     if (!this.entry.revision) text(this.section === "tenants" ? "Tenant" : "Namespace, or a glob such as acme/*", "name", "");
     if (this.section !== "resource_groups") {
@@ -46,7 +46,7 @@ export class PolicyForm {
     }
     if (this.section === "namespaces") {
       this.inputs.locked = element("input", { type: "checkbox", name: "locked", checked: this.entry.policy.locked || false });
-      fields.push(labelled("Locked: only an administrator may change it", "locked", this.inputs.locked));
+      fields.push(labelled("Locked: only an administrator may change it", this.inputs.locked));
     }
     return fields.length ? [element("div", { class: "fields" }, ...fields)] : [];
   }
@@ -56,20 +56,21 @@ export class PolicyForm {
     const hint = element("p", { class: "hint", role: "status" });
     const warn = () => {
       const typed = (key) => { try { return this.typed(`${direction}.${key}`); } catch { return null; } };
-      const isDelayed = delaysAll(Object.fromEntries([...RATES, "on_excess"].map((key) => [key, typed(key)])));
+      const isDelayed = delaysAll(Object.fromEntries(FIELDS.map(({ key }) => [key, typed(key)])));
       hint.textContent = isDelayed ? DELAYS_ALL : "";
     };
-    const fields = FIELDS.map(({ key, title, hint: placeholder, show }) => {
+    const fields = FIELDS.map(({ key, title, text, choices, preset, show }) => {
       const path = `${direction}.${key}`;
-      const value = quota[key] === undefined ? "" : show(quota[key]);
-      this.inputs[path] = element("input", { name: path, inputmode: "text", placeholder, autocomplete: "off", value });
-      return labelled(title, path, this.inputs[path]);
+      const named = { name: path, "aria-description": text };
+      this.inputs[path] = choices
+        ? element("select", named, ...choices.map((value) =>
+          element("option", { value, selected: value === (quota[key] ?? preset) }, String(value))))
+        : element("input", { ...named, inputmode: "text", autocomplete: "off", placeholder: preset === null ? "no limit" : show(preset),
+          value: quota[key] === undefined ? "" : show(quota[key]) });
+      return labelled(title, this.inputs[path], text);
     });
-    const path = `${direction}.on_excess`;
-    this.inputs[path] = element("select", { name: path }, ...Object.entries(EXCESS).map(([value, text]) =>
-      element("option", { value, selected: value === (quota.on_excess || "delay") }, text)));
     const root = element("fieldset", { oninput: warn, onchange: warn }, element("legend", {}, LEGENDS[direction], " ", element("small", {}, direction)),
-      element("div", { class: "fields" }, ...fields, labelled("On excess", path, this.inputs[path])), hint);
+      element("div", { class: "fields" }, ...fields), hint);
     warn();
     return root;
   }
@@ -79,8 +80,7 @@ export class PolicyForm {
     const input = this.inputs[path];
     if (path === "locked") return input.checked;
     if (path === "resource_group") return input.value.trim() || null;
-    const field = FIELDS.find(({ key }) => path.endsWith(`.${key}`));
-    return field ? field.read(input.value) : input.value;
+    return FIELDS.find(({ key }) => path.endsWith(`.${key}`)).read(input.value);
   }
 
   async submit() {

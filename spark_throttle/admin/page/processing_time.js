@@ -1,9 +1,7 @@
 // The processing time of the scopes that have a quota on it, or used any.
 
-import { Rows, element } from "./elements.js";
+import { Rows, nameOf, partMeter } from "./elements.js";
 import { duration, percent } from "./numbers.js";
-
-const LEVELS = { job: "the job", tenant: "tenant", resource_group: "group", namespace: "namespace" };
 
 export class ProcessingTime {
   constructor() {
@@ -34,8 +32,6 @@ export class ProcessingTime {
   }
 }
 
-export const nameOf = ({ level, scope }) => (level === "job" ? LEVELS.job : `${LEVELS[level]} ${scope}`);
-
 // What was used in the interval, and what of it limits nobody.
 export function aboutText(time) {
   const of = (ns) => (time.interval_ms ? percent(ns / time.interval_ms / 1e4) : duration(ns / 1e6));
@@ -52,7 +48,5 @@ function quotaOf({ request_percentage: quota, share_percentage: share }) {
 
 function partOf(scope) {
   if (!scope.share_percentage || scope.used_percentage === null) return "–";
-  const part = scope.used_percentage / scope.share_percentage;
-  return element("div", { class: "service" },
-    element("meter", { min: 0, max: 1, value: Math.min(part, 1), "aria-label": "used part of the quota" }), percent(part * 100));
+  return partMeter(scope.used_percentage / scope.share_percentage, "used part of the quota");
 }

@@ -1,11 +1,10 @@
 // The namespaces that a job holds back, and why it holds one of them.
 
 import { call, segment } from "./client.js";
-import { Rows, element, long, row, visible } from "./elements.js";
+import { Rows, element, long, nameOf, row, visible } from "./elements.js";
 import { count, quantity, size } from "./numbers.js";
 
 const MOST = 50;
-const LEVELS = { tenant: "tenant", resource_group: "group" };
 
 export class ThrottledTable {
   constructor({ onProblem }) {
@@ -48,8 +47,7 @@ export class ThrottledTable {
 function heldBy(namespace) {
   const held = namespace.held_by;
   if (!held) return "a throttling rule or the queue's bounds";
-  const level = { namespace: "its own quota", tenant: `tenant ${held.scope}`, resource_group: `group ${held.scope}`,
-    job: "the job's quota" }[held.level];
+  const level = { namespace: "its own quota", job: "the job's quota" }[held.level] ?? nameOf(held);
   const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
   return `${level} (${held.dimension}, ${used})`;
 }
@@ -70,13 +68,13 @@ async function explain(job, namespace) {
       element("table", { class: "stack" },
         element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))),
         element("tbody", {}, ...value.levels.map((level) => row(titles, [
-          ["head", ["job", "namespace"].includes(level.level) ? level.level : `${LEVELS[level.level]} ${level.scope}`],
+          ["head", ["job", "namespace"].includes(level.level) ? level.level : nameOf(level)],
           ["", level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)],
           ["", level.on_excess], ["", rates(level.balance)], ["", level.waiting ? rates(level.waiting) : "–"],
           ["", seconds(level.release_ms)],
         ]))))),
-    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: ${rates(seen.offered)} offered, ${rates(seen.admitted)} `
-      + `admitted, ${rates(seen.rejected)} rejected, ${rates(seen.waiting)} waiting. `
+    seen ? element("p", {}, `In batch ${count(seen.batch_id)}: offered ${rates(seen.offered)}; admitted `
+      + `${rates(seen.admitted)}; rejected ${rates(seen.rejected)}; waiting ${rates(seen.waiting)}. `
       + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
         + "if nothing more arrives.")) : "");
   const dialog = document.getElementById("explanation");

@@ -32,6 +32,7 @@ from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ThrottleError
 from spark_throttle.files.storage import Directory
+from spark_throttle.sharing.status import Observation, read_observation
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
 from spark_throttle.status.time_status import TimeStatus, time_status_of
 
@@ -46,7 +47,7 @@ WINDOW_ROWS: Final = 2_000_000
 
 LOOK_SECONDS: Final = 0.25
 SIGN_LOOK_MS: Final = 1_000
-"""How often a job's sign of life is read: two small files, which an object store bills for."""
+"""How often a job's sign of life and its exchange are read: three small files, which an object store bills for."""
 
 _STOP_SECONDS: Final = 1.0
 
@@ -94,6 +95,9 @@ class JobView:
     epoch_policy: CompiledPolicy | None = None
     time: TimeStatus | None = None
     """The processing time that `epoch` settled; `None` without a quota on processing time."""
+
+    exchange: Observation | None = None
+    """What the job knows of the quotas that it shares with other jobs; `None` where it shares nothing."""
 
     time_totals: TimeTotals = field(default_factory=TimeTotals)
     problem: str | None = None
@@ -230,8 +234,9 @@ class _Job:
         changed: dict[str, Any] = {}
         now_ms = self.view.clock.steady_ms()
         if self._sign_looked_ms is None or now_ms - self._sign_looked_ms >= SIGN_LOOK_MS:
-            self._sign_looked_ms = now_ms
             self.view.signs.look()
+            changed["exchange"] = read_observation(self._directory)
+            self._sign_looked_ms = now_ms
         manifest = read_manifest(self._directory)
         if manifest is None:
             raise _missing(self.view.location)
@@ -241,7 +246,7 @@ class _Job:
             self._query, self._newest, self._epoch_file, self._policies = manifest.query, [], "", {}
             self._balances = None
             batches, totals, by_reason = deque(maxlen=BATCHES_KEPT), Totals(), by_reason[:0]
-            changed = {
+            changed |= {
                 "direction": manifest.direction, "batches": batches, "totals": totals, "window": None,
                 "newest_seen": None, "newest": None, "balance_micro": None, "rejected_by_reason": np.zeros(0, np.int64),
                 "time_totals": TimeTotals(),
