@@ -395,8 +395,8 @@ class _Batch:
     def turn_ms(self, flow: Flow, index: int) -> int:
         """Return how long until it is the turn of a rejected row: the rows of its flow that go before it take tokens.
 
-        They take those of the namespace, and of the scope that stopped it what this gives out until the flow had its
-        part by weight.
+        They take those of the namespace, and of each of its scopes what this gives out until the flow had its part by
+        weight, as far as the scope that stopped it.
         """
         before = total_tokens([row for row in flow.rows[flow.admitted :] if row.index < index])
         waits_ms = [0]
@@ -404,17 +404,22 @@ class _Batch:
             for d, bucket in flow.buckets.items():
                 left_micro = bucket.balance_micro - before[d] * UNIT_MICRO[d]
                 waits_ms.append(throttle_time_ms(left_micro, bucket.rate_micro_per_ms))
-        by = flow.blocked_by
-        if by is not None:
-            for d, bucket in by.buckets.items():
-                left_micro = bucket.balance_micro - self.given_out(flow, by, before[d] * UNIT_MICRO[d])
+        for scope in self.enforced(flow):
+            for d, bucket in scope.buckets.items():
+                left_micro = bucket.balance_micro - self.given_out(flow, scope, before[d] * UNIT_MICRO[d])
                 waits_ms.append(
-                    throttle_time_ms(left_micro, bucket.rate_micro_per_ms or by.limits.rate_micro_per_ms[d])
+                    throttle_time_ms(left_micro, bucket.rate_micro_per_ms or scope.limits.rate_micro_per_ms[d])
                 )
         return max(waits_ms)
 
-    def given_out(self, flow: Flow, by: Scope, tokens: int) -> int:
-        """Return what a scope gives out to all flows that a shared scope stopped, until one of them had its tokens."""
+    def given_out(self, flow: Flow, scope: Scope, tokens: int) -> int:
+        """Return what a scope gives out to all flows that a shared scope stopped, until one of them had its tokens.
+
+        A scope that is wider than the one that stopped the flow gives out what that one does.
+        """
+        if flow.blocked_by is None:
+            return tokens
+        by = flow.blocked_by.limits.level
         stopped = [each for each in self.flows.values() if each.blocked_by is not None]
 
         def scope_of(each: Flow, level: Level) -> ScopeLimits | None:
@@ -441,10 +446,10 @@ class _Batch:
             {_child(node_of(each)): each for each in stopped},
         ]
         for depth, siblings in enumerate(ways):
-            if by.limits.level > depth:
+            if min(by, scope.limits.level) > depth:
                 together = sum(weight(each, depth) for each in siblings.values())
                 tokens = tokens * together // weight(flow, depth)
-        if by.limits.level == Level.TENANT:
+        if by == Level.TENANT:
             tokens *= len({node_of(each) for each in stopped if node_of(each)[1] == node_of(flow)[1]})
         return tokens
 

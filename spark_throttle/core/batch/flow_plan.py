@@ -6,7 +6,7 @@ any row is put in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -280,8 +280,10 @@ class Contest:
         stops.scope[stopped] = stopping
         return stops
 
-    def given_out(self, flow: Int64s, tokens: Int64s, stops: Stops) -> Int64s:
-        """Return what the scopes that stopped some flows give out while each of these gets its `tokens`.
+    def given_out(self, flow: Int64s, tokens: Int64s, stops: Stops) -> Iterator[Int64s]:
+        """Yield what the tenant, the group and the job of some flows give out while each of these gets its `tokens`.
+
+        A scope that is wider than the one that stopped a flow gives out that one's tokens at least.
 
         Parameters
         ----------
@@ -291,20 +293,20 @@ class Contest:
             What stopped all flows; those that a shared scope stopped divide its tokens by weight.
         """
         at, tree = self.contenders.flow, self.contenders.tree
-        node, takes_part, to_give = np.zeros(len(stops.scope), dtype=np.int64), stops.scope[at] >= 0, []
+        node, takes_part = np.zeros(len(stops.scope), dtype=np.int64), stops.scope[at] >= 0
         node[at] = np.arange(len(at))
         for narrower, level in zip((Level.NAMESPACE, *SHARED_LEVELS), tree.levels, strict=False):
             together, weight = level.totals(np.where(takes_part, level.weight, 0)), level.weight[node]
             node, takes_part = level.parent[node], together > 0
-            to_give.append((np.where(stops.level > narrower, together[node], weight), weight))
+            to_give = [(np.where(stops.level > narrower, together[node], weight), weight)]
             if narrower == Level.NAMESPACE:  # a tenant divides its tokens between its nodes, too
                 tenant = self.contenders.scopes[0] + 1
                 nodes = np.bincount(tenant[takes_part], minlength=int(tenant.max(initial=0)) + 1)[tenant[node]]
                 to_give.append((np.where(stops.level == Level.TENANT, nodes, 1), np.ones_like(nodes)))
-        for to, of in to_give:
-            if (to != of).any():
-                tokens = _times(tokens, to[flow], of[flow])
-        return tokens
+            for to, of in to_give:
+                if (to != of).any():
+                    tokens = _times(tokens, to[flow], of[flow])
+            yield tokens
 
     def marked_from(self, count: Int64s, scope: Int64s) -> list[MarkStarts]:
         """Return, for every level that marks rows, the first of each flow's first `count` rows that it marks.

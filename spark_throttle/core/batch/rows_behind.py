@@ -15,7 +15,9 @@ batches do as long as the same namespaces wait.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -82,30 +84,35 @@ class ThrottleTimes:
     def behind(self, flow: Int64s, before_micro: Int64s, plan: FlowPlan, batch: MicroBatch) -> Int64s:
         """Return how long until it is the turn of rows that others of their flow go before, shape (rows,).
 
-        The namespace itself and the scope that stopped the flow repay what they owe, and what goes before the row: the
-        scope at the part of its rate that the flow has by weight, among all that the batch stopped.
+        The namespace and each of its scopes repay what they owe, and what goes before the row. Those up to the scope
+        that stopped the flow do it at the part of their rate that the flow has by weight, among all that the batch
+        stopped; a wider one, too, gives that scope's tokens out.
 
         Parameters
         ----------
         before_micro
             Shape (3, rows): the tokens of the rows that go before.
         """
-        limits, shared, stops = batch.entered.limits, batch.policy.shared, plan.outcome.stops
+        limits, shared = batch.entered.limits, batch.policy.shared
         wait_ms = np.zeros(len(flow), dtype=np.int64)
         for d in np.flatnonzero(limits.is_enforced.any(axis=0)):
             own_ms = throttle_time_ms(
                 plan.balance_micro[:, d][flow] - before_micro[d], limits.rate_micro_per_ms[flow, d]
             )
             np.maximum(wait_ms, np.where(limits.is_enforced[flow, d], own_ms, 0), out=wait_ms)
-        is_shared = stops.scope >= 0
-        at = np.flatnonzero(is_shared[flow])
-        if len(at) and plan.contest is not None:
-            which = np.flatnonzero(shared.is_limited[stops.scope[is_shared]].any(axis=0))
-            taken_micro = plan.contest.given_out(flow[at], before_micro[np.ix_(which, at)], stops)
-            expected, scope = batch.shared.expected_micro_per_ms(batch.policy), stops.scope[flow[at]]
-            for d, taken in zip(which, taken_micro, strict=True):
-                left_ms = throttle_time_ms(plan.shared.balance_micro[scope, d] - taken, expected[scope, d])
-                wait_ms[at] = np.maximum(wait_ms[at], np.where(shared.is_limited[scope, d], left_ms, 0))
+        which = np.flatnonzero(shared.is_enforced.any(axis=0))
+        scopes = enforcing_scopes(batch.entered.matches.shared_scope, batch.policy)
+        if (scopes >= 0).any():
+            expected, before_micro = batch.shared.expected_micro_per_ms(batch.policy), before_micro[which]
+            given_out: Iterator[Int64s] = repeat(before_micro)
+            if plan.contest is not None:
+                given_out = plan.contest.given_out(flow, before_micro, plan.outcome.stops)
+            for scope, taken_micro in zip(scopes.T, given_out, strict=False):
+                of_row, is_limited = scope[flow], shared.is_enforced[scope] & (scope >= 0)[:, None]
+                for d, taken in zip(which, taken_micro, strict=True):
+                    if is_limited[:, d].any():
+                        left_ms = throttle_time_ms(plan.shared.balance_micro[of_row, d] - taken, expected[of_row, d])
+                        np.maximum(wait_ms, np.where(is_limited[flow, d], left_ms, 0), out=wait_ms)
         return wait_ms
 
     def at(self, flow: Int64s, scope: Int64s, dimension: Int64s) -> Int64s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -73,6 +73,36 @@ def test_rows_of_a_group_that_are_tried_again_when_they_were_told_pass_but_for_t
     assert max(tried_again(decider, rejected).values(), default=0) <= 2  # a tie may go to another
     # All are served until the last is due: nobody was told to wait for longer than it takes.
     assert max(wait_ms for wait_ms, *_ in rejected) <= 1_000 * 60 * 9 / 30 * 4
+
+
+@pytest.mark.parametrize(
+    ("of_tenant", "of_group"),
+    [
+        ({"messages_per_second": 50}, {"messages_per_second": 10, "burst_seconds": 10}),
+        ({"messages_per_second": 2, "burst_seconds": 50}, {"messages_per_second": 20}),
+        ({"messages_per_second": 20}, {"bytes_per_second": 1_000, "burst_seconds": 20}),
+    ],
+    ids=["the group is slower", "the tenant is slower", "the group limits bytes"],
+)
+def test_row_waits_for_the_slowest_of_its_scopes_whichever_stopped_it(
+    of_tenant: dict[str, Any], of_group: dict[str, Any]
+) -> None:
+    policy = make_policy(
+        tenants={"a": Tenant(limit(**of_tenant, on_excess=REJECT), "g")},
+        groups={"g": limit(**of_group, on_excess=REJECT)},
+    )  # fmt: skip
+    decider, rejected = told(policy, [("a/x", 500), ("a/y", 500)] * 100)
+    assert max(tried_again(decider, rejected).values(), default=0) <= 2
+    assert len(rejected) > 90
+
+
+def test_row_that_its_namespace_stopped_waits_for_its_slower_tenant() -> None:
+    tenant, own = limit(messages_per_second=10, burst_seconds=10), limit(messages_per_second=50, on_excess=REJECT)
+    policy = make_policy(tenants={"a": Tenant(tenant)}, default=Namespace(own))
+    decider, rejected = told(policy, [("a/x", 1)] * 200)
+    assert len(rejected) == 200 - 51
+    assert not tried_again(decider, rejected)
+    assert rejected[-1][0] == 10_000 - 100
 
 
 def test_row_is_never_due_where_nothing_comes() -> None:
