@@ -263,4 +263,4 @@ def judged(referees: list[Referee], seed: int, *, past: float = 0, kept_back: in
         assert each.behind <= ROWS_A_LEVEL * each.depth + past, seed
         assert each.ahead <= PROVED_ROWS_A_LEVEL * each.depth + past + kept_back + 1e-9, seed
         assert each.in_a_window <= ROWS_A_LEVEL * (each.depth + 1) + past, seed
-        assert each.lead_sum <= PROVED_ROWS_A_LEVEL, seed
+        assert each.lead_sum <= PROVED_ROWS_A_LEVEL + past, seed
