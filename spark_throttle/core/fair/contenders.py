@@ -26,7 +26,7 @@ from spark_throttle.core.fair.contest import Outcome, Scopes, Standing, decide, 
 from spark_throttle.core.fair.filling import UNBOUNDED
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Level, Tree
-from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work
+from spark_throttle.core.fair.work import Rows, lasting_work, row_work, unit_work, until_the_end
 from spark_throttle.core.names.matching import Matches, named, positions_in, scopes_of, tenants_of
 from spark_throttle.core.quota import Bools, CompiledPolicy, Int64s, Limits
 from spark_throttle.core.state import Flows, NodeLeads
@@ -202,10 +202,14 @@ class Contenders:
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
         above = np.full((len(numbers), short.shape[1]), -1)
         above[tree.levels[0].parent] = short[flow]  # the same for all leaves of a node
-        work = row_work(layout, flow, above, tree, room, policy, price_ns)
+        waits = flow[layout.segments.counts[flow] > 0]
+        first = layout.segments.starts[waits]
+        next_bytes = layout.total[first + 1] - layout.total[first]
+        passing = until_the_end(room, short[waits], next_bytes, None if price_ns is None else price_ns[waits])
+        work = row_work(layout, flow, above, tree, passing, policy, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])
-        measures = _measures(tree, scopes, above, room, policy)
+        measures = _measures(tree, scopes, above, passing, policy)
         standing = _standing(placed, tree, flows, flow, nodes.lead_work, is_inner, at=at)
         held = _held(flows.held[flow].T, layout.segments.counts[flow], None if lapsed is None else lapsed[flow])
         standing = _as_counted(standing, tree, measures, rows, held)
@@ -290,9 +294,9 @@ class Contenders:
 
 
 def _measures(
-    tree: Tree, scopes: tuple[Int64s, Int64s, Int64s], short: Int64s, room: Int64s, policy: CompiledPolicy
+    tree: Tree, scopes: tuple[Int64s, Int64s, Int64s], short: Int64s, passing: Int64s, policy: CompiledPolicy
 ) -> tuple[Measure, Measure]:
-    """Return the measures of the leads below and beside the tenants' nodes; `short` and `room` as in `row_work`."""
+    """Return the measures of the leads below and beside the tenants' nodes; `short` and `passing` as in `row_work`."""
     nodes = len(tree.levels[1])
     if not policy.shared.is_limited[:, 1:].any():
         return Measure.same(nodes), Measure.same(nodes)
@@ -305,7 +309,7 @@ def _measures(
     found = []
     for first in (0, 1):  # a tenant's own scope is beside no node
         way[:, :first] = -1
-        units = unit_work(np.where(counts[way], way, -1), tree, room, policy.shared.rate_micro_per_ms)
+        units = unit_work(np.where(counts[way], way, -1), tree, passing, policy.shared.rate_micro_per_ms)
         found.append(Measure.of(units, lasting_work(way, policy.shared)))
     return found[0], found[1]
 
