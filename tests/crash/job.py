@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pytest
 
 from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
 from spark_throttle.spark.paced import HttpSender
 from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
+from tests.crash.iceberg import ADMITTED, ICEBERG, REJECTED, keep_files
 from tests.crash.jvm import OF_QUERIES, attached_session
 from tests.crash.peer import exchange_of
 from tests.crash.topic import KAFKA, read_topic, with_records, write_topic
+from tests.until_drained import run_until_drained
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -87,6 +90,13 @@ def start_parquet(throttle: Throttle, events: DataFrame | ReferenceStream, root:
     return started(throttle.write_stream(events).format("parquet").option("path", str(root / "admitted")), root)
 
 
+def start_iceberg(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
+    """Admitted and rejected rows in Iceberg tables, whose snapshots name the batch."""
+    writer = throttle.write_stream(events).format("iceberg").rejected("iceberg", table=REJECTED)
+    writer = writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True)
+    return writer.toTable(ADMITTED)
+
+
 def start_kafka(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
     """Admitted rows to a topic, which takes rows again that an earlier attempt at their batch wrote."""
     return started(write_topic(throttle.write_stream(with_records(events)), root), root)
@@ -145,6 +155,7 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path], StreamingQuery]]] = {
     DELTA_PARTITIONED: start_delta_partitioned,
     FILE_SINK: start_file_sink,
     PARQUET: start_parquet,
+    ICEBERG: start_iceberg,
     KAFKA: start_kafka,
     FUNCTION: start_function,
     PACED: start_paced,
@@ -178,10 +189,17 @@ def drain(spark: SparkSession, root: Path, sink: str, *, source: str, is_shared:
     for key, value in OF_QUERIES.items():
         spark.conf.set(key, value)
     try:
-        start(spark, root, sink, source=source, is_shared=is_shared, quotas=quotas).awaitTermination()
+        await_end(start(spark, root, sink, source=source, is_shared=is_shared, quotas=quotas), spark, root, sink)
     finally:
         for key, old in before.items():
             spark.conf.unset(key) if old is None else spark.conf.set(key, old)
+
+
+def await_end(query: StreamingQuery, spark: SparkSession, root: Path, sink: str) -> None:
+    """Wait until all is drained, and have Iceberg say then what its tables have."""
+    query.awaitTermination()
+    if sink == ICEBERG:
+        keep_files(spark, root)
 
 
 def main() -> None:
@@ -195,8 +213,10 @@ def main() -> None:
     asked = parser.parse_args()
     points.install(asked.root, str(asked.root / "admitted"), str(asked.root / "rejected"))
     spark = attached_session(asked.root)
-    query = start(spark, asked.root, asked.sink, source=asked.source, is_shared=asked.shared, quotas=asked.quotas)
-    query.awaitTermination()
+    with pytest.MonkeyPatch.context() as patch:
+        run_until_drained(patch, spark.version)
+        query = start(spark, asked.root, asked.sink, source=asked.source, is_shared=asked.shared, quotas=asked.quotas)
+        await_end(query, spark, asked.root, asked.sink)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,12 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tests.crash import points
+from tests.crash.iceberg import warehouse_of
 from tests.crash.topic import KAFKA
 from tests.recovery.processes import Job
 from tests.sessions import (
     FOR_FEW_ROWS,
+    ICEBERG,
     SHORT_LIVED,
     files_without_processes,
     forked_python,
@@ -73,6 +75,7 @@ def settings_of(scratch: Path, source: str, master: str, *, is_brief: bool) -> d
         session_settings(scratch, uses=("delta", "kafka-connector") if source == KAFKA else ("delta",))
         | OF_QUERIES
         | (FOR_FEW_ROWS | files_without_processes() if is_brief else {})
+        | (warehouse_of(scratch.parent) if ICEBERG else {})
         | {
             "spark.master": master,
             "spark.driver.memory": "1g",

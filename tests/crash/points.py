@@ -34,6 +34,7 @@ from spark_throttle.spark.sources.reference_source import (
     ThrottleReferenceReader,
     ThrottleReferenceSource,
 )
+from tests.crash import iceberg
 from tests.crash.topic import ADMITTED
 
 if TYPE_CHECKING:
@@ -142,11 +143,11 @@ def install(root: Path, admitted: str, rejected: str) -> None:
     write = Target.write
 
     def stoppable_target_write(self: Target, rows: DataFrame, mark: BatchMark) -> None:
-        is_admitted = self.path == admitted or self.options.get("topic") == ADMITTED
+        is_admitted = self.path == admitted or self.table == iceberg.ADMITTED or self.options.get("topic") == ADMITTED
         if is_admitted:
             stop_at(STATE_COMMITTED)
         write(self, rows, mark)
-        if is_admitted or self.path == rejected:
+        if is_admitted or self.path == rejected or self.table == iceberg.REJECTED:
             stop_at(ADMITTED_WRITTEN if is_admitted else REJECTED_WRITTEN)
 
     Target.write = stoppable_target_write  # type: ignore[method-assign]

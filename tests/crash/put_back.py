@@ -19,6 +19,7 @@ PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "delta-partitioned": ("copied", "restored", "refused", "control-ahead"),
     "file-sink": ("copied",),
     "parquet": ("copied",),
+    "iceberg": ("copied",),
     "kafka": (),
     "function": ("copied", "control-ahead"),
     "paced": (),

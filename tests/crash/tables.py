@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from tests.crash.iceberg import batches_of_files, is_iceberg
 from tests.crash.topic import ADMITTED_RECORDS, RECORDS
 from tests.crash.workload import COLUMNS
 from tests.ledger import BATCH
@@ -89,9 +90,11 @@ def is_partitioned(root: Path) -> bool:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return the rows of a Delta table, or of the folders of batches."""
+    """Return the rows of a Delta table, of an Iceberg table, or of the folders of batches."""
     if (path / "_delta_log").exists():
         return _concat([_read_file(path / file, found) for file, found in live_files(path).items()])
+    if is_iceberg(path):
+        return _concat([_read_file(file, WrittenFile(batch)) for file, batch in batches_of_files(path)])
     files = (
         file for file in sorted(path.rglob("*.parquet"))
         if not any(part.startswith((".", "_temporary")) for part in file.relative_to(path).parts)

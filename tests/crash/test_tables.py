@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
+from tests.crash.iceberg import FILES
 from tests.crash.plan import PutBack
 from tests.crash.put_back import Copy, restore
 from tests.crash.tables import MISSING, NO_SIZE, newest_batch, read_offered, read_table
@@ -44,6 +45,15 @@ def test_folders_that_are_set_aside_are_not_read(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
         pq.write_table(rows(0, 2), tmp_path / folder / "a.parquet")
     assert found(tmp_path) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_files_are_read_as_often_as_an_iceberg_table_has_them(tmp_path: Path) -> None:
+    for folder in ("data", "metadata"):
+        (tmp_path / folder).mkdir()
+    for number, name in enumerate(("a.parquet", "orphan.parquet", "b.parquet")):
+        pq.write_table(rows(number * 3, number * 3 + 2), tmp_path / "data" / name)
+    (tmp_path / FILES).write_text('[["b.parquet", 7], ["a.parquet", 6], ["a.parquet", 8]]')
+    assert found(tmp_path) == [(0, 6), (0, 8), (1, 6), (1, 8), (6, 7), (7, 7)]
 
 
 def test_every_fault_of_a_row_is_offered_in_every_file(tmp_path: Path) -> None:
