@@ -42,7 +42,7 @@ def simulate(
     ] = None,
     within: Annotated[
         str | None,
-        typer.Option("--propose", metavar="DURATION", help="Tell the smallest quotas that delay nobody for longer."),
+        typer.Option("--propose", metavar="DURATION", help="Tell the smallest quotas whose backlog leaves in so long."),
     ] = None,
     written_as: Annotated[
         str, typer.Option("--format", help="The format of a folder, such as parquet or json.")
@@ -115,7 +115,7 @@ def _as_tables(found: WhatIf) -> Any:  # noqa: ANN401 - what rich prints
                 each.level.replace("_", " "),
                 each.scope,
                 count(each.messages_per_second),
-                f"{size(each.bytes_per_second)}",
+                size(each.bytes_per_second),
             )
             for each in found.proposed[:_SHOWN]
         ]

@@ -244,7 +244,7 @@ class Throttle:
             Events are summed in such intervals, which is also the error of the replay. By default the shortest of 1, 2,
             5, 10, 20 and 60 s that makes at most 5,000 of them.
         propose_within
-            If given, the answer also has the smallest quotas that would have delayed nobody for longer.
+            If given, the answer also has the smallest quotas whose backlog would never have taken longer to leave.
 
         Raises
         ------

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import largest, numbers, sums
 from spark_throttle.core.batch.decisions import DIMENSIONS, REASONS
-from spark_throttle.core.names.matching import tenants_of
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.status.ranking import worst_first
@@ -105,7 +104,7 @@ class WhatIf:
     """The job, then its groups and tenants, those that wait longest first."""
 
     proposed: tuple[ProposedQuota, ...] = field(default=(), repr=False)
-    """The smallest quotas that would have delayed nobody for longer than was asked; empty if it was not."""
+    """The smallest quotas whose backlog would never have taken longer to leave than was asked; empty if it was not."""
 
     def of_level(self, level: str) -> list[ScopeChange]:
         """Return the scopes of a level, in their order."""
@@ -139,12 +138,11 @@ def what_if(
     >>> acme.scope, acme.policy.delayed_messages, acme.policy.delay_longest_ms, acme.policy.held_by
     ('acme', 1, 1000, {'tenant messages': 4})
     """
-    found = _by_scope(traffic, replay(traffic, policy))
-    other = {} if against is None else _by_scope(traffic, replay(traffic, against))
-    offered = {key: each for of in (other, found) for key, (each, _) in of.items()}
+    found = _by_scope(traffic, policy)
+    other = {} if against is None else _by_scope(traffic, against)
     scopes = [
-        ScopeChange(*key, *offered[key], outcome, other[key][1] if key in other else None)
-        for key, (_, outcome) in found.items()
+        ScopeChange(*key, *offered, outcome, other[key][1] if key in other else None)
+        for key, (offered, outcome) in found.items()
     ]
     time = () if not policy.has_time else ("request_percentage: events do not tell what they cost",)
     return WhatIf(
@@ -169,20 +167,13 @@ def _worst_first(scopes: list[ScopeChange]) -> list[ScopeChange]:
     return ordered
 
 
-def _by_scope(traffic: Traffic, found: Replay) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
-    """Return what was offered and what became of it, by level and scope."""
-    names = traffic.names
-    tenants = tenants_of(names).dictionary_encode()
-    nobody = np.zeros(len(names), dtype=np.int64)
-    of_tenant = tenants.indices.to_numpy().astype(np.int64)
-    levels = (
-        (pa.array(["job"]), nobody),
-        (found.policy.group_names, found.matches.group),
-        (tenants.dictionary, of_tenant),
-    )
+def _by_scope(traffic: Traffic, policy: CompiledPolicy) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
+    """Return what was offered, and what became of it under a policy, by level and scope."""
+    found = replay(traffic, policy)
+    the_job = "job", pa.array(["job"]), np.zeros(len(traffic.names), dtype=np.int64)
     return {
         (level, scope): outcome
-        for level, (scopes, at) in zip(LEVELS, levels, strict=True)
+        for level, scopes, at in (the_job, *traffic.groups_and_tenants(policy))
         for scope, outcome in zip(shown(scopes).to_pylist(), _outcomes(found, at, len(scopes)), strict=True)
     }
 

@@ -1,10 +1,13 @@
-"""The smallest quotas that would have delayed nobody by more than a given time, from recorded traffic.
+"""The smallest quotas whose backlog would never have taken longer than a given time to leave, from recorded traffic.
 
-A bucket of rate r and burst b seconds delays a message by at most d seconds if no stretch of time from s to t brings
-more than ``r * (t - s + b + d)``. So the smallest rate is the largest of ``A(s, t) / (t - s + b + d)`` over all
+A bucket of rate r and burst b seconds has a backlog of at most d seconds if no stretch of time from s to t brings more
+than ``r * (t - s + b + d)``. So the smallest rate is the largest of ``A(s, t) / (t - s + b + d)`` over all
 stretches, where A is what arrived in them (Cruz 1991, the arrival curve). It is found by Dinkelbach's method (1967):
 the stretch that exceeds a rate by most gives the next rate, until none exceeds it. That takes a few passes over the
 intervals.
+
+A message waits as long as the backlog that it meets, if those of its scope leave in the order in which they came. They
+take turns by namespace, so a namespace that sends more than others may wait longer, and the others wait less.
 
 Each scope is looked at alone: what a namespace would have waited for its group is not counted at its tenant.
 """
@@ -18,7 +21,6 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.segments import begins_run
-from spark_throttle.core.names.matching import match, tenants_of
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.what_if.traffic import Traffic
@@ -38,14 +40,14 @@ class ProposedQuota:
 
 
 def proposed(traffic: Traffic, policy: CompiledPolicy, *, within_ms: int) -> list[ProposedQuota]:
-    """Return for each tenant and group the smallest quota under which no message waits longer.
+    """Return for each tenant and group the smallest quota under which its backlog never takes longer to leave.
 
     Parameters
     ----------
     policy
         Tells which namespaces are in which group.
     within_ms
-        The longest that a message may wait, to within an interval.
+        The longest that a backlog may take, to within an interval.
 
     Examples
     --------
@@ -61,14 +63,8 @@ def proposed(traffic: Traffic, policy: CompiledPolicy, *, within_ms: int) -> lis
     [10, 5]
     """
     slack_ms = max(traffic.interval_ms, BURST_MS) + within_ms
-    names = traffic.names
-    tenants = tenants_of(names).dictionary_encode()
-    groups = match(names, policy).group
     found = list[ProposedQuota]()
-    for level, scopes, at in (
-        ("resource_group", policy.group_names, groups),
-        ("tenant", tenants.dictionary, tenants.indices.to_numpy().astype(np.int64)),
-    ):
+    for level, scopes, at in traffic.groups_and_tenants(policy):
         scope = at[traffic.name]
         order = np.flatnonzero(scope >= 0)
         order = order[np.argsort(scope[order], kind="stable")]

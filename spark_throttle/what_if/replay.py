@@ -20,10 +20,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_throttle.core.arithmetic.segments import largest, numbers, sums
+from spark_throttle.core.arithmetic.segments import begins_run, largest, numbers, sums
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.batch.decisions import Decisions, Reason
-from spark_throttle.core.names.matching import Matches, MatchMemory, match, positions_in
+from spark_throttle.core.names.matching import MatchMemory, positions_in
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -50,10 +50,6 @@ _MOST_MICRO: Final = MAX_BURST_TOKENS * MICRO
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """What a policy did with recorded traffic; arrays of n run over `Traffic.names`."""
-
-    policy: CompiledPolicy
-    matches: Matches
-    """The scopes of each namespace, shape (n,)."""
 
     offered: Int64s
     """Shape (n, 2): messages and bytes."""
@@ -95,7 +91,7 @@ class Delays:
         )
         in_order = np.lexsort((delay_ms, name))
         name, delay_ms, messages = name[in_order], delay_ms[in_order], messages[in_order]
-        begins = np.flatnonzero((np.diff(name, prepend=-1) != 0) | (np.diff(delay_ms, prepend=-1) != 0))
+        begins = np.flatnonzero(begins_run(name) | begins_run(delay_ms))
         return cls(name[begins], delay_ms[begins], np.add.reduceat(messages, begins) if len(begins) else messages)
 
 
@@ -116,7 +112,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
 
     Examples
     --------
-    One message a second for ten seconds, and a quota of one each two seconds: the bucket holds ten.
+    One message a second for half a minute, and a quota of one each two seconds: a full bucket holds five.
 
     >>> from spark_throttle.policy.compile import compile_policy
     >>> from spark_throttle.policy.model import PolicyDocument
@@ -143,7 +139,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
             state, due_ms = ledger.decided(state, nothing, policy, memory, now_ms=step * traffic.interval_ms)
         now_ms = (arrived.number + 1) * traffic.interval_ms
         state, due_ms = ledger.decided(state, arrived, policy, memory, now_ms=now_ms)
-    return ledger.closed(state, policy, traffic)
+    return ledger.closed(state, traffic)
 
 
 def _widened(policy: CompiledPolicy, interval_ms: int) -> CompiledPolicy:
@@ -213,13 +209,12 @@ class _Ledger:
         """Return the namespace of each waiting message, as a position among all names."""
         return positions_in(self._names, state.flows.names)[state.queue.flow]
 
-    def closed(self, state: DeciderState, policy: CompiledPolicy, traffic: Traffic) -> Replay:
+    def closed(self, state: DeciderState, traffic: Traffic) -> Replay:
         """Return what was counted, and what waits."""
         n, known = len(self._names), self._waiting(state)
         waited_ms = traffic.end_ms - state.queue.arrival_ms
         offered = np.column_stack([traffic.messages, traffic.bytes])
         return Replay(
-            policy, match(self._names, policy), sums(traffic.name, offered, n), self._admitted, self._rejected,
-            self._held, Delays.of(self._delays), numbers(known, n),
-            largest(known, waited_ms, n, least=0),
+            sums(traffic.name, offered, n), self._admitted, self._rejected, self._held, Delays.of(self._delays),
+            numbers(known, n), largest(known, waited_ms, n, least=0),
         )  # fmt: skip

@@ -8,15 +8,17 @@ but the largest to be of one size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.arithmetic.segments import ranges
-from spark_throttle.core.quota import MAX_SIZE_BYTES, Int64s
+from spark_throttle.core.arithmetic.segments import begins_run, ranges
+from spark_throttle.core.names.matching import match, positions_in, tenants_of
+from spark_throttle.core.quota import MAX_SIZE_BYTES, CompiledPolicy, Int64s
 from spark_throttle.errors import ConfigurationError
 
 SUMS: Final = pa.schema([
@@ -94,12 +96,6 @@ class Traffic:
     unusable_messages: int = 0
     """The events without a usable namespace, size or time: a job would reject them, and the replay leaves them out."""
 
-    _bounds: Int64s = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        starts = np.flatnonzero(np.diff(self.interval, prepend=-1))
-        object.__setattr__(self, "_bounds", np.append(starts, len(self.interval)))
-
     @classmethod
     def of(cls, sums: pa.Table, *, interval_ms: int, unusable_messages: int = 0) -> Traffic:
         """Return traffic from a table of `SUMS` in any order.
@@ -107,7 +103,7 @@ class Traffic:
         Raises
         ------
         ConfigurationError
-            If there is no event, or a namespace sent more in an interval than the decider counts.
+            If there is no event, or one is before 1970, or larger than a message may be.
         """
         table = sums.select(SUMS.names).cast(SUMS).combine_chunks()
         table = table.sort_by([("interval", "ascending"), ("namespace", "ascending")])
@@ -125,10 +121,9 @@ class Traffic:
         namespaces = table["namespace"].combine_chunks()
         names = pc.unique(namespaces)
         names = names.take(pc.sort_indices(names))
-        name = pc.index_in(namespaces, value_set=names).cast(pa.int64()).to_numpy()
         return cls(
-            interval_ms, names, columns["interval"], name, columns["messages"], columns["bytes"],
-            columns["largest_bytes"], unusable_messages,
+            interval_ms, names, columns["interval"], positions_in(names, namespaces), columns["messages"],
+            columns["bytes"], columns["largest_bytes"], unusable_messages,
         )  # fmt: skip
 
     @property
@@ -141,9 +136,18 @@ class Traffic:
         """When the last interval ends."""
         return (int(self.interval[-1]) + 1) * self.interval_ms
 
+    def groups_and_tenants(self, policy: CompiledPolicy) -> Iterator[tuple[str, pa.StringArray, Int64s]]:
+        """Yield for either level its scopes, and the scope of each of `names` as a position among them, -1 for none.
+
+        Tenants are those that sent anything, also where the policy does not name them.
+        """
+        yield "resource_group", policy.group_names, match(self.names, policy).group
+        tenants = tenants_of(self.names).dictionary_encode()
+        yield "tenant", tenants.dictionary, tenants.indices.to_numpy().astype(np.int64)
+
     def arrived(self) -> Iterator[Arrived]:
         """Yield what arrived in each interval in which anything did."""
-        for first, end in zip(self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
+        for first, end in pairwise([*np.flatnonzero(begins_run(self.interval)).tolist(), len(self.interval)]):
             messages, largest = self.messages[first:end], self.largest_bytes[first:end]
             at = np.repeat(np.arange(end - first), messages)
             others = np.maximum(messages - 1, 1)
