@@ -202,10 +202,12 @@ class Contenders:
         scopes = of_tenant, np.where(placed.group >= 0, of_child, -1), np.zeros(1, dtype=np.int64)
         above = np.full((len(numbers), short.shape[1]), -1)
         above[tree.levels[0].parent] = short[flow]  # the same for all leaves of a node
-        waits = flow[layout.segments.counts[flow] > 0]
+        has_row = layout.segments.counts[flow] > 0
+        waits, of_node = flow[has_row], node[has_row]
         first = layout.segments.starts[waits]
         next_bytes = layout.total[first + 1] - layout.total[first]
-        passing = until_the_end(room, short[waits], next_bytes, None if price_ns is None else price_ns[waits])
+        next_ns = None if price_ns is None else price_ns[waits]
+        passing = until_the_end(room, short[waits], of_node, next_bytes, next_ns)
         work = row_work(layout, flow, above, tree, passing, policy, price_ns)
         rows = Rows.of(layout.segments.starts[flow], layout.total, work, None if price_ns is None else price_ns[flow])
         rows = rows.side_by_side(layout.segments.counts[flow])

@@ -15,9 +15,13 @@ Which resources count for a row, and in what proportion, is said by those of its
 them is the measure: its resources count in the proportion of its rates, for all that compete in it. A resource that a
 narrower scope alone limits counts as scarce as it is there: what the scope has room for is as much work as the part, by
 weight, that it has of the widest scope's room. So a scope whose own room suffices for its part has its part, as if it
-had no limit; and one whose room does not has all of its room. Room is what a scope lets pass before its tokens end,
-with the least of the rows that may end them: who is about to end has room for a row, and is not charged many times for
-it. Nor does a resource count scarcer than by the rates.
+had no limit; and one whose room does not has all of its room. The part is at most what the scope has itself of what the
+widest limits. Nor does a resource count scarcer than by the rates.
+
+Room is what a scope lets pass before its tokens end. Where one tenant alone competes in the scope, the least of its
+next rows belongs to it: who is about to end has room for a row, and is not charged many times for it. Where several
+do, no row of one changes what a row of another counts; then rows that take more than the scope's burst are charged by
+the rates, and may leave tokens of it unused.
 
 Work is counted in integers. One row counts at least 1 and at most `MOST_WORK`, less where a batch is so large that its
 sum would not fit; what goes beyond is debited from buckets in full, and only its place in the order is too good.
@@ -72,8 +76,8 @@ _UNLIMITED_WORK: Final = 1 << 62
 
 _NO_RATE: Final = 1 << 62
 
-_TENANT, _JOB = 0, 2
-"""The columns of the narrowest and of the widest scopes in `Matches.shared_scope`."""
+_TENANT, _GROUP, _JOB = range(3)
+"""The columns of `Matches.shared_scope`."""
 
 
 def byte_work(rate_micro_per_ms: Int64s) -> Int64s:
@@ -158,15 +162,17 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
         by_rates = np.maximum(rate_micro_per_ms.T, 1)
         # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
         _, pair = np.unique(scopes[:, _TENANT] * len(messages) + widest, return_inverse=True)
-        rooms = _narrower_work(units, passing, _A_UNIT, pair, limiting, at, tree)
-        rates = _narrower_work(units, by_rates, (_ONE, _ONE, _ONE), pair, limiting, at, tree)
+        rooms = _narrower_work(units, (passing, _A_UNIT), scopes, pair, limiting, at, tree)
+        rates = _narrower_work(units, (by_rates, (_ONE, _ONE, _ONE)), scopes, pair, limiting, at, tree)
         for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST_UNIT, strict=False):
             np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
 
 
-def until_the_end(room: Int64s, scopes: Int64s, next_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
-    """Return the tokens that scopes let pass until they end, shape (resources, scopes): their room, and a next row.
+def until_the_end(room: Int64s, scopes: Int64s, node: Int64s, next_bytes: Int64s, price_ns: Int64s | None) -> Int64s:
+    """Return the tokens that scopes let pass until they end, shape (resources, scopes).
+
+    They are the room, and a token; where one tenant alone competes, the least of its next rows.
 
     Parameters
     ----------
@@ -174,31 +180,35 @@ def until_the_end(room: Int64s, scopes: Int64s, next_bytes: Int64s, price_ns: In
         Shape (resources, scopes): the most tokens that may go before a row, negative where none may.
     scopes
         Shape (flows, 3): the shared scopes of each flow that count, -1 for the others.
+    node
+        Shape (flows,): the node of each flow's tenant, ascending.
     next_bytes, price_ns
         Shape (flows,): the bytes and the time of each flow's next row; no time where none is limited.
 
     Examples
     --------
-    A scope without room, and one of a hundred bytes; rows of 40, 30 and 0 bytes are next:
+    The job, in which two tenants compete, and the scope of one of them; rows of 40, 30 and 20 bytes are next:
 
-    >>> scopes = np.array([[0, 1, -1], [0, -1, -1], [-1, 1, -1]])
-    >>> until_the_end(np.array([[0, 9], [-5, 100]]), scopes, np.array([40, 30, 0]), None).tolist()
-    [[1, 10], [30, 101]]
+    >>> scopes = np.array([[1, -1, 0], [1, -1, 0], [-1, -1, 0]])
+    >>> until_the_end(np.array([[0, 9], [100, -5]]), scopes, np.array([0, 0, 1]), np.array([40, 30, 20]), None).tolist()
+    [[1, 10], [101, 30]]
     """
+    first = np.flatnonzero(np.diff(node, prepend=-1))
+    nodes = np.bincount(scopes[first, _GROUP:].ravel() + 1, minlength=room.shape[1] + 1)[1:]
     passing = np.maximum(room, 0)
     passing[Dimension.MESSAGES] += 1
     for resource, each in zip((Dimension.BYTES, Dimension.TIME), (next_bytes, price_ns), strict=True):
         if each is not None and resource < len(passing):
             least = np.full(passing.shape[1] + 1, MOST_WORK)
-            np.minimum.at(least, scopes, each[:, None])
-            passing[resource] += np.where(least == MOST_WORK, 1, np.maximum(least, 1))[:-1]
+            np.minimum.at(least, scopes, np.maximum(each, 1)[:, None])
+            passing[resource] += np.where((nodes > 1) | (least[:-1] == MOST_WORK), 1, least[:-1])
     return passing
 
 
 def _narrower_work(
     units: Sequence[Int64s],
-    amounts: Int64s,
-    a_unit: Sequence[Int64s],
+    room: tuple[Int64s, Sequence[Int64s]],
+    scopes: Int64s,
     pair: Int64s,
     widest: tuple[Int64s, Int64s],
     at: Sequence[tuple[Int64s, Int64s]],
@@ -208,26 +218,32 @@ def _narrower_work(
 
     Parameters
     ----------
-    amounts
-        Shape (resources, scopes): what the scopes have of each resource.
-    a_unit
-        What of it a message, a byte and a millisecond are.
+    room
+        What the scopes have of each resource, shape (resources, scopes), and what of it a message, a byte and a
+        millisecond are.
     pair
         Equal for the nodes of a tenant that have one widest scope.
     widest, at
         The columns and the scopes of the widest scopes, of all and of those that limit each resource.
     """
-    whole = np.full(amounts.shape[1], _UNLIMITED_WORK)
-    for unit, one, amount in zip(units, a_unit, amounts, strict=False):
-        in_work = proportional(amount, unit, one, most_bits=_SUM_BITS)
-        whole = np.where(unit > 0, np.minimum(whole, in_work), whole)
+    (amounts, a_unit), (column, widest_scope), nodes, children = room, widest, tree.levels[1], tree.levels[2]
+
+    def has(scope: Int64s) -> Int64s:
+        """Return the work of what scopes have of the resources that the widest limits, too."""
+        most = np.full(len(scope), _UNLIMITED_WORK)
+        for each, one, amount in zip(units, a_unit, amounts, strict=False):
+            unit = np.append(each, 0)
+            in_work = proportional(np.append(amount, 1)[scope], unit[widest_scope], one, most_bits=_SUM_BITS)
+            is_both = (unit[scope] > 0) & (unit[widest_scope] > 0)
+            np.copyto(most, np.minimum(most, in_work), where=is_both)
+        return most
+
     # What the node's child of the job has of the widest scope, and what the node has: their parts by weight.
-    (column, scope), nodes, children = widest, tree.levels[1], tree.levels[2]
-    of_child = np.append(whole, 0)[scope]
-    below_job = _part(of_child, children.weight[nodes.parent], children.totals(children.weight))
-    of_child = np.where(column == _JOB, below_job, of_child)
+    whole = has(widest_scope)
+    below_job = _part(whole, children.weight[nodes.parent], children.totals(children.weight))
+    of_child = np.where(column == _JOB, np.minimum(below_job, has(scopes[:, _GROUP])), whole)
     of_node = _part(of_child, nodes.weight, nodes.totals(nodes.weight)[nodes.parent])
-    of_tenant = sums(pair, of_node, len(of_node))[pair]
+    of_tenant = np.minimum(sums(pair, of_node, len(of_node))[pair], has(scopes[:, _TENANT]))
     return [
         proportional(np.where(of == _TENANT, of_tenant, of_child), one, np.append(amount, 1)[limiting])
         for one, amount, (of, limiting) in zip(a_unit, amounts, at, strict=False)

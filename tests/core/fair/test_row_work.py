@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pytest
@@ -27,8 +27,12 @@ ALONE: Final = (MESSAGE, BYTE, MILLISECOND)
 MOST: Final = (MOST_WORK, MESSAGE, MILLISECOND)
 
 
+Parts: TypeAlias = tuple[Sequence[int], Fraction, Fraction]
+"""The way of a node, the part of the job by weight that its child of the job has, and the node's part of that child."""
+
+
 def of_fractions(
-    way: Sequence[int], parts: Sequence[Fraction], room: np.ndarray, rates: np.ndarray
+    way: Sequence[int], nodes: Sequence[Parts], room: np.ndarray, rates: np.ndarray
 ) -> list[Fraction | None]:
     """Return the work of a message, a byte and a millisecond at a node; `None` where no scope of it limits them.
 
@@ -36,26 +40,36 @@ def of_fractions(
     ----------
     way
         The scopes that count of its tenant, its group and the job, -1 for the others.
-    parts
-        The part that each of them has of what is divided in the widest one.
+    nodes
+        Those of its tenant that have one widest scope; the node is the first.
     """
     widest = max(column for column in range(3) if way[column] >= 0)
     rate = [Fraction(int(each)) for each in rates[way[widest]]]
     first = next(d for d in range(3) if rate[d] >= 0)
     own = {d: min(ALONE[first] * rate[first] / rate[d], Fraction(MOST[d])) for d in range(3) if rate[d] >= 0}
-    whole = min((int(room[d, way[widest]]) + 1) * own[d] / UNITS[d] for d in own)
-    whole_rate = min(rate[d] * own[d] for d in own)
+
+    def by(amount: Callable[[int, int], Fraction], d: int) -> Fraction:
+        def has(scope: int) -> Fraction:
+            limited = [e for e in own if scope >= 0 and rates[scope, e] != UNLIMITED]
+            return min((amount(e, scope) * own[e] for e in limited), default=Fraction(1 << 62))
+
+        def of_child(node: Parts) -> Fraction:
+            return min(has(node[0][2]) * node[1], has(node[0][1])) if widest == 2 else has(way[widest])
+
+        column = max(column for column in range(3) if way[column] >= 0 and rates[way[column], d] != UNLIMITED)
+        of_tenant = min(sum((of_child(node) * node[2] for node in nodes), Fraction(0)), has(way[0]))
+        return (of_tenant if column == 0 else of_child(nodes[0])) / amount(d, way[column])
+
     found: list[Fraction | None] = []
     for d in range(3):
-        limiting = [column for column in range(3) if way[column] >= 0 and rates[way[column], d] != UNLIMITED]
-        if not limiting:
-            found.append(None)
-        elif limiting[-1] == widest:
+        if d in own:
             found.append(own[d])
+        elif all(scope < 0 or rates[scope, d] == UNLIMITED for scope in way):
+            found.append(None)
         else:
-            scope = way[limiting[-1]]
-            by_room = whole * UNITS[d] / (int(room[d, scope]) + 1)
-            found.append(parts[limiting[-1]] * min(by_room, whole_rate / int(rates[scope, d])))
+            by_room = by(lambda e, scope: Fraction(int(room[e, scope]) + 1, UNITS[e]), d)
+            by_rate = by(lambda e, scope: Fraction(int(rates[scope, e])), d)
+            found.append(min(by_room, by_rate))
     return found
 
 
@@ -85,20 +99,17 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
     found = [each.tolist() for each in unit_work(scopes, tree, room + 1, rates)]
     widest = [max(column for column in range(3) if way[column] >= 0) for way in scopes]
 
-    def part(at: int) -> Fraction:
+    def parts(at: int) -> Parts:
         in_group = Fraction(int(nodes[at]), int(nodes[parent == parent[at]].sum()))
-        return in_group * (in_job(at) if widest[at] == 2 else 1)
-
-    def in_job(at: int) -> Fraction:
-        return Fraction(int(children[parent[at]]), int(children.sum())) if widest[at] == 2 else Fraction(1)
+        return scopes[at].tolist(), Fraction(int(children[parent[at]]), int(children.sum())), in_group
 
     for at, way in enumerate(scopes.tolist()):
         same = [
             k for k in range(tenants)
             if scopes[k, 0] == way[0] and scopes[k, widest[k]] == way[widest[at]] and widest[k] == widest[at]
         ]  # fmt: skip
-        parts = [sum((part(k) for k in same), Fraction(0)), in_job(at), Fraction(1)]
-        for d, exact in enumerate(of_fractions(way, parts, room, rates)):
+        mine = [parts(k) for k in (at, *(k for k in same if k != at))]
+        for d, exact in enumerate(of_fractions(way, mine, room, rates)):
             if exact is None:
                 assert found[d][at] == 0
             else:
@@ -154,6 +165,45 @@ def test_quota_that_ends_within_a_row_can_be_used_up(size: int, others: int, who
         policy = make_policy(job=whole, groups=limits, tenants={name: Tenant(group=name) for name in limits})
         went = sent(policy, [f"{name}/x" for name in limits], batches=100, size=size, rows=8)
     assert went["t/x"] == pytest.approx(50_000 / size, abs=1)
+
+
+def test_tenant_with_a_quota_has_its_part_of_a_group_that_passes_little_of_the_job() -> None:
+    """The job passes 50 messages a second for each of two groups; one of them passes two, and half of them a tenant."""
+    limits = {"t": limit(bytes_per_second=1_000), "u": Limit()}
+    policy = make_policy(
+        job=limit(messages_per_second=100), groups={"g": limit(messages_per_second=2), "h": Limit()},
+        tenants={name: Tenant(each, "g") for name, each in limits.items()}, default=Namespace(group="h"),
+    )  # fmt: skip
+    went = sent(policy, ["t/x", "u/x", *(f"v/{n}" for n in range(10))], batches=60, size=500, rows=11)
+    assert went["t/x"] == pytest.approx(went["u/x"], abs=4)
+
+
+def test_namespaces_of_a_tenant_that_passes_little_of_the_job_count_as_its_own_quotas_say() -> None:
+    """Half a kilobyte is as much of its bytes as a message is of its messages."""
+    own = limit(messages_per_second=2, bytes_per_second=1_000)
+    policy = make_policy(job=limit(messages_per_second=100), tenants={"t": Tenant(own)})
+    decider, went = Decider("kernel", policy), Counter[str]()
+    for second in range(40):
+        decider.batch(1_000 * second, [("t/large", 500), ("t/small", 1)] * 2 + [("v/x", 1)] * 100)
+        went += decider.admitted()
+    assert went["t/large"] == pytest.approx(went["t/small"], abs=2)
+
+
+def test_tenant_that_sends_a_small_row_whenever_it_is_the_turn_of_another_gains_nothing() -> None:
+    """A large row costs the same, whichever rows of others are next. The group takes eight seconds to repay one."""
+    policy = make_policy(
+        job=limit(messages_per_second=4), groups={"g": limit(bytes_per_second=1_000)},
+        tenants={name: Tenant(group="g") for name in "ab"},
+    )  # fmt: skip
+    decider, went, large = Decider("kernel", policy), Counter[str](), [("a/x", 8_000), ("b/x", 8_000)]
+    for second in range(60):
+        before, others = decider.state, [("v/x", 1)] * 5 + large * (second % 8 == 0)
+        decider.batch(1_000 * second, others)
+        if decider.admitted()["b/x"]:
+            decider.state = before
+            decider.batch(1_000 * second, [("a/y", 1), *others])
+        went += decider.admitted()
+    assert went["a/x"] == pytest.approx(went["b/x"], abs=1)
 
 
 def test_burst_of_a_tenant_is_not_served_at_the_rate_of_its_quota() -> None:
