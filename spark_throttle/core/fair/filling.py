@@ -210,33 +210,37 @@ class Vessels:
 
     def lowered(self, most: Int64s, got: Int64s) -> Filling:
         """Return what is sent up to the highest level up to which it is at most `most`; `got` leads to more."""
-        level, lead, asked = self.tree.levels[-1], self.leads[-1], self.asked[-1]
-        starts, brim = level.bounds[:-1], (asked + lead) // level.weight
+        level, lead, asked, held = self.tree.levels[-1], self.leads[-1], self.asked[-1], self.held[-1]
+        starts, brim, of_leaves = level.bounds[:-1], (asked + lead) // level.weight, len(self.leads) == 1
         low = np.minimum.reduceat(lead // level.weight, starts)
         high = np.maximum.reduceat(-(-got // level.weight), starts)
 
-        def up_to(line: Int64s) -> tuple[Filling, Int64s, Int64s]:
+        def up_to(line: Int64s) -> Int64s:
             of_child = line[level.parent]
             over = np.maximum(level.weight * of_child - lead, 0)  # may wrap only above the brim
-            filling = self._sent(np.where(brim < of_child, asked, over))
-            number = self.tree.sums(filling.count, len(self.leads) - 1)
-            if len(self.leads) > 1:
-                number = number + filling.goes[-1]
-            return filling, level.totals(filling.sent[-1]), number
+            return np.where(brim < of_child, asked, over)
 
-        (_, least, fewest), (_, largest, most_rows) = up_to(low), up_to(high)
+        def sent(line: Int64s) -> tuple[Int64s, Int64s]:
+            """Return what is sent up to a level, and the rows of each leaf; an inner node sends all that it has."""
+            budget = up_to(line)
+            if not of_leaves:
+                return level.totals(np.where(budget >= held, budget, 0)), budget
+            count = self.rows.within(self.first, self.until, budget)
+            return level.totals(self.rows.work(self.first, self.first + count)), count
+
+        (least, fewest), (largest, most_rows) = sent(low), sent(high)
         for step in range(128):
-            # One row of each child can compete for the rest, so the search ends where no level between has two.
+            # One row of each leaf can compete for the rest, so the search ends where no level between has two.
             is_open = (high - low > 1) & (np.maximum.reduceat(most_rows - fewest, starts) > 1)
             if not is_open.any():
                 break
             part = proportional(high - low, most - least, largest - least, most_bits=60)
             middle = low + (part if step % 3 < 2 else (high - low) // 2)
             middle = np.where(is_open, np.minimum(np.maximum(middle, low + 1), high - 1), low)
-            _, total, number = up_to(middle)
+            total, number = sent(middle)
             fits = total <= most
             of_child = fits[level.parent]
             low, least = np.where(fits, middle, low), np.where(fits, total, least)
             high, largest = np.where(fits, high, middle), np.where(fits, largest, total)
             fewest, most_rows = np.where(of_child, number, fewest), np.where(of_child, most_rows, number)
-        return up_to(low)[0]
+        return self._sent(up_to(low))
