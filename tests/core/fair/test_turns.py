@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from spark_throttle.core.fair.contest import Scopes, Standing, decide
+from spark_throttle.core.fair.crossing import Crossing
 from spark_throttle.core.fair.filling import Entries
 from spark_throttle.core.fair.tree import Level, Tree
 from spark_throttle.core.fair.turns import serve
-from spark_throttle.core.fair.work import Rows
+from spark_throttle.core.fair.work import MESSAGE, Rows
 from tests.core.fair.worlds import Bucket, World
 
 
@@ -102,3 +105,25 @@ def test_what_waits_in_a_spent_group_does_not_depend_on_the_rounds_of_another() 
         rounds = max(rounds, beside.rounds)
         assert alone.standing == {path: told for path, told in beside.standing.items() if path[0] == "g"}
     assert rounds == 2
+
+
+def test_passes_do_not_grow_with_the_tokens_where_one_is_owed_more_than_its_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its group is owed a million messages, and it in its group; then it has a row, and the others have thousands."""
+    passes, passed, lead_work = Counter[int](), Crossing._passed, 1_000_000 * MESSAGE
+
+    def counted(crossing: Crossing, *given: Any) -> Any:
+        passes[tokens] += 1
+        return passed(crossing, *given)
+
+    monkeypatch.setattr(Crossing, "_passed", counted)
+    for tokens in (100, 1_000):
+        world = World({}, {(): Bucket((None, tokens))}, bytes_a_message=1, counts_messages=False)
+        world.offer(("g", "t", "x"), [1])
+        for way in (("g", "u", "x"), ("g", "v", "x"), ("h", "z", "x")):
+            world.offer(way, [1] * 4 * tokens)
+        world.standing = {("g",): (-lead_work, 0, 0), ("h",): (lead_work, 0, 0), ("g", "t"): (-lead_work, 0, 0)}
+        went = world.batch()
+        assert [len(rows) for rows in went.values()] == [1, tokens // 2, tokens // 2, 0]
+    assert passes[100] == passes[1_000]
