@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Bools, Dimension, Int64s
+from spark_throttle.core.waiting_times import WaitingTimes
 from spark_throttle.record import first_block_bytes, pack, unpack
 
 
@@ -112,8 +113,23 @@ class UsageReport:
     rejected_by_reason: tuple[int, ...] = ()
     """The number of rejected messages by `Reason`, those of `invalid_messages` included."""
 
-    oldest_waiting_ms: int | None = None
-    """How long the oldest waiting row has waited; `None` where no row waits."""
+    oldest_ms: Int64s | None = None
+    """How long the oldest waiting row of each namespace has waited, -1 where none waits; `None` if none waits at all.
+    """
+
+    waited: WaitingTimes | None = None
+    """The waiting times of the admitted messages, by the position of their namespace; `None` if none had waited."""
+
+    held_by: Int64s | None = None
+    """Shape (n, 2): the `Level` and the `Dimension` of the quota that holds back the first row that waits, or, where
+    none waits, the first that a quota rejected; -1 where no quota does. `None` if none holds anything back."""
+
+    granted_micro: Int64s | None = None
+    """Shape (n, 3): what the namespace's own quotas earned since the batch before, `UNLIMITED` without one; `None` if
+    no namespace of the batch has any."""
+
+    shared_granted_micro: Int64s | None = None
+    """Shape (scopes, 3): the same of the job's shares of the shared quotas."""
 
     own_time_ns: Int64s | None = None
     """What is left of each namespace's own quota on processing time, 0 without one; `None` if no scope limits time."""
@@ -132,6 +148,11 @@ class UsageReport:
         if found is None:
             return np.zeros(len(self.names), dtype=np.int64)
         return np.asarray(found if found.ndim == 1 else found[:, Dimension[unit.upper()]])
+
+    @property
+    def oldest_waiting_ms(self) -> int | None:
+        """How long the oldest waiting row has waited; `None` where no row waits."""
+        return None if self.oldest_ms is None else int(self.oldest_ms.max())
 
     @property
     def is_active(self) -> Bools:

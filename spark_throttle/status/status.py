@@ -97,6 +97,21 @@ class ScopeStatus(ScopeUsage):
 
     messages_per_second: float | None
     bytes_per_second: float | None
+    oldest_waiting_ms: int | None = None
+    """How long its oldest waiting message has waited; `None` if none waits."""
+
+    held_messages: int = 0
+    """The waiting messages of the namespaces whose next row this quota holds back, and not a narrower one."""
+
+    granted_messages: float | None = None
+    """What its quota earned since the batch before; `None` without one."""
+
+    granted_bytes: float | None = None
+    waited_p50_ms: int = 0
+    """The time within which half of the admitted messages had left; most often 0. 6 % too much at most."""
+
+    waited_p95_ms: int = 0
+    waited_p99_ms: int = 0
     backlog_ms: int = 0
     """For how long it has had a backlog without a break, as far as the reports that were read say; 0 without one."""
 

@@ -20,10 +20,11 @@ import pyarrow.compute as pc
 from spark_throttle.checkpoint.manifest import Manifest, bound_manifest
 from spark_throttle.control.demand import SharedScopes
 from spark_throttle.control.epochs import policy_of_epoch
-from spark_throttle.core.arithmetic.segments import sums
+from spark_throttle.core.arithmetic.segments import largest, sums
 from spark_throttle.core.names.shown_names import shown
-from spark_throttle.core.quota import UNLIMITED, CompiledPolicy, Int64s
+from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.core.usage import ScopeUsage, UsageReport
+from spark_throttle.core.waiting_times import WaitingTimes, upper_ms
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, read_observation
@@ -50,11 +51,26 @@ _DECISIONS: Final = pa.schema([
     ("revision", pa.string()), ("level", pa.string()), ("scope", pa.string()),
     *((measure.name, pa.int64()) for measure in MEASURES),
 ])  # fmt: skip
+PERCENTS: Final = (50, 95, 99)
+"""The parts of the admitted messages for which a scope tells within what time they had left."""
+
+WAITED: Final = pa.struct([("up_to_ms", pa.int64()), ("messages", pa.int64())])
+"""Messages that had waited, and for how long at most: an element of a histogram that adds up (`waiting_times`)."""
+
+WAIT_SCHEMA: Final = pa.schema([
+    ("oldest_waiting_ms", pa.int64()), ("held_messages", pa.int64()),
+    ("granted_messages", pa.float64()), ("granted_bytes", pa.float64()),
+    *((f"waited_p{percent}_ms", pa.int64()) for percent in PERCENTS),
+    ("waited", pa.list_(WAITED)),
+])  # fmt: skip
+"""How long the messages of a scope wait and waited, and what its quotas earned since the batch before."""
+
 USAGE_SCHEMA = pa.schema(
     [
         *_DECISIONS,
         *((name, pa.float64() if name == "request_percentage" else pa.int64()) for name in TIME_COLUMNS),
         *((name, pa.int64()) for name in JOB_TIME_COLUMNS),
+        *WAIT_SCHEMA,
     ]
 )
 """The schema of the usage table."""
@@ -80,20 +96,71 @@ def usage_rows(report: UsageReport, policy: CompiledPolicy, batch: int, time: Ti
     tenant, group = report.tenant[is_active], report.group[is_active]
     measures = np.column_stack([report.number(measure.name) for measure in MEASURES])[is_active]
     levels = [
-        ("job", pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
-        ("tenant", policy.tenant_names, tenant),
-        ("resource_group", policy.group_names, group),
-        ("namespace", names, np.arange(len(names))),
+        (Level.JOB, pa.array(["job"]), np.zeros(len(names), dtype=np.int64)),
+        (Level.TENANT, policy.tenant_names, tenant),
+        (Level.RESOURCE_GROUP, policy.group_names, group),
+        (Level.NAMESPACE, names, np.arange(len(names))),
     ]
-    tables = []
+    tables, waits, shared, first = [], [], report.shared_granted_micro, 0
     for level, scopes, at in levels:
         held = at >= 0
         total = sums(at[held], measures[held], len(scopes))
-        if level == "job":
+        if level is Level.JOB:
             total[0, [AT["offered_messages"], AT["rejected_messages"]]] += report.invalid_messages
-        tables.append(_table(level, scopes, total, report, batch))
+        tables.append(_table(level.name.lower(), scopes, total, report, batch))
+        granted_micro = None if shared is None else shared[first : first + len(scopes)]
+        if level is Level.NAMESPACE:
+            granted_micro = None if report.granted_micro is None else report.granted_micro[is_active]
+        waits.append(_waits(level, at, total[:, AT["admitted_messages"]], granted_micro, report, is_active))
+        first += len(scopes)
+    rows = _with_time(pa.concat_tables(tables), time)
+    waited = pa.concat_tables(waits)
+    for each in WAIT_SCHEMA:
+        rows = rows.append_column(each, waited[each.name])
     # In one chunk: of a table of several, Spark reads only those before the first empty one.
-    return _with_time(pa.concat_tables(tables), time).combine_chunks()
+    return rows.combine_chunks()
+
+
+def _waits(
+    level: Level, at: Int64s, admitted: Int64s, granted_micro: Int64s | None, report: UsageReport, is_active: Bools
+) -> pa.Table:
+    """Return the columns of `WAIT_SCHEMA` for the scopes of a level.
+
+    Parameters
+    ----------
+    at
+        The position of the scope of each active namespace, -1 for none.
+    admitted
+        The admitted messages of each scope.
+    granted_micro
+        What its quotas earned, shape (scopes, 3); `None` if none has any.
+    """
+    scopes, scope = len(admitted), np.full(len(report.names), -1)
+    scope[is_active] = at
+    is_in = scope >= 0
+    oldest_ms, held = np.full(scopes, -1), np.zeros(scopes, dtype=np.int64)
+    if report.oldest_ms is not None:
+        oldest_ms = largest(scope[is_in], report.oldest_ms[is_in], scopes, least=-1)
+    if report.held_by is not None:
+        by_it = is_in & (report.held_by[:, 0] == level)
+        held = sums(scope[by_it], report.waiting[by_it, Dimension.MESSAGES], scopes)
+    if granted_micro is None:
+        granted_micro = np.full((scopes, 3), UNLIMITED)
+    granted = [
+        pa.array(of / MICRO, mask=of == UNLIMITED)
+        for of in (granted_micro[:, Dimension.MESSAGES], granted_micro[:, Dimension.BYTES])
+    ]
+    times = (report.waited or WaitingTimes.none()).among(scope)
+    bins = pa.StructArray.from_arrays([pa.array(upper_ms(times.bin)), pa.array(times.messages)], fields=list(WAITED))
+    bounds = pa.array(np.searchsorted(times.at, np.arange(scopes + 1)), pa.int32())
+    return pa.Table.from_arrays(
+        [
+            pa.array(oldest_ms, mask=oldest_ms < 0), pa.array(held), *granted,
+            *(pa.array(times.times_ms(admitted, percent)) for percent in PERCENTS),
+            pa.ListArray.from_arrays(bounds, bins, pa.list_(WAITED)),
+        ],
+        schema=WAIT_SCHEMA,
+    )  # fmt: skip
 
 
 def reported_names(report: UsageReport) -> pa.StringArray:

@@ -106,7 +106,7 @@ def test_gauges_of_a_dead_job_are_no_longer_exported(world: World) -> None:
     assert 'spark_throttle_job_reporting{job="ingest"} 0.0' in text
     assert 'spark_throttle_job_sign_of_life_age_seconds{job="ingest"} 60.0' in text
     assert 'spark_throttle_job_batch_age_seconds{job="ingest"} 60.0' in text
-    left = {name for name in metric_names(text) if not name.endswith("_total")}
+    left = {name for name in metric_names(text) if not name.endswith(("_total", "_bucket", "_count", "_sum"))}
     assert left == {"job_up", "job_reporting", "job_sign_of_life_age_seconds", "job_batch_age_seconds"}
     assert live - metric_names(text) >= {"backlog_messages", "balance_messages", "namespace_waiting_messages"}
     assert {name for name in live if name.endswith("_total")} <= metric_names(text)
@@ -114,7 +114,7 @@ def test_gauges_of_a_dead_job_are_no_longer_exported(world: World) -> None:
 
 def value_of(text: str, name: str, **labels: str) -> float | None:
     """Return the value of a metric, `None` where there is none."""
-    wanted = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    wanted = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
     found = [line for line in text.splitlines() if line.startswith(f"spark_throttle_{name}{{{wanted}}} ")]
     return float(found[0].rpartition(" ")[2]) if found else None
 
@@ -219,9 +219,20 @@ def test_throttle_time_is_how_long_the_debt_takes(world: World) -> None:
     assert balance is not None
     assert value_of(text, "throttle_time_seconds", **gold) == max(0.0, -balance) / 20
     assert value_of(text, "throttle_time_seconds", job="ingest", level="job", scope="job") is None
-    delayed = value_of(text, "delayed_seconds_total", **gold)
-    assert delayed is not None
-    assert delayed > 0
+
+
+def test_histogram_of_waiting_times_counts_every_admitted_message(world: World) -> None:
+    """Of 60 messages 21 left at once, and 20 of each later batch; batches begin a second after each other."""
+    text = world.client.get("/metrics").text
+    gold = {"job": "ingest", "level": "resource_group", "scope": "gold"}
+    admitted = value_of(text, "admitted_messages_total", **gold)
+    within = [
+        value_of(text, "waited_seconds_bucket", **gold, le=bound) or 0 for bound in ("0.0", "1.0", "10.0", "+Inf")
+    ]
+    assert within == sorted(within)
+    assert within[-1] == value_of(text, "waited_seconds_count", **gold) == admitted
+    assert within[0] == 21
+    assert value_of(text, "waited_seconds_sum", **gold) == (within[1] - within[0]) + 2 * (within[2] - within[1])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +10,7 @@ from spark_throttle.core.batch.admission import AdmissionPlan
 from spark_throttle.core.batch.decisions import REASONS
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level, Verdict
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.waiting_times import upper_ms
 from tests.oracle.reference import ReferencePlan, Served
 from tests.oracle.reference_rules import DIMENSIONS, tokens
 from tests.oracle.reference_state import ReferenceState
@@ -31,17 +33,32 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     """Return the usage of every flow, by name."""
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
+    numbers = [each.name for each in fields(FlowUsage) if each.name not in ("waited", "held_by", "granted_micro")]
+    waited: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    if usage.waited is not None:
+        times = usage.waited
+        for at, *bin_of in zip(times.at.tolist(), upper_ms(times.bin).tolist(), times.messages.tolist(), strict=True):
+            waited[at].append((bin_of[0], bin_of[1]))
     return {
-        name: FlowUsage(**{field.name: _of_flow(getattr(usage, field.name), i) for field in fields(FlowUsage)})
+        name: FlowUsage(
+            **{field: _of_flow(getattr(usage, field), i, -1 if field == "oldest_ms" else 0) for field in numbers},
+            waited=tuple(waited[i]),
+            held_by=_row_of(usage.held_by, i, 2),
+            granted_micro=_row_of(usage.granted_micro, i, 3),
+        )
         for i, name in enumerate(names)
     }
 
 
-def _of_flow(column: Int64s | None, i: int) -> Any:
+def _of_flow(column: Int64s | None, i: int, missing: int) -> Any:
     """Return the value of a report's column for a flow; the report and the oracle use the same name."""
     if column is None:
-        return 0
+        return missing
     return int(column[i]) if column.ndim == 1 else tokens(column[i])
+
+
+def _row_of(table: Int64s | None, i: int, columns: int) -> Any:
+    return (-1,) * columns if table is None else tuple(table[i].tolist())
 
 
 def served_by(plan: AdmissionPlan) -> dict[str, Served]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -39,6 +40,14 @@ class FlowUsage:
     own_time_ns: int
     observed_messages: int
     delayed_ms: int
+    oldest_ms: int
+    waited: tuple[tuple[int, int], ...]
+    """The messages that waited, by the longest time of their bin."""
+
+    held_by: tuple[int, int]
+    """The level and the dimension of the quota that holds back the first row that waits, or was rejected."""
+
+    granted_micro: tuple[int, ...]
 
 
 def usage_of(
@@ -52,6 +61,9 @@ def usage_of(
     refused = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "size_too_large"]
     wanted = [row for row in arrived if row not in refused]
     admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
+    by_quota = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "quota"]
+    first = decisions[(waiting or by_quota)[0].index] if waiting or by_quota else None
+    waits_ms = [now_ms - row.arrival_ms for row in admitted if row.arrival_ms < now_ms]
     return FlowUsage(
         flow.rules.tenant,
         flow.rules.group,
@@ -63,8 +75,27 @@ def usage_of(
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
         own_time_ns=flow.buckets[Dimension.TIME].balance_micro if Dimension.TIME in flow.buckets else 0,
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
-        delayed_ms=sum(max(0, now_ms - row.arrival_ms) for row in admitted),
+        delayed_ms=sum(waits_ms),
+        oldest_ms=max((max(0, now_ms - row.arrival_ms) for row in waiting), default=-1),
+        waited=tuple(sorted(Counter(_longest_of_bin(wait_ms) for wait_ms in waits_ms).items())),
+        held_by=(first.level, first.dimension) if first and first.reason == "quota" else (-1, -1),
+        granted_micro=tuple(
+            _earned(flow.buckets[d].rate_micro_per_ms, since_last_ms) if d in flow.buckets else -1 for d in DIMENSIONS
+        ),
     )
+
+
+def _earned(rate_micro_per_ms: int, since_last_ms: int) -> int:
+    """Return what a bucket earns, of no more milliseconds than 2**62 micro-tokens take."""
+    return rate_micro_per_ms * min(since_last_ms, 2**62 // max(rate_micro_per_ms, 1))
+
+
+def _longest_of_bin(wait_ms: int) -> int:
+    """Return the longest time that counts as the same: sixteen bins a power of two, one a millisecond below 32."""
+    width_ms = 1
+    while wait_ms // width_ms >= 32:
+        width_ms *= 2
+    return (wait_ms // width_ms + 1) * width_ms - 1
 
 
 def _demand(flow: Flow, offered: list[Row], waiting: list[Row], now_ms: int, since_last_ms: int) -> Tokens:

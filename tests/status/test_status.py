@@ -69,6 +69,8 @@ def test_namespace_is_counted_in_its_tenant_its_group_and_the_job() -> None:
         "rejected_messages": 1, "rejected_bytes": 10, "waiting_messages": 1, "waiting_bytes": 10,
         "observed_messages": 2, "delayed_ms": 200, "request_percentage": None, "used_time_ns": None,
         "throttle_time_ms": None, "exempt_time_ns": None, "unattributed_time_ns": None,
+        "oldest_waiting_ms": None, "held_messages": 0, "granted_messages": None, "granted_bytes": None,
+        "waited_p50_ms": 0, "waited_p95_ms": 0, "waited_p99_ms": 0, "waited": [],
     }  # fmt: skip
     assert row(rows, "resource_group", "gold")["offered_messages"] == 5
     assert row(rows, "resource_group", "idle")["offered_messages"] == 0
@@ -153,7 +155,10 @@ def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) 
         "acme/\\xE9": 3.0, "acme/\\\\xE9": 3.0, "\\xFF": 3.0
     }  # fmt: skip
     numbers = numbers_of(1, odd_report(), POLICY, 1_000)
-    window = Window(POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.waiting[:, 0])
+    window = Window(
+        POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.waiting[:, 0], numbers.oldest_ms,
+        numbers.held_by,
+    )  # fmt: skip
     page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
     assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]
 

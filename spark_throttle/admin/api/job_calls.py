@@ -53,6 +53,17 @@ class ScopeNumbers(BaseModel):
     backlog_ms: int
     """For how long it has had a backlog without a break, as far as the server has seen; 0 without one."""
 
+    oldest_waiting_ms: int | None
+    """How long its oldest waiting message had waited when the newest batch began; null if none waits."""
+
+    held_messages: int
+    """The waiting messages that this quota holds back, and not a narrower one."""
+
+    waited_p50_ms: int
+    """The time within which half of the messages that the newest batch admitted had left; most often 0."""
+
+    waited_p95_ms: int
+    waited_p99_ms: int
     messages_per_second: float | None
     bytes_per_second: float | None
     balance_messages: float | None
@@ -313,7 +324,9 @@ def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
             continue
         measures, (messages, size_bytes) = newest.shared[key], newest.quotas[key]
         counts: dict[str, Any] = {
-            name: count for name, count in zip(AT, measures.tolist(), strict=True) if name in ScopeNumbers.model_fields
+            name: count
+            for name, count in (*zip(AT, measures.tolist(), strict=False), *newest.waits[key].items())
+            if name in ScopeNumbers.model_fields
         }
         held, shared = balances.get(key, ((None, None), (None, None)))[0], shares.get(key)
         if shared is not None:

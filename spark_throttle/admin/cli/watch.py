@@ -153,7 +153,8 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
             "" if share is None else both((share.share_messages_per_second, share.share_bytes_per_second))
         )
     cells |= {word + suffix: _passed(found, scope, word) for word in _COUNTS}
-    cells["waiting"] = _waiting(scope)
+    cells |= {"waiting": _waiting(scope), "oldest": wait(scope.oldest_waiting_ms)}
+    cells["99 % within"] = wait(scope.waited_p99_ms or None)
     if scope.time is not None:
         cells |= {"core time": _core_time(scope.time), "throttled for": wait(scope.time.throttle_ms or None)}
     return cells

@@ -67,6 +67,8 @@ export class GroupCard {
         quota === null ? figure("Quota", "no limit") : share === null ? figure("Quota", `${quantity(quota, dimension)}/s`)
           : figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`),
         figure("Backlog", quantity(waits, dimension)),
+        ...(waits ? [figure("Oldest waits", duration(scope.oldest_waiting_ms))] : []),
+        ...(scope.waited_p99_ms ? [figure("99 % left within", duration(scope.waited_p99_ms))] : []),
         figure("Rejected", rate(refused)),
         figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
         ...(destination ? [figure("Destination takes", `${quantity(destination.messages_per_second, "messages")}/s`)] : []),

@@ -2,7 +2,7 @@
 
 import { call, segment } from "./client.js";
 import { Rows, element, long, nameOf, row, visible } from "./elements.js";
-import { count, quantity, size } from "./numbers.js";
+import { count, duration, quantity, size } from "./numbers.js";
 
 const MOST = 50;
 
@@ -39,7 +39,8 @@ export class ThrottledTable {
       ["", namespace.resource_group === null ? "–" : long(namespace.resource_group)],
       ["number", count(namespace.offered_per_second)], ["number", count(namespace.admitted_per_second)],
       ["number", count(namespace.rejected_per_second)],
-      ["number", quantity(namespace[`waiting_${dimension}`], dimension)], ["text", heldBy(namespace)],
+      ["number", quantity(namespace[`waiting_${dimension}`], dimension)],
+      ["number", duration(namespace.oldest_waiting_ms)], ["text", heldBy(namespace)],
     ]);
   }
 }

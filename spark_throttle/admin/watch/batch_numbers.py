@@ -10,19 +10,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.waiting_times import bin_of, upper_ms
 from spark_throttle.status.ranking import Key, backlogs_after, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
-from spark_throttle.status.usage_table import AT, MEASURES, by_dimension, per_second, reported_names, usage_rows
+from spark_throttle.status.usage_table import (
+    AT,
+    MEASURES,
+    WAIT_SCHEMA,
+    by_dimension,
+    per_second,
+    reported_names,
+    usage_rows,
+)
 
 JOB: Final = ("job", "job")
+WITHIN_SECONDS: Final = (1, 10, 60, 600, 3600)
+"""The bounds of the waiting times that are counted for each scope."""
+
+COLUMNS: Final = len(MEASURES) + 1 + len(WITHIN_SECONDS)
+"""The number of values of a shared scope: those that `usage_table.MEASURES` names, then how many admitted messages had
+waited, and how many of these had left within each of `WITHIN_SECONDS`."""
+
 Quotas: TypeAlias = tuple[float | None, float | None]
 _NO_NAMES: Final = pa.array([], pa.string())
 
@@ -39,7 +56,10 @@ class BatchNumbers:
 
     revision: str
     shared: dict[Key, Int64s]
-    """The values that `usage_table.MEASURES` names, of the job and of each group and tenant that was active."""
+    """The values that `COLUMNS` tells of, of the job and of each group and tenant that was active."""
+
+    waits: dict[Key, dict[str, Any]]
+    """How long their messages wait and waited: the columns of `WAIT_SCHEMA` by name, but for the histogram."""
 
     quotas: dict[Key, Quotas]
     """Quotas in messages and bytes per second, with the keys of `shared`; `None` where there is no limit."""
@@ -47,14 +67,17 @@ class BatchNumbers:
     rejected_by_reason: Int64s
     """The number of rejected messages by `Reason`."""
 
-    oldest_waiting_ms: int | None
-    """How long the oldest waiting row had waited; `None` if none waited."""
-
     names: pa.StringArray
     """Names of the namespaces; they may not be valid UTF-8."""
 
     counts: Int64s
     """The values that `usage_table.MEASURES` names, by namespace."""
+
+    oldest_ms: Int64s
+    """How long the oldest waiting row of each namespace had waited, -1 where none waited."""
+
+    held_by: Int64s
+    """As in `UsageReport`."""
 
     @property
     def waiting(self) -> Int64s:
@@ -63,16 +86,16 @@ class BatchNumbers:
 
     def used_ratios(self, keys: Sequence[Key]) -> np.ndarray:
         """Return which part of its quota each of these scopes used; -1 for one without a quota, or that was idle."""
-        idle, none = np.zeros(len(MEASURES), np.int64), (None, None)
-        counts = np.array([self.shared.get(key, idle) for key in keys]).reshape(-1, len(MEASURES))
+        idle, none = np.zeros(COLUMNS, np.int64), (None, None)
+        counts = np.array([self.shared.get(key, idle) for key in keys]).reshape(-1, COLUMNS)
         rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, 2)
         return ratio_of_quota(counts[:, by_dimension("admitted")], rates, self.elapsed_ms).max(axis=1, initial=-1.0)
 
     def without_details(self) -> BatchNumbers:
         """Return the numbers of only the job and its groups."""
         kept = {key: counts.copy() for key, counts in self.shared.items() if key[0] != "tenant"}
-        return replace(self, shared=kept, quotas={key: self.quotas[key] for key in kept}, names=_NO_NAMES,
-                       counts=self.counts[:0])  # fmt: skip
+        return replace(self, shared=kept, quotas={key: self.quotas[key] for key in kept}, waits={}, names=_NO_NAMES,
+                       counts=self.counts[:0], oldest_ms=self.oldest_ms[:0], held_by=self.held_by[:0])  # fmt: skip
 
 
 def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
@@ -82,6 +105,10 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
     wide = rows.filter(pc.invert(is_namespace))  # the job, the tenants and the groups, as in the policy
     table, keys = _columns(wide), list(zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True))
     active = np.union1d(0, np.flatnonzero(table.any(axis=1))).tolist()
+    table = np.column_stack([table, _left_within(wide)])
+    waits = wide.select([name for name in WAIT_SCHEMA.names if name != "waited"]).to_pylist()
+    namespaces, is_active = rows.filter(is_namespace), report.is_active
+    nobody = np.full((len(report.names), 2), -1)
     return BatchNumbers(
         batch=batch,
         epoch=report.epoch,
@@ -89,16 +116,29 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
         shared={keys[at]: table[at] for at in active},
+        waits={keys[at]: waits[at] for at in active},
         quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at, : Dimension.TIME]) for at in active},
         rejected_by_reason=np.array(report.rejected_by_reason, np.int64),
-        oldest_waiting_ms=report.oldest_waiting_ms,
         names=reported_names(report),
-        counts=_columns(rows.filter(is_namespace)),
+        counts=_columns(namespaces),
+        oldest_ms=(nobody[:, 0] if report.oldest_ms is None else report.oldest_ms)[is_active],
+        held_by=(nobody if report.held_by is None else report.held_by)[is_active],
     )
 
 
 def _columns(rows: pa.Table) -> Int64s:
     return np.column_stack([rows[measure.name].to_numpy() for measure in MEASURES]).astype(np.int64)
+
+
+def _left_within(rows: pa.Table) -> Int64s:
+    """Return how many messages had waited, and how many of them left within each bound; shape (rows, 1 + bounds)."""
+    waited = rows["waited"].combine_chunks()
+    at, bins = pc.list_parent_indices(waited).to_numpy(), waited.flatten()
+    up_to_ms, messages = bins.field("up_to_ms").to_numpy(), bins.field("messages").to_numpy()
+    # The bin in which a bound lies counts whole: a message that waited for just a second left within a second.
+    bounds_ms = upper_ms(bin_of(1000 * np.array(WITHIN_SECONDS)))
+    within = [up_to_ms <= bound_ms for bound_ms in bounds_ms.tolist()]
+    return np.column_stack([sums(at[each], messages[each], len(rows)) for each in (up_to_ms >= 0, *within)])
 
 
 MOST_NAMED: Final = 200
@@ -113,7 +153,7 @@ class Totals:
     """Sums over the batches that the watch saw, and the ranking after the newest of them."""
 
     counts: Mapping[Key, Int64s] = field(default_factory=dict)
-    """The values that `usage_table.MEASURES` names, by level and scope."""
+    """The values that `COLUMNS` tells of, by level and scope."""
 
     named: tuple[Key, ...] = ()
     """The job, then the groups and the tenants that have a place, each level with the worst first."""
@@ -137,8 +177,8 @@ class Totals:
             placed = frozenset(key for key in self.named if key[0] == level)
             keys = [key for key in numbers.shared if key[0] == level]
             keys += sorted(placed.difference(keys))
-            idle = np.zeros(len(MEASURES), np.int64)
-            rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, len(MEASURES))
+            idle = np.zeros(COLUMNS, np.int64)
+            rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
             order = worst_first(
                 backlog_ms=np.array([numbers.now_ms - since_ms.get(key, numbers.now_ms) for key in keys], np.int64),
                 rejected=rows[:, AT["rejected_messages"]],

@@ -1,7 +1,6 @@
 """The numbers of a job for people: who is throttled, by what, how fairly; balances; processing time.
 
-The scope that used the largest part of its quota over the newest batches is taken to hold a namespace back. This is a
-measurement, not the kernel's decision for each row: `explain` computes that for one namespace.
+The quota that holds a namespace back is the decider's own word: it stopped the first row that waits or was rejected.
 
 Fairness is measured as in the kernel: the service of a namespace is the part of the group's quota that it was admitted,
 in messages or bytes, whichever is larger, divided by its weight. No two namespaces that stay backlogged should differ
@@ -33,19 +32,18 @@ from spark_throttle.status.usage_table import AT, by_dimension
 _ADMITTED: Final = by_dimension("admitted")
 _QUOTAS: Final = ("messages", "bytes", "processing time")
 _LEVELS: Final = (Level.NAMESPACE, Level.TENANT, Level.RESOURCE_GROUP, Level.JOB)
-MIN_HELD_RATIO: Final = 0.5
-"""A scope that used less than this part of its quota holds nobody back; a Pegasus rule or the queue's bounds may."""
 
 
 @dataclass(frozen=True, slots=True)
-class NearestScope:
-    """The scope that is nearest to its quota."""
+class HoldingQuota:
+    """The quota that holds a namespace back."""
 
     level: str
     scope: str
     dimension: str
     used_ratio: float | None
-    """Part of the quota that was used; `None` for a quota of 0, and where the tenant that asks may not see it."""
+    """Part of the quota that was used over the newest batches; `None` for a quota of 0, and where the tenant that asks
+    may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,11 @@ class NamespaceNumbers:
     service: float | None
     """Part of its group's quota that it was admitted, divided by its weight; `None` without such a quota."""
 
-    held_by: NearestScope | None
-    """The scope that holds the namespace back; `None` if no scope does."""
+    oldest_waiting_ms: int | None
+    """How long the oldest waiting message had waited when the newest batch began; `None` if none waits."""
+
+    held_by: HoldingQuota | None
+    """The quota that stopped the first message that waits or was rejected; `None` if no quota did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,10 @@ def namespaces_of(
                 waiting_bytes=int(window.waiting[at, 1]),
                 delayed_ms=counts["delayed_ms"] / admitted if admitted else None,
                 service=float(service[at]) if service[at] >= 0 else None,
-                held_by=_held_by(ratios[at], found.shared_scope[at], policy, labels[at].as_py(), tenant)
+                oldest_waiting_ms=int(window.oldest_ms[at]) if window.oldest_ms[at] >= 0 else None,
+                held_by=_held_by(
+                    window.held_by[at], ratios[at], found.shared_scope[at], policy, labels[at].as_py(), tenant
+                )
                 if is_held[at]
                 else None,
             )
@@ -239,17 +243,19 @@ def _time_ratio(rows: pa.Table) -> np.ndarray:
 
 
 def _held_by(
-    ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, tenant: str | None
-) -> NearestScope | None:
-    flat = int(np.argmax(ratios))
-    level, quota = _LEVELS[flat // len(_QUOTAS)], _QUOTAS[flat % len(_QUOTAS)]
-    ratio = float(ratios.flat[flat])
-    if ratio < MIN_HELD_RATIO:
+    held_by: Int64s, ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, tenant: str | None
+) -> HoldingQuota | None:
+    at, dimension = held_by.tolist()
+    if at < 0:
         return None
+    level = Level(at)
+    ratio = float(ratios[_LEVELS.index(level), dimension])
     # How full the job and a group are tells a tenant what others use.
     is_shown = tenant is None or level in (Level.NAMESPACE, Level.TENANT)
-    used_ratio = ratio if is_shown and not np.isinf(ratio) else None
-    return NearestScope(level.name.lower(), _scope_name(level, scopes, policy, namespace), quota, used_ratio)
+    used_ratio = ratio if is_shown and np.isfinite(ratio) and ratio >= 0 else None
+    return HoldingQuota(
+        level.name.lower(), _scope_name(level, scopes, policy, namespace), _QUOTAS[dimension], used_ratio
+    )
 
 
 def _scope_name(level: Level, scopes: Int64s, policy: CompiledPolicy, namespace: str) -> str:

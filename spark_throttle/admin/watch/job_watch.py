@@ -75,6 +75,12 @@ class Window:
     backlog_ms: Int64s
     """For how long each has had a backlog, within these batches."""
 
+    oldest_ms: Int64s
+    """How long the oldest waiting row of each had waited when the newest batch began, -1 where none waits."""
+
+    held_by: Int64s
+    """Shape (n, 2): as in `UsageReport`, of the newest batch in which each was active."""
+
 
 @dataclass(slots=True)
 class JobView:
@@ -364,7 +370,10 @@ class _Job:
             waits &= waited
             backlog_ms[waits] += kept.elapsed_ms
             end -= len(kept.names)
-        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, backlog_ms)
+        oldest_ms, held_by = np.full(len(names), -1), np.full((len(names), 2), -1)
+        oldest_ms[index[len(index) - len(newest.names) :]] = newest.oldest_ms
+        held_by[index] = np.concatenate([kept.held_by for kept in measured])  # of those of one name the last stays
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, backlog_ms, oldest_ms, held_by)
 
 
 def _sum(some: Int64s, more: Int64s) -> Int64s:

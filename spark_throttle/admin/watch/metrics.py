@@ -17,11 +17,11 @@ from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from spark_throttle.admin.watch.batch_numbers import OTHER, times_of
+from spark_throttle.admin.watch.batch_numbers import JOB, OTHER, WITHIN_SECONDS, times_of
 from spark_throttle.admin.watch.job_numbers import (
     Pair,
     balances_of,
@@ -52,8 +52,7 @@ def counters(views: list[JobView]) -> Iterator[Metric]:
         if counted := measure.metadata.get("counter"):
             yield _counter(measure.name, f"{counted}, since the server began to watch.", views, at, 1)
     yield from _time_counters(views)
-    text = "Time that admitted messages had waited, since the server began to watch."
-    yield _counter("delayed_seconds", text, views, AT["delayed_ms"], 1000)
+    yield _waited(views)
 
 
 def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) -> Metric:
@@ -61,6 +60,20 @@ def _counter(name: str, text: str, views: list[JobView], at: int, divisor: int) 
     for view in views:
         for (level, scope), counts in view.totals.series():
             family.add_metric((view.name, level, scope), int(counts[at]) / divisor)
+    return family
+
+
+def _waited(views: list[JobView]) -> Metric:
+    """Return how long the admitted messages had waited; 0 s are those that left in the batch in which they came."""
+    text = "How long admitted messages had waited, since the server began to watch."
+    family = HistogramMetricFamily("spark_throttle_waited_seconds", text, labels=_SCOPE_LABELS)
+    for view in views:
+        for (level, scope), counts in view.totals.series():
+            admitted, (waited, *within) = int(counts[AT["admitted_messages"]]), counts[len(MEASURES) :].tolist()
+            at_once = admitted - waited
+            bounds = [(str(float(each)), at_once + left) for each, left in zip(WITHIN_SECONDS, within, strict=True)]
+            buckets = [("0.0", at_once), *bounds, ("+Inf", admitted)]
+            family.add_metric((view.name, level, scope), buckets, counts[AT["delayed_ms"]] / 1000)
     return family
 
 
@@ -93,6 +106,8 @@ _SHARE: Final = "The rate that the job may use: the quota, its share of it, or w
 _SCOPE_GAUGES: Final = {
     "backlog_messages": "Messages that wait.",
     "backlog_bytes": "Bytes that wait.",
+    "held_messages": "Messages that wait for a quota of this scope.",
+    "oldest_waiting_seconds": "How long the oldest waiting message had waited when the newest batch began.",
     "balance_messages": _BALANCE,
     "balance_bytes": _BALANCE,
     "share_messages_per_second": _SHARE,
@@ -115,11 +130,13 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         for key in view.totals.named:
             counts = view.newest.shared.get(key)
             waiting = (0, 0) if counts is None else counts[by_dimension("waiting")].tolist()
+            waits = view.newest.waits.get(key, {})
             held, rate = balances.get(key, ((None, None), (None, None)))
             time = times.get(key)
             balance_ns = None if time is None else time.balance_ns
             values = (
-                *waiting, *held, *rate, _longest(throttle_time_seconds(held, rate), time),
+                *waiting, waits.get("held_messages", 0), (waits.get("oldest_waiting_ms") or 0) / 1000, *held, *rate,
+                _longest(throttle_time_seconds(held, rate), time),
                 None if balance_ns is None else balance_ns / _NS_PER_SECOND,
                 None if time is None else time.request_percentage, None if time is None else time.share_percentage,
             )  # fmt: skip
@@ -292,7 +309,7 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
             values |= {"policy_stale": int(view.followed.problem is not None)}
             values |= {"store_revision": view.followed.store_revision}
         if life.is_listening and view.newest and batch_age_ms is not None:
-            waited_ms = view.newest.oldest_waiting_ms
+            waited_ms = view.newest.waits[JOB]["oldest_waiting_ms"]
             values |= {"oldest_waiting_seconds": 0 if waited_ms is None else (waited_ms + batch_age_ms) / 1000}
         _add(families, (view.name,), values)
     yield from families.values()

@@ -23,6 +23,7 @@ from spark_throttle.core.names.matching import Matches, enforcing_scopes, taken
 from spark_throttle.core.quota import (
     MICRO,
     NEVER_MS,
+    UNLIMITED,
     Bools,
     Dimension,
     Int64s,
@@ -33,6 +34,7 @@ from spark_throttle.core.quota import (
 from spark_throttle.core.shared_buckets import under_share
 from spark_throttle.core.state import Flows
 from spark_throttle.core.usage import UsageReport
+from spark_throttle.core.waiting_times import WaitingTimes
 
 if TYPE_CHECKING:
     from spark_throttle.core.batch.arrivals import BatchFlows, MicroBatch
@@ -156,7 +158,8 @@ def report(
         observed += np.bincount(rows.flow[moved.marked], minlength=flows)
     rejected_rows = np.flatnonzero(decisions.verdict == Verdict.REJECT)
     left = np.flatnonzero(decisions.verdict[: rows.queued] == Verdict.ADMIT)
-    delayed_ms = sums(rows.flow[left], np.maximum(now_ms - rows.arrival_ms[left], 0), flows)
+    waited_ms = np.maximum(now_ms - rows.arrival_ms[left], 0)
+    delayed_ms = sums(rows.flow[left], waited_ms, flows)
     demand = _demand(wants, still_waiting, moved.waiting, plan, batch)
     moved_messages = offered + admitted + rejected + still_waiting
     active = np.flatnonzero(moved_messages[:, _MESSAGES] > 0)
@@ -166,6 +169,18 @@ def report(
         came_back = np.zeros((len(entered.known.flows), 2), dtype=np.int64)
         came_back[: len(returned)] = returned
         came_back = came_back[entered.at[active]]
+    position = np.full(flows, -1)
+    position[active] = np.arange(len(active))
+    waited = WaitingTimes.of(position[rows.flow[left]], waited_ms)
+    held_by = np.where(moved.waits | (outcome.stops.level < 0), -1, [outcome.stops.level, outcome.stops.dimension]).T
+    oldest_ms = None
+    if len(moved.waiting):
+        oldest_ms = _first_waiting(held_by, moved.waiting, decisions, now_ms=now_ms)[active]
+    shares = under_share(policy, plan.shared.share_micro_per_ms).shared
+    granted_micro, shared_granted_micro = (
+        np.where(each.is_limited, _earned(each.rate_micro_per_ms, batch.elapsed_ms), UNLIMITED)
+        for each in (limits, shares)
+    )
     return UsageReport(
         batch.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -177,11 +192,31 @@ def report(
         plan.shared.balance_micro, due_ms, due_with_quotas_ms, filled_ms,
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
-        oldest_waiting_ms=_oldest_waiting_ms(moved.waiting, now_ms=now_ms),
+        oldest_ms=oldest_ms,
+        waited=waited if len(waited) else None,
+        held_by=held_by[active] if (held_by >= 0).any() else None,
+        granted_micro=granted_micro[active] if limits.is_limited.any() else None,
+        shared_granted_micro=shared_granted_micro,
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
     )  # fmt: skip
+
+
+def _first_waiting(held_by: Int64s, waiting: Candidates, decisions: Decisions, *, now_ms: int) -> Int64s:
+    """Return how long the first waiting row of each flow has waited, -1 without one; put into `held_by` what holds it.
+
+    A flow's first row is its oldest.
+    """
+    first, oldest_ms = waiting.first_of(len(held_by)), np.full(len(held_by), -1)
+    waits = np.flatnonzero(first < len(waiting))
+    at = first[waits]
+    oldest_ms[waits] = np.maximum(now_ms - waiting.arrival_ms[at], 0)
+    causes, cause = decisions.causes, decisions.cause[waiting.row_at(at)]
+    by_quota = causes.reason[cause] == Reason.QUOTA
+    cause = cause[by_quota]
+    held_by[waits[by_quota]] = np.stack([causes.level[cause], causes.dimension[cause]], axis=1)
+    return oldest_ms
 
 
 def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:
@@ -221,12 +256,16 @@ def _may_pass(balance_micro: Int64s, limits: Limits, elapsed_ms: int) -> Int64s:
     return passing
 
 
-def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
-    """Return what buckets let pass within `elapsed_ms`, shape (n, 3); less than 1 where they stay in debt."""
+def _earned(rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
+    """Return what buckets earn in a time, 0 where there is no limit."""
     rate = np.maximum(rate_micro_per_ms, 0)
     # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
-    earning_ms = np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
-    earned = rate * earning_ms
+    return rate * np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+
+
+def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
+    """Return what buckets let pass within `elapsed_ms`, shape (n, 3); less than 1 where they stay in debt."""
+    earned = _earned(rate_micro_per_ms, elapsed_ms)
     soon: Int64s = balance_micro // MICRO + 1 + earned // MICRO
     soon[:, _TIME] = balance_micro[:, _TIME] + 1 + earned[:, _TIME]
     return soon
@@ -298,8 +337,3 @@ def _by_reason(rejected: Int64s, decisions: Decisions) -> tuple[int, ...]:
     """Return the number of rejected rows by `Reason`."""
     reasons = decisions.causes.reason[decisions.cause[rejected]]
     return tuple(np.bincount(reasons, minlength=len(Reason)).tolist())
-
-
-def _oldest_waiting_ms(waiting: Candidates, *, now_ms: int) -> int | None:
-    """Return how long the oldest waiting row has waited; `None` if none waits."""
-    return max(0, now_ms - int(waiting.arrival_ms.min())) if len(waiting) else None
