@@ -212,6 +212,15 @@ def test_age_of_the_oldest_waiting_row_goes_on_while_no_batch_runs(world: World)
     assert value_of(text, "job_oldest_waiting_seconds", job="ingest") == 9
 
 
+def test_queue_is_told_as_part_of_its_narrowest_bound_and_a_lease_where_there_is_one(world: World) -> None:
+    """By default a million messages and 256 MiB may wait; messages of the world have a thousand bytes."""
+    text = world.client.get("/metrics").text
+    in_bytes = value_of(text, "backlog_bytes", job="ingest", level="job", scope="job")
+    assert in_bytes
+    assert value_of(text, "job_queue_used_ratio", job="ingest") == in_bytes / 2**28
+    assert value_of(text, "job_leased", job="ingest") is None
+
+
 def test_throttle_time_is_how_long_the_debt_takes(world: World) -> None:
     text = world.client.get("/metrics").text
     gold = {"job": "ingest", "level": "resource_group", "scope": "gold"}

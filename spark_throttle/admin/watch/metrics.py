@@ -290,6 +290,8 @@ _JOB_GAUGES: Final = {
     "store_revision": "Store revision that the next batch is planned with.",
     "policy_stale": "1 if the store's newest policies are not in force.",
     "oldest_waiting_seconds": "How long the oldest waiting row has waited; 0 if none waits.",
+    "queue_used_ratio": "The part of the queue's bounds that waiting rows take.",
+    "leased": "1 if the job has agreed with the others on shares; 0 while it has only its floor.",
 }
 
 
@@ -311,6 +313,11 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
         if life.is_listening and view.newest and batch_age_ms is not None:
             waited_ms = view.newest.waits[JOB]["oldest_waiting_ms"]
             values |= {"oldest_waiting_seconds": 0 if waited_ms is None else (waited_ms + batch_age_ms) / 1000}
+        if life.is_listening and view.newest and view.window is not None:
+            bounds, waiting = view.window.policy.queue, view.newest.shared[JOB][by_dimension("waiting")].tolist()
+            values |= {"queue_used_ratio": max(waiting[0] / bounds.messages, waiting[1] / bounds.bytes)}
+        if life.is_listening and view.exchange is not None:
+            values |= {"leased": int(view.exchange.is_leased)}
         _add(families, (view.name,), values)
     yield from families.values()
 
