@@ -123,6 +123,8 @@ class _Batch:
         self.decisions: dict[int, Decision] = {}
         # The quota's owner and the dimension, by each row that a quota refused or marked.
         self.refused_by: dict[int, tuple[Flow | Scope, Dimension]] = {}
+        # The level and the dimension of the quota that stopped each namespace.
+        self.stopped_by: dict[str, tuple[int, int]] = {}
 
     def plan(self) -> ReferencePlan:
         self.grow_balances()
@@ -342,6 +344,8 @@ class _Batch:
                 continue
             dimension = cause.overdrawn()
             assert dimension is not None
+            if row is flow.rows[flow.admitted]:
+                self.stopped_by[row.namespace] = (cause.limits.level, dimension)
             # Rows wait for a quota of which the job has no share yet: what it offers is not beyond the quota.
             is_unleased = isinstance(cause, Scope) and cause.is_unleased
             rejects = cause.limits.on_excess == OnExcess.REJECT and row.is_arrival and not is_unleased
@@ -475,5 +479,9 @@ class _Batch:
             rows.setdefault(row.namespace, []).append(row)
         since_last_ms = max(0, self.now_ms - self.old.advanced_to_ms) if self.old.advanced_to_ms else 0
         return {
-            name: usage_of(self.flows[name], rows[name], self.decisions, self.now_ms, since_last_ms) for name in rows
-        }
+            name: usage_of(
+                self.flows[name], rows[name], self.decisions, self.now_ms, since_last_ms,
+                self.stopped_by.get(name, (-1, -1)),
+            )
+            for name in rows
+        }  # fmt: skip

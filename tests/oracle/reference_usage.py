@@ -45,13 +45,18 @@ class FlowUsage:
     """The messages that waited, by the longest time of their bin."""
 
     held_by: tuple[int, int]
-    """The level and the dimension of the quota that holds back the first row that waits, or was rejected."""
+    """The level and the dimension of the quota that stopped its first row that did not go; -1 for none."""
 
     granted_micro: tuple[int, ...]
 
 
 def usage_of(
-    flow: Flow, rows: list[Row], decisions: Mapping[int, Decision], now_ms: int, since_last_ms: int
+    flow: Flow,
+    rows: list[Row],
+    decisions: Mapping[int, Decision],
+    now_ms: int,
+    since_last_ms: int,
+    held_by: tuple[int, int],
 ) -> FlowUsage:
     """Return the usage of a flow, given the `decisions` on its rows; the last batch was `since_last_ms` ago."""
     by_verdict: dict[Verdict, list[Row]] = {verdict: [] for verdict in Verdict}
@@ -61,8 +66,6 @@ def usage_of(
     refused = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "size_too_large"]
     wanted = [row for row in arrived if row not in refused]
     admitted, waiting = by_verdict[Verdict.ADMIT], by_verdict[Verdict.DELAY]
-    by_quota = [row for row in by_verdict[Verdict.REJECT] if decisions[row.index].reason == "quota"]
-    first = decisions[(waiting or by_quota)[0].index] if waiting or by_quota else None
     waits_ms = [now_ms - row.arrival_ms for row in admitted if row.arrival_ms < now_ms]
     return FlowUsage(
         flow.rules.tenant,
@@ -78,7 +81,7 @@ def usage_of(
         delayed_ms=sum(waits_ms),
         oldest_ms=max((max(0, now_ms - row.arrival_ms) for row in waiting), default=-1),
         waited=tuple(sorted(Counter(_longest_of_bin(wait_ms) for wait_ms in waits_ms).items())),
-        held_by=(first.level, first.dimension) if first and first.reason == "quota" else (-1, -1),
+        held_by=held_by,
         granted_micro=tuple(
             _earned(flow.buckets[d].rate_micro_per_ms, since_last_ms) if d in flow.buckets else -1 for d in DIMENSIONS
         ),

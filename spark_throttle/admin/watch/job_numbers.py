@@ -1,6 +1,6 @@
 """The numbers of a job for people: who is throttled, by what, how fairly; balances; processing time.
 
-The quota that holds a namespace back is the decider's own word: it stopped the first row that waits or was rejected.
+The quota that holds a namespace back is the decider's own word: it stopped the first row that did not go.
 
 Fairness is measured as in the kernel: the service of a namespace is the part of the group's quota that it was admitted,
 in messages or bytes, whichever is larger, divided by its weight. No two namespaces that stay backlogged should differ
@@ -71,7 +71,7 @@ class NamespaceNumbers:
     """How long the oldest waiting message had waited when the newest batch began; `None` if none waits."""
 
     held_by: HoldingQuota | None
-    """The quota that stopped the first message that waits or was rejected; `None` if no quota did."""
+    """The quota that stopped its first message that did not go; `None` if no quota did."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,10 +172,8 @@ def report(
     position = np.full(flows, -1)
     position[active] = np.arange(len(active))
     waited = WaitingTimes.of(position[rows.flow[left]], waited_ms)
-    held_by = np.where(moved.waits | (outcome.stops.level < 0), -1, [outcome.stops.level, outcome.stops.dimension]).T
-    oldest_ms = None
-    if len(moved.waiting):
-        oldest_ms = _first_waiting(held_by, moved.waiting, decisions, now_ms=now_ms)[active]
+    stops = outcome.stops
+    held_by = np.where(stops.level >= 0, [stops.level, stops.dimension], -1).T
     shares = under_share(policy, plan.shared.share_micro_per_ms).shared
     granted_micro, shared_granted_micro = (
         np.where(each.is_limited, _earned(each.rate_micro_per_ms, batch.elapsed_ms), UNLIMITED)
@@ -192,7 +190,7 @@ def report(
         plan.shared.balance_micro, due_ms, due_with_quotas_ms, filled_ms,
         len(entered.unusable),
         rejected_by_reason=_by_reason(rejected_rows, decisions),
-        oldest_ms=oldest_ms,
+        oldest_ms=_oldest_ms(moved.waiting, flows, now_ms=now_ms)[active] if len(moved.waiting) else None,
         waited=waited if len(waited) else None,
         held_by=held_by[active] if (held_by >= 0).any() else None,
         granted_micro=granted_micro[active] if limits.is_limited.any() else None,
@@ -203,20 +201,11 @@ def report(
     )  # fmt: skip
 
 
-def _first_waiting(held_by: Int64s, waiting: Candidates, decisions: Decisions, *, now_ms: int) -> Int64s:
-    """Return how long the first waiting row of each flow has waited, -1 without one; put into `held_by` what holds it.
-
-    A flow's first row is its oldest.
-    """
-    first, oldest_ms = waiting.first_of(len(held_by)), np.full(len(held_by), -1)
-    waits = np.flatnonzero(first < len(waiting))
-    at = first[waits]
-    oldest_ms[waits] = np.maximum(now_ms - waiting.arrival_ms[at], 0)
-    causes, cause = decisions.causes, decisions.cause[waiting.row_at(at)]
-    by_quota = causes.reason[cause] == Reason.QUOTA
-    cause = cause[by_quota]
-    held_by[waits[by_quota]] = np.stack([causes.level[cause], causes.dimension[cause]], axis=1)
-    return oldest_ms
+def _oldest_ms(waiting: Candidates, flows: int, *, now_ms: int) -> Int64s:
+    """Return how long the first row of each flow, which is its oldest, has waited; -1 without one."""
+    first = waiting.first_of(flows)
+    waited_ms = now_ms - np.append(waiting.arrival_ms, now_ms)[first]
+    return np.where(first < len(waiting), np.maximum(waited_ms, 0), -1)
 
 
 def _priced(pairs: Int64s, price_ns: Int64s | None) -> Int64s:
