@@ -121,8 +121,8 @@ class UsageReport:
     """The waiting times of the admitted messages, by the position of their namespace; `None` if none had waited."""
 
     held_by: Int64s | None = None
-    """Shape (n, 2): the `Level` and the `Dimension` of the quota that stopped the first row of the namespace that did not
-    go, -1 where no quota did; `None` if none did so to anybody."""
+    """Shape (n, 2): the `Level` and the `Dimension` of the quota that stopped the first row of each that did not go,
+    -1 where no quota did; `None` if none did so to anybody."""
 
     granted_micro: Int64s | None = None
     """Shape (n, 3): what the namespace's own quotas earned since the batch before, `UNLIMITED` without one; `None` if
