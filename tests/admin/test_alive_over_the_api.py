@@ -124,7 +124,7 @@ def test_job_without_a_sign_is_shown_with_the_age_of_its_last_batch(
     assert (job["state"], job["listening"], job["sign_age_ms"], job["batch_age_ms"]) == ("unknown", True, None, 60_000)
     assert world.change(30)["state"] == "next_batch"
     text = world.client.get("/metrics").text
-    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_up{spark_job="ingest"} 1.0' in text
     assert "spark_throttle_job_reporting{" not in text
 
 
@@ -233,7 +233,7 @@ def test_job_that_never_began_does_not_listen(serve: Callable[..., ServedApp], w
     found = {job["job"]: job for job in client.get("/admin/v2/status").json()["jobs"]}
     assert [found[name]["listening"] for name in jobs] == [False, False, True]
     text = client.get("/metrics").text
-    assert 'spark_throttle_job_up{job="bound"} 0.0' in text
+    assert 'spark_throttle_job_up{spark_job="bound"} 0.0' in text
 
 
 def test_directory_that_cannot_be_read_does_not_say_that_no_run_has_begun(

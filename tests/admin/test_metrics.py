@@ -32,13 +32,17 @@ def world(serve: Callable[..., ServedApp], tmp_path: Path) -> World:
 
 def test_metrics_count_what_the_jobs_did(world: World) -> None:
     text = world.client.get("/metrics").text
-    assert 'spark_throttle_offered_messages_total{job="ingest",level="resource_group",scope="gold"} 240.0' in text
-    assert 'spark_throttle_admitted_messages_total{job="ingest",level="resource_group",scope="gold"} 81.0' in text
-    assert 'spark_throttle_backlog_messages{job="ingest",level="resource_group",scope="gold"} 159.0' in text
-    assert 'spark_throttle_share_messages_per_second{job="ingest",level="resource_group",scope="gold"} 20.0' in text
-    assert 'spark_throttle_balance_messages{job="ingest",level="resource_group",scope="gold"}' in text
-    assert 'spark_throttle_namespace_waiting_messages{job="ingest",namespace="acme/a",resource_group="gold"}' in text
-    assert 'spark_throttle_job_store_revision{job="ingest"} 2.0' in text
+    assert 'spark_throttle_offered_messages_total{level="resource_group",scope="gold",spark_job="ingest"} 240.0' in text
+    assert 'spark_throttle_admitted_messages_total{level="resource_group",scope="gold",spark_job="ingest"} 81.0' in text
+    assert 'spark_throttle_backlog_messages{level="resource_group",scope="gold",spark_job="ingest"} 159.0' in text
+    assert (
+        'spark_throttle_share_messages_per_second{level="resource_group",scope="gold",spark_job="ingest"} 20.0' in text
+    )
+    assert 'spark_throttle_balance_messages{level="resource_group",scope="gold",spark_job="ingest"}' in text
+    assert (
+        'spark_throttle_namespace_waiting_messages{spark_job="ingest",namespace="acme/a",resource_group="gold"}' in text
+    )
+    assert 'spark_throttle_job_store_revision{spark_job="ingest"} 2.0' in text
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,7 @@ def test_jobs_are_watched_while_their_store_is_damaged(
     (tmp_path / file).write_bytes(whole + damage if file == "p.yaml" else damage * 1_000)
     text = world.client.get("/metrics").text
     assert "spark_throttle_store_up 0.0" in text
-    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_up{spark_job="ingest"} 1.0' in text
     assert "the policy store cannot be read: " in caplog.text
     status = world.client.get("/admin/v2/status").json()
     assert (status["store_revision"], [job["listening"] for job in status["jobs"]]) == (None, [True])
@@ -97,15 +101,15 @@ def metric_names(text: str) -> set[str]:
 
 def test_gauges_of_a_dead_job_are_no_longer_exported(world: World) -> None:
     text = world.client.get("/metrics").text
-    assert 'spark_throttle_job_up{job="ingest"} 1.0' in text
-    assert 'spark_throttle_job_reporting{job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_up{spark_job="ingest"} 1.0' in text
+    assert 'spark_throttle_job_reporting{spark_job="ingest"} 1.0' in text
     live = metric_names(text)
     world.wait(60)
     text = world.client.get("/metrics").text
-    assert 'spark_throttle_job_up{job="ingest"} 0.0' in text
-    assert 'spark_throttle_job_reporting{job="ingest"} 0.0' in text
-    assert 'spark_throttle_job_sign_of_life_age_seconds{job="ingest"} 60.0' in text
-    assert 'spark_throttle_job_batch_age_seconds{job="ingest"} 60.0' in text
+    assert 'spark_throttle_job_up{spark_job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_reporting{spark_job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_sign_of_life_age_seconds{spark_job="ingest"} 60.0' in text
+    assert 'spark_throttle_job_batch_age_seconds{spark_job="ingest"} 60.0' in text
     left = {name for name in metric_names(text) if not name.endswith(("_total", "_bucket", "_count", "_sum"))}
     assert left == {"job_up", "job_reporting", "job_sign_of_life_age_seconds", "job_batch_age_seconds"}
     assert live - metric_names(text) >= {"backlog_messages", "balance_messages", "namespace_waiting_messages"}
@@ -121,7 +125,7 @@ def value_of(text: str, name: str, **labels: str) -> float | None:
 
 def test_tenants_are_a_level_of_the_metrics(world: World) -> None:
     text = world.client.get("/metrics").text
-    acme = {"job": "ingest", "level": "tenant", "scope": "acme"}
+    acme = {"spark_job": "ingest", "level": "tenant", "scope": "acme"}
     assert value_of(text, "offered_messages_total", **acme) == 240
     assert value_of(text, "admitted_messages_total", **acme) == 81
     assert value_of(text, "backlog_messages", **acme) == 159
@@ -170,7 +174,7 @@ def test_group_that_is_worst_off_has_a_place_everywhere_however_late_it_comes(se
         world.watch.look()
     text = world.client.get("/metrics").text
     for level in ("resource_group", "tenant"):
-        assert value_of(text, "backlog_messages", job="ingest", level=level, scope="zealous") == 489
+        assert value_of(text, "backlog_messages", spark_job="ingest", level=level, scope="zealous") == 489
     scopes = [(each["level"], each["scope"]) for each in world.status()["scopes"]]
     assert scopes[:2] == [("job", "job"), ("resource_group", "zealous")]
     assert scopes[1 + MOST_NAMED] == ("tenant", "zealous")
@@ -193,47 +197,47 @@ def test_rejected_messages_are_counted_by_reason(world: World) -> None:
     world.watch.look()
     text = world.client.get("/metrics").text
     by_reason = {
-        reason: value_of(text, "rejected_by_reason_total", job="ingest", reason=reason) for reason in REASONS[1:]
+        reason: value_of(text, "rejected_by_reason_total", spark_job="ingest", reason=reason) for reason in REASONS[1:]
     }
     assert by_reason["namespace_missing"] == 3
     assert by_reason["queue_full"] == 0
-    rejected = value_of(text, "rejected_messages_total", job="ingest", level="job", scope="job")
+    rejected = value_of(text, "rejected_messages_total", spark_job="ingest", level="job", scope="job")
     assert by_reason["quota"] == (rejected or 0) - 3 > 0
 
 
 def test_age_of_the_oldest_waiting_row_goes_on_while_no_batch_runs(world: World) -> None:
     text = world.client.get("/metrics").text
     # The first rows that waited came with the first batch: 60 arrived, of which 21 left, and then 20 of each.
-    assert value_of(text, "job_oldest_waiting_seconds", job="ingest") == 2
+    assert value_of(text, "job_oldest_waiting_seconds", spark_job="ingest") == 2
     world.job.now_ms += 7_000
     world.job.pulse.beat()
     world.watch.look()
     text = world.client.get("/metrics").text
-    assert value_of(text, "job_oldest_waiting_seconds", job="ingest") == 9
+    assert value_of(text, "job_oldest_waiting_seconds", spark_job="ingest") == 9
 
 
 def test_queue_is_told_as_part_of_its_narrowest_bound_and_a_lease_where_there_is_one(world: World) -> None:
     """By default a million messages and 256 MiB may wait; messages of the world have a thousand bytes."""
     text = world.client.get("/metrics").text
-    in_bytes = value_of(text, "backlog_bytes", job="ingest", level="job", scope="job")
+    in_bytes = value_of(text, "backlog_bytes", spark_job="ingest", level="job", scope="job")
     assert in_bytes
-    assert value_of(text, "job_queue_used_ratio", job="ingest") == in_bytes / 2**28
-    assert value_of(text, "job_leased", job="ingest") is None
+    assert value_of(text, "job_queue_used_ratio", spark_job="ingest") == in_bytes / 2**28
+    assert value_of(text, "job_leased", spark_job="ingest") is None
 
 
 def test_throttle_time_is_how_long_the_debt_takes(world: World) -> None:
     text = world.client.get("/metrics").text
-    gold = {"job": "ingest", "level": "resource_group", "scope": "gold"}
+    gold = {"spark_job": "ingest", "level": "resource_group", "scope": "gold"}
     balance = value_of(text, "balance_messages", **gold)
     assert balance is not None
     assert value_of(text, "throttle_time_seconds", **gold) == max(0.0, -balance) / 20
-    assert value_of(text, "throttle_time_seconds", job="ingest", level="job", scope="job") is None
+    assert value_of(text, "throttle_time_seconds", spark_job="ingest", level="job", scope="job") is None
 
 
 def test_histogram_of_waiting_times_counts_every_admitted_message(world: World) -> None:
     """Of 60 messages 21 left at once, and 20 of each later batch; batches begin a second after each other."""
     text = world.client.get("/metrics").text
-    gold = {"job": "ingest", "level": "resource_group", "scope": "gold"}
+    gold = {"spark_job": "ingest", "level": "resource_group", "scope": "gold"}
     admitted = value_of(text, "admitted_messages_total", **gold)
     within = [
         value_of(text, "waited_seconds_bucket", **gold, le=bound) or 0 for bound in ("0.0", "1.0", "10.0", "+Inf")
@@ -265,9 +269,9 @@ def test_scope_is_near_its_limit_from_four_fifths_of_a_quota_on(world: World, of
         world.job.batch({"solo/x": offered})
         world.watch.look()
     text = world.client.get("/metrics").text
-    assert value_of(text, "near_limit", job="ingest", level="resource_group", scope="iron") == is_near
-    assert value_of(text, "near_limit", job="ingest", level="tenant", scope="solo") is None  # it has no quota
-    assert value_of(text, "near_limit_namespaces", job="ingest") == is_near
+    assert value_of(text, "near_limit", spark_job="ingest", level="resource_group", scope="iron") == is_near
+    assert value_of(text, "near_limit", spark_job="ingest", level="tenant", scope="solo") is None  # it has no quota
+    assert value_of(text, "near_limit_namespaces", spark_job="ingest") == is_near
 
 
 def test_job_that_shares_a_quota_is_near_its_limit_by_its_share(world: World) -> None:
@@ -292,13 +296,13 @@ def test_first_batch_has_no_rates_because_nobody_knows_how_long_it_took(
     assert {row["offered_per_second"] for row in rows} == {None}
     text = world.client.get("/metrics").text
     assert "spark_throttle_namespace_offered_per_second{" not in text
-    assert value_of(text, "namespace_waiting_messages", job="ingest", namespace="other/c", resource_group="") == 0
+    assert value_of(text, "namespace_waiting_messages", spark_job="ingest", namespace="other/c", resource_group="") == 0
     assert "spark_throttle_near_limit{" not in text
 
 
 @pytest.mark.slow
 def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_processing_time(world: World) -> None:
-    acme, of_job = {"job": "ingest", "level": "tenant", "scope": "acme"}, {"job": "ingest"}
+    acme, of_job = {"spark_job": "ingest", "level": "tenant", "scope": "acme"}, {"spark_job": "ingest"}
     assert "_time_seconds_total{" not in world.client.get("/metrics").text
     quota = {"request_percentage": 50, "burst_seconds": 1}
     world.service.put("tenant", "acme", {"resource_group": "gold", "publish": quota}, ANN)
@@ -310,8 +314,8 @@ def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_proces
     world.watch.look()
     text = world.client.get("/metrics").text
     assert value_of(text, "used_time_seconds_total", **acme) == 2.1
-    assert value_of(text, "used_time_seconds_total", job="ingest", level="job", scope="job") == 2.1
-    assert value_of(text, "used_time_seconds_total", job="ingest", level="resource_group", scope="gold") == 2.1
+    assert value_of(text, "used_time_seconds_total", spark_job="ingest", level="job", scope="job") == 2.1
+    assert value_of(text, "used_time_seconds_total", spark_job="ingest", level="resource_group", scope="gold") == 2.1
     assert value_of(text, "exempt_time_seconds_total", **of_job) == 0.09
     assert value_of(text, "unattributed_time_seconds_total", **of_job) == 0.012
     assert value_of(text, "request_percentage", **acme) == 50
@@ -319,7 +323,7 @@ def test_metrics_have_used_exempt_and_throttle_time_where_a_policy_limits_proces
     assert value_of(text, "balance_time_seconds", **acme) == -0.475
     assert value_of(text, "throttle_time_seconds", **acme) == 0.95
     assert value_of(text, "near_limit", **acme) == 1
-    assert value_of(text, "request_percentage", job="ingest", level="resource_group", scope="gold") is None
+    assert value_of(text, "request_percentage", spark_job="ingest", level="resource_group", scope="gold") is None
 
 
 def test_time_of_scopes_beyond_those_that_are_named_is_summed() -> None:

@@ -15,7 +15,7 @@ from spark_throttle.status.status import DestinationStatus, StatusReader
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import ANN, World
 
-LABELS = 'job="ingest",level="resource_group",scope="gold"'
+LABELS = 'level="resource_group",scope="gold",spark_job="ingest"'
 
 
 @pytest.fixture

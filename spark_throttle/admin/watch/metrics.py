@@ -43,7 +43,10 @@ NEAR_LIMIT_RATIO: Final = 0.8
 """A scope is near its limit if it used at least this part of a quota over the newest batches."""
 
 _NS_PER_SECOND: Final = 1_000_000_000
-_SCOPE_LABELS: Final = ("job", "level", "scope")
+_JOB: Final = "spark_job"
+"""The label of a job: Prometheus gives `job` to what it scrapes, and would rename ours."""
+
+_SCOPE_LABELS: Final = (_JOB, "level", "scope")
 
 
 def counters(views: list[JobView]) -> Iterator[Metric]:
@@ -82,7 +85,7 @@ def _time_counters(views: list[JobView]) -> Iterator[Metric]:
     text = "Processing time that was charged, since the server began to watch."
     used = CounterMetricFamily("spark_throttle_used_time_seconds", text, labels=_SCOPE_LABELS)
     others = {
-        word: CounterMetricFamily(f"spark_throttle_{word}_time_seconds", f"Processing time {what}.", labels=("job",))
+        word: CounterMetricFamily(f"spark_throttle_{word}_time_seconds", f"Processing time {what}.", labels=(_JOB,))
         for word, what in (
             ("exempt", "of exempt namespaces, since the server began to watch"),
             ("unattributed", "that belongs to no namespace, since the server began to watch"),
@@ -175,7 +178,7 @@ def _near_limits(views: list[JobView]) -> Iterator[Metric]:
     number = GaugeMetricFamily(
         "spark_throttle_near_limit_namespaces",
         f"Number of namespaces that used {NEAR_LIMIT_RATIO:g} of their own quota over the newest batches.",
-        labels=("job",),
+        labels=(_JOB,),
     )
     for view in views:
         if view.window is None or not view.window.elapsed_ms:
@@ -216,7 +219,7 @@ _NAMESPACE_GAUGES: Final = {
 
 def namespaces(views: list[JobView]) -> Iterator[Metric]:
     """Yield the gauges of the worst namespaces of each job."""
-    families = _gauges("namespace_", _NAMESPACE_GAUGES, ("job", "namespace", "resource_group"))
+    families = _gauges("namespace_", _NAMESPACE_GAUGES, (_JOB, "namespace", "resource_group"))
     for view in views:
         if view.window is None:
             continue
@@ -296,7 +299,7 @@ _JOB_GAUGES: Final = {
 
 
 def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
-    families = _gauges("job_", _JOB_GAUGES, ("job",))
+    families = _gauges("job_", _JOB_GAUGES, (_JOB,))
     for view in views:
         life, batch_age_ms = view.liveness(), view.batch_age_ms()
         values: dict[str, float | None] = {
@@ -325,7 +328,7 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
 def _rejections(views: list[JobView]) -> Metric:
     family = CounterMetricFamily(
         "spark_throttle_rejected_by_reason", "Messages that were rejected, since the server began to watch.",
-        labels=("job", "reason"),
+        labels=(_JOB, "reason"),
     )  # fmt: skip
     for view in views:
         for reason, count in list(zip(REASONS, view.rejected_by_reason.tolist(), strict=False))[1:]:
