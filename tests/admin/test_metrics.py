@@ -40,7 +40,7 @@ def test_metrics_count_what_the_jobs_did(world: World) -> None:
     )
     assert 'spark_throttle_balance_messages{level="resource_group",scope="gold",spark_job="ingest"}' in text
     assert (
-        'spark_throttle_namespace_waiting_messages{spark_job="ingest",namespace="acme/a",resource_group="gold"}' in text
+        'spark_throttle_namespace_waiting_messages{namespace="acme/a",resource_group="gold",spark_job="ingest"}' in text
     )
     assert 'spark_throttle_job_store_revision{spark_job="ingest"} 2.0' in text
 
