@@ -1,7 +1,7 @@
 """The worst scopes come first where not all can be shown.
 
-A scope is worse the longer it has had a backlog without a break; then, the more it rejected in the newest batch; then,
-the nearer it is to its quota. Each of the three counts by class (a power of two of seconds or of messages, a tenth of a
+A scope is worse the longer its oldest message has waited; then, the more it rejected in the newest batch; then, the
+nearer it is to its quota. Each of the three counts by class (a power of two of seconds or of messages, a tenth of a
 quota), so that two scopes in much the same state do not take turns in the last place. Within a class, a scope that has
 a place keeps it; then more waiting comes first, then more offered, then the order in which they were given.
 
@@ -10,7 +10,6 @@ Metrics, the API, the page and the command line all rank by this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -25,7 +24,7 @@ _MOST_CLASSES: Final = 64
 
 def worst_first(
     *,
-    backlog_ms: Int64s,
+    oldest_ms: Int64s,
     rejected: Int64s,
     used_ratio: np.ndarray,
     waiting: Int64s,
@@ -36,8 +35,8 @@ def worst_first(
 
     Parameters
     ----------
-    backlog_ms
-        For how long each has had a backlog (`backlogs_after`); 0 for none.
+    oldest_ms
+        How long the oldest waiting message of each has waited, -1 where none waits.
     used_ratio
         The part of its quota that each used (`ratio_of_quota`).
     has_place
@@ -47,7 +46,7 @@ def worst_first(
     --------
     >>> zero = np.zeros(3, np.int64)
     >>> worst_first(
-    ...     backlog_ms=np.array([0, 90_000, 0]),
+    ...     oldest_ms=np.array([-1, 90_000, -1]),
     ...     rejected=np.array([0, 0, 7]),
     ...     used_ratio=np.array([0.95, 1.0, 0.1]),
     ...     waiting=zero,
@@ -56,7 +55,8 @@ def worst_first(
     [1, 2, 0]
     """
     near = np.clip(np.floor(np.nan_to_num(used_ratio, posinf=_MOST_CLASSES) * 10), 0, _MOST_CLASSES - 1)
-    severity = (_class(backlog_ms + 999 * (backlog_ms > 0), 1000) * _MOST_CLASSES + _class(rejected)) * _MOST_CLASSES
+    waits = _class(np.where(oldest_ms >= 0, oldest_ms + 1000, 0), 1000)
+    severity = (waits * _MOST_CLASSES + _class(rejected)) * _MOST_CLASSES
     kept = np.zeros(len(severity), np.bool_) if has_place is None else has_place
     return np.lexsort((-offered, -waiting, ~kept, -(severity + near.astype(np.int64))))
 
@@ -78,22 +78,3 @@ def ratio_of_quota(used: Int64s, per_second: np.ndarray, elapsed_ms: int) -> np.
 def rates_per_second(rate_micro_per_ms: Int64s) -> np.ndarray:
     """Return quotas as rates per second, NaN where there is no limit."""
     return np.where(rate_micro_per_ms == UNLIMITED, np.nan, rate_micro_per_ms / 1000)
-
-
-def backlogs_after(since_ms: Mapping[Key, int], waiting: Iterable[Key], now_ms: int) -> dict[Key, int]:
-    """Return since when each of the scopes that wait in a batch has waited without a break.
-
-    Parameters
-    ----------
-    since_ms
-        The same after the batch before.
-    now_ms
-        The batch's own time. A scope that begins to wait in it counts as waiting for one millisecond.
-
-    Examples
-    --------
-    >>> first = backlogs_after({}, [("job", "job"), ("tenant", "acme")], 5_000)
-    >>> backlogs_after(first, [("job", "job")], 9_000)
-    {('job', 'job'): 4999}
-    """
-    return {key: since_ms.get(key, now_ms - 1) for key in waiting}

@@ -6,16 +6,14 @@ Destinations are as the job's newest epoch has them: how fast rows go there, and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
 from spark_throttle.control.notes import read_next_policies
-from spark_throttle.control.reports import kept_reports, newest_batch, report_of, time_before
+from spark_throttle.control.reports import newest_batch, report_of, time_before
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import match
@@ -27,7 +25,6 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation
 from spark_throttle.status.liveness import LifeBounds, Liveness, SignWatch
-from spark_throttle.status.ranking import Key, backlogs_after
 from spark_throttle.status.time_status import JobTime, ScopeTime, time_of_epoch
 from spark_throttle.status.usage_table import ScopeShare, per_second, reported_names, scope_shares, usage_rows
 
@@ -87,10 +84,6 @@ def destinations_of(epoch: Epoch | None, policy: CompiledPolicy | None) -> tuple
     )
 
 
-BACKLOG_BATCHES: Final = 4
-"""How many of the newest batches the first look reads for the age of the backlogs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeStatus(ScopeUsage):
     """One scope's numbers in the last batch; rates are its quota, `None` where it has none."""
@@ -112,9 +105,6 @@ class ScopeStatus(ScopeUsage):
 
     waited_p95_ms: int = 0
     waited_p99_ms: int = 0
-    backlog_ms: int = 0
-    """For how long it has had a backlog without a break, as far as the reports that were read say; 0 without one."""
-
     shared: ScopeShare | None = None
     """This job's part, where jobs share the scope."""
 
@@ -201,9 +191,6 @@ class StatusReader:
         self._directory = Directory(control_path)
         self._clock = clock or Clock.system()
         self._signs = SignWatch(self._directory, self._clock, bounds)
-        self._since_ms: dict[Key, int] = {}
-        self._batch = -1
-        """The newest batch that was read, and since when its scopes have had their backlogs."""
 
     def read(self) -> Status:
         """Return the numbers of the newest batch that reported, and whether the job lives."""
@@ -212,7 +199,6 @@ class StatusReader:
         found = _read_batch(self._directory)
         if found.batch_id < 0 or not found.scopes:
             return replace(found, life=life)
-        found = self._with_backlogs(found)
         before_ms = time_before(self._directory, found.batch_id)
         elapsed_ms = None if before_ms is None else found.batch_time_ms - before_ms
         return replace(
@@ -221,25 +207,6 @@ class StatusReader:
             batch_age_ms=max(0, self._clock.wall_ms() - found.batch_time_ms),
             life=life,
         )
-
-    def _with_backlogs(self, found: Status) -> Status:
-        """Return a status that says how old each backlog is, by the batches since the last look, or the newest few."""
-        if found.batch_id > self._batch:
-            after = max(self._batch, found.batch_id - BACKLOG_BATCHES)
-            for batch, kept in kept_reports(self._directory, after_batch=after).items():
-                policy = read_policy(self._directory, found.revision) if batch < found.batch_id else None
-                if policy is not None and kept.head.revision == policy.revision:
-                    rows = usage_rows(kept.whole(), policy, batch)
-                    rows = rows.filter(pc.greater(rows["waiting_messages"], 0))
-                    keys = zip(rows["level"].to_pylist(), rows["scope"].to_pylist(), strict=True)
-                    self._since_ms = backlogs_after(self._since_ms, keys, kept.head.now_ms)
-            waiting = [(each.level, each.scope) for each in found.scopes if each.waiting_messages]
-            self._since_ms = backlogs_after(self._since_ms, waiting, found.batch_time_ms)
-            self._batch = found.batch_id
-        at_ms = found.batch_time_ms
-        ages = (at_ms - self._since_ms.get((each.level, each.scope), at_ms) for each in found.scopes)
-        scopes = (replace(each, backlog_ms=age) for each, age in zip(found.scopes, ages, strict=True))
-        return replace(found, scopes=tuple(scopes))
 
 
 def read_status(control_path: str) -> Status:

@@ -60,7 +60,8 @@ class WaitingPart:
         waiting = last.waiting[:, Dimension.MESSAGES]
         flows = np.flatnonzero(flows_of(last, tenant, is_tenant=True) & (waiting > 0))
         order = worst_first(
-            backlog_ms=np.ones(len(flows), np.int64), rejected=last.rejected[flows, Dimension.MESSAGES],
+            oldest_ms=flows if last.oldest_ms is None else last.oldest_ms[flows],
+            rejected=last.rejected[flows, Dimension.MESSAGES],
             used_ratio=np.zeros(len(flows)), waiting=waiting[flows], offered=last.offered[flows, Dimension.MESSAGES],
         )  # fmt: skip
         first, found = flows[order[:MOST_NAMESPACES]], match(last.names, policy)

@@ -157,7 +157,7 @@ def _worst_first(scopes: list[ScopeChange]) -> list[ScopeChange]:
     for level in LEVELS:
         part = [each for each in scopes if each.level == level]
         order = worst_first(
-            backlog_ms=np.array([each.policy.longest_ms for each in part], dtype=np.int64),
+            oldest_ms=np.array([each.policy.longest_ms or -1 for each in part], dtype=np.int64),
             rejected=np.array([each.policy.rejected_messages for each in part], dtype=np.int64),
             used_ratio=np.zeros(len(part)),
             waiting=np.array([each.policy.delayed_messages for each in part], dtype=np.int64),

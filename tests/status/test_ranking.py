@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from spark_throttle.status.ranking import backlogs_after, rates_per_second, ratio_of_quota, worst_first
+from spark_throttle.status.ranking import rates_per_second, ratio_of_quota, worst_first
 
 Scope = tuple[int, int, float, int, int]
-"""Age of the backlog in ms, rejected, used part of the quota, waiting, offered."""
+"""How long the oldest message waits in ms, rejected, used part of the quota, waiting, offered."""
 
 
 def ranked(scopes: list[Scope], *, placed: set[int] | None = None) -> list[int]:
-    backlog_ms, rejected, used, waiting, offered = (np.array(column) for column in zip(*scopes, strict=True))
+    oldest_ms, rejected, used, waiting, offered = (np.array(column) for column in zip(*scopes, strict=True))
     has_place = np.array([at in (placed or ()) for at in range(len(scopes))])
     return worst_first(
-        backlog_ms=backlog_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered, has_place=has_place
+        oldest_ms=oldest_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered, has_place=has_place
     ).tolist()
 
 
-def test_age_of_the_backlog_comes_before_rejections_and_these_before_nearness_to_the_quota() -> None:
-    near, rejecting, old, quiet = (0, 0, 0.99, 0, 9), (0, 1, 0.5, 0, 9), (1, 0, 0.5, 1, 9), (0, 0, -1.0, 0, 900)
+def test_age_of_the_oldest_message_comes_before_rejections_and_these_before_nearness_to_the_quota() -> None:
+    near, rejecting, old, quiet = (-1, 0, 0.99, 0, 9), (-1, 1, 0.5, 0, 9), (0, 0, 0.5, 1, 9), (-1, 0, -1.0, 0, 900)
     assert ranked([quiet, near, rejecting, old]) == [3, 2, 1, 0]
     assert ranked([(0, 0, np.inf, 0, 1), (0, 0, 1.2, 0, 1)]) == [0, 1]
 
@@ -29,12 +29,6 @@ def test_within_a_class_a_scope_keeps_its_place_and_else_waiting_and_offered_dec
     assert ranked(alike) == [2, 1, 0]
     assert ranked(alike, placed={0}) == [0, 2, 1]
     assert ranked([*alike, (70_000, 0, 0.0, 1, 1)], placed={0}) == [3, 0, 2, 1]
-
-
-def test_backlog_that_ends_begins_anew() -> None:
-    since = backlogs_after({}, [("job", "job")], 1_000)
-    assert backlogs_after(since, [("job", "job")], 2_000) == {("job", "job"): 999}
-    assert backlogs_after(backlogs_after(since, [], 2_000), [("job", "job")], 3_000) == {("job", "job"): 2_999}
 
 
 def test_part_of_a_quota_is_unknown_without_a_quota_and_without_time() -> None:

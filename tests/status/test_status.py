@@ -128,7 +128,7 @@ def test_status_is_of_the_newest_batch(directory: Directory) -> None:
     assert status.of_level("namespace").keys() == {"acme/a", "acme/b", "solo"}
     assert status.of_level("namespace")["acme/a"] == ScopeStatus(
         "namespace", "acme/a", 5, 50, 3, 30, 1, 10, 1, 10, 1, 100, 0, 0,
-        messages_per_second=7.0, bytes_per_second=None, backlog_ms=1,
+        messages_per_second=7.0, bytes_per_second=None,
     )  # fmt: skip
 
 
@@ -156,8 +156,7 @@ def test_status_and_page_show_a_namespace_that_is_no_utf8(directory: Directory) 
     }  # fmt: skip
     numbers = numbers_of(1, odd_report(), POLICY, 1_000)
     window = Window(
-        POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.waiting[:, 0], numbers.oldest_ms,
-        numbers.held_by,
+        POLICY, 1, 1_000, numbers.names, numbers.counts, numbers.waiting, numbers.oldest_ms, numbers.held_by,
     )  # fmt: skip
     page = namespaces_of(window, resource_group=None, tenant="acme", is_throttled=False, limit=5)
     assert [each.namespace for each in page.namespaces] == ["acme/\\\\xE9", "acme/\\xE9"]

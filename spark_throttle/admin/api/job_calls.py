@@ -50,9 +50,6 @@ class ScopeNumbers(BaseModel):
     rejected_bytes: int
     waiting_messages: int
     waiting_bytes: int
-    backlog_ms: int
-    """For how long it has had a backlog without a break, as far as the server has seen; 0 without one."""
-
     oldest_waiting_ms: int | None
     """How long its oldest waiting message had waited when the newest batch began; null if none waits."""
 
@@ -130,8 +127,8 @@ class JobStatus(BaseModel):
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
-    """The job, then at most 200 groups and 200 tenants that were active: those with the oldest backlogs first, then
-    those that rejected most, then those nearest to their quota. A tenant admin gets none."""
+    """The job, then at most 200 groups and 200 tenants that were active: first those whose messages have waited
+    longest, then those that rejected most, then those nearest to their quota. A tenant admin gets none."""
 
     time: TimeNumbers | None
     """Null if the policies have no quota on processing time."""
@@ -333,7 +330,6 @@ def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
             counts |= {name: getattr(shared, name) for name in _OF_A_SHARE}
         yield ScopeNumbers(
             level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
-            backlog_ms=newest.now_ms - totals.since_ms.get(key, newest.now_ms),
             balance_messages=held[0], balance_bytes=held[1], **counts,
         )  # fmt: skip
 

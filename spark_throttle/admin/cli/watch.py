@@ -47,16 +47,17 @@ def _ranked(scopes: Sequence[ScopeStatus], elapsed_ms: int) -> list[int]:
 
     from spark_throttle.status.ranking import ratio_of_quota, worst_first
 
-    names = ("waiting_messages", "rejected_messages", "offered_messages", "backlog_ms")
+    names = ("waiting_messages", "rejected_messages", "offered_messages")
     columns = (*names, "admitted_messages", "admitted_bytes")
     rows = np.array([[getattr(scope, name) for name in columns] for scope in scopes], np.int64)
     rows = rows.reshape(-1, len(columns))
     pairs = [(scope.messages_per_second, scope.bytes_per_second) for scope in scopes]
     rates = np.array(pairs, np.float64).reshape(-1, 2)
     used = ratio_of_quota(rows[:, len(names) :], rates, elapsed_ms).max(axis=1, initial=-1.0)
-    waiting, rejected, offered, backlog_ms = rows[:, : len(names)].T
+    waiting, rejected, offered = rows[:, : len(names)].T
+    oldest_ms = np.array([-1 if scope.oldest_waiting_ms is None else scope.oldest_waiting_ms for scope in scopes], int)
     order: list[int] = worst_first(
-        backlog_ms=backlog_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered
+        oldest_ms=oldest_ms, rejected=rejected, used_ratio=used, waiting=waiting, offered=offered
     ).tolist()
     return order
 

@@ -31,7 +31,7 @@ export class ThrottledTable {
     const shown = page.namespaces.length;
     const what = !page.active ? "No namespace was active in the newest batches."
       : shown ? `${count(page.backlogged)} of ${count(page.active)} active namespaces have a backlog. `
-        + `Those with the oldest backlogs come first, then those that rejected most${shown === MOST ? `; the first ${MOST} are shown` : ""}.`
+        + `Those whose messages have waited longest come first, then those that rejected most${shown === MOST ? `; the first ${MOST} are shown` : ""}.`
         : `None of ${count(page.active)} active namespaces has a backlog or rejected messages.`;
     this.about.textContent = (job.listening ? "" : "When the job was last seen: ") + what;
     this.table.hidden = shown === 0;

@@ -20,7 +20,7 @@ from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.waiting_times import bin_of, upper_ms
-from spark_throttle.status.ranking import Key, backlogs_after, ratio_of_quota, worst_first
+from spark_throttle.status.ranking import Key, ratio_of_quota, worst_first
 from spark_throttle.status.time_status import ScopeTime, TimeStatus
 from spark_throttle.status.usage_table import (
     AT,
@@ -78,6 +78,11 @@ class BatchNumbers:
 
     held_by: Int64s
     """As in `UsageReport`."""
+
+    def oldest_of(self, key: Key) -> int:
+        """Return how long the oldest waiting message of a shared scope had waited, -1 where none waited."""
+        oldest_ms = self.waits.get(key, {}).get("oldest_waiting_ms")
+        return -1 if oldest_ms is None else oldest_ms
 
     @property
     def waiting(self) -> Int64s:
@@ -158,10 +163,6 @@ class Totals:
     named: tuple[Key, ...] = ()
     """The job, then the groups and the tenants that have a place, each level with the worst first."""
 
-    since_ms: Mapping[Key, int] = field(default_factory=dict)
-    """Since when each scope has a backlog, by the batches' time; the job, groups and tenants without one are left out.
-    """
-
     def series(self) -> Iterator[tuple[Key, Int64s]]:
         """Yield the totals that are shown: of the named scopes, and of the others of a level."""
         others = ((level, OTHER) for level in ("resource_group", "tenant"))
@@ -171,8 +172,6 @@ class Totals:
         """Return totals with those of one more batch."""
         counts, named = dict(self.counts), [JOB]
         _add(counts, JOB, numbers.shared[JOB])
-        waiting = (key for key, each in numbers.shared.items() if each[AT["waiting_messages"]])
-        since_ms = backlogs_after(self.since_ms, waiting, numbers.now_ms)
         for level in ("resource_group", "tenant"):
             placed = frozenset(key for key in self.named if key[0] == level)
             keys = [key for key in numbers.shared if key[0] == level]
@@ -180,7 +179,7 @@ class Totals:
             idle = np.zeros(COLUMNS, np.int64)
             rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
             order = worst_first(
-                backlog_ms=np.array([numbers.now_ms - since_ms.get(key, numbers.now_ms) for key in keys], np.int64),
+                oldest_ms=np.array([numbers.oldest_of(key) for key in keys], np.int64),
                 rejected=rows[:, AT["rejected_messages"]],
                 used_ratio=numbers.used_ratios(keys),
                 waiting=rows[:, AT["waiting_messages"]],
@@ -192,7 +191,7 @@ class Totals:
                 _add(counts, keys[at], rows[at])
             if len(order) > MOST_NAMED:
                 _add(counts, (level, OTHER), rows[order[MOST_NAMED:]].sum(axis=0))
-        return Totals(counts, tuple(named), since_ms)
+        return Totals(counts, tuple(named))
 
 
 def _add(counts: dict[Key, Int64s], key: Key, more: Int64s) -> None:

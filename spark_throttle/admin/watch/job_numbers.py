@@ -125,7 +125,7 @@ def namespaces_of(
     used = used_ratios(window, found, time=time)
     ratios = np.concatenate([used.own[:, None, :], used.shared[found.shared_scope]], axis=1)
     order = worst_first(
-        backlog_ms=window.backlog_ms[listed],
+        oldest_ms=window.oldest_ms[listed],
         rejected=window.counts[listed, AT["rejected_messages"]],
         used_ratio=ratios[listed].max(axis=(1, 2), initial=-1.0),
         waiting=window.waiting[listed, 0],

@@ -72,9 +72,6 @@ class Window:
     waiting: Int64s
     """Shape (n, 2): waiting messages and bytes after the newest batch."""
 
-    backlog_ms: Int64s
-    """For how long each has had a backlog, within these batches."""
-
     oldest_ms: Int64s
     """How long the oldest waiting row of each had waited when the newest batch began, -1 where none waits."""
 
@@ -362,18 +359,10 @@ class _Job:
         waiting = np.zeros((len(names), 2), np.int64)
         waiting[index[len(index) - len(newest.names) :]] = newest.waiting
         elapsed_ms = sum(kept.elapsed_ms for kept in measured)
-        waits, end = waiting[:, 0] > 0, len(index)
-        backlog_ms = waits.astype(np.int64)
-        for kept in reversed(measured):
-            waited = np.zeros(len(names), np.bool_)
-            waited[index[end - len(kept.names) : end]] = kept.waiting[:, 0] > 0
-            waits &= waited
-            backlog_ms[waits] += kept.elapsed_ms
-            end -= len(kept.names)
         oldest_ms, held_by = np.full(len(names), -1), np.full((len(names), 2), -1)
         oldest_ms[index[len(index) - len(newest.names) :]] = newest.oldest_ms
         held_by[index] = np.concatenate([kept.held_by for kept in measured])  # of those of one name the last stays
-        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, backlog_ms, oldest_ms, held_by)
+        return Window(policy, len(measured), elapsed_ms, names, counts, waiting, oldest_ms, held_by)
 
 
 def _sum(some: Int64s, more: Int64s) -> Int64s:
