@@ -78,23 +78,15 @@ class WaitingTimes:
         ([0, 1], [20, 7], [1, 2])
         """
         waited = time_ms > 0
-        ones = np.ones(int(waited.sum()), dtype=np.int64)
-        return cls._added(at[waited], bin_of(time_ms[waited]), ones)
+        key = np.sort(at[waited] * _BINS + bin_of(time_ms[waited]))
+        first = np.flatnonzero(begins_run(key))
+        return cls(key[first] // _BINS, key[first] % _BINS, np.diff(first, append=len(key)))
 
     @classmethod
     def none(cls) -> WaitingTimes:
         """Return the counts where no message waited."""
         nothing = np.zeros(0, dtype=np.int64)
         return cls(nothing, nothing, nothing)
-
-    @classmethod
-    def _added(cls, at: Int64s, bins: Int64s, messages: Int64s) -> WaitingTimes:
-        key = at * _BINS + bins
-        order = in_order(key)
-        key = key[order]
-        first = begins_run(key)
-        key = key[first]
-        return cls(key // _BINS, key % _BINS, sums(np.cumsum(first) - 1, messages[order], len(key)))
 
     def __len__(self) -> int:
         return len(self.at)
@@ -109,7 +101,13 @@ class WaitingTimes:
         """
         to = scope[self.at]
         is_in = to >= 0
-        return self._added(to[is_in], self.bin[is_in], self.messages[is_in])
+        key = to[is_in] * _BINS + self.bin[is_in]
+        order = in_order(key)
+        key, begins = key[order], begins_run(key[order])
+        found = key[begins]
+        return WaitingTimes(
+            found // _BINS, found % _BINS, sums(np.cumsum(begins) - 1, self.messages[is_in][order], len(found))
+        )
 
     def times_ms(self, admitted: Int64s, percent: int) -> Int64s:
         """Return the time within which this part of the admitted messages of each scope had left.
