@@ -216,6 +216,14 @@ def test_age_of_the_oldest_waiting_row_goes_on_while_no_batch_runs(world: World)
     assert value_of(text, "job_oldest_waiting_seconds", spark_job="ingest") == 9
 
 
+def test_scopes_that_wait_are_counted_by_level(world: World) -> None:
+    text = world.client.get("/metrics").text
+    told = {level: value_of(text, "waiting_scopes", spark_job="ingest", level=level) for level in
+            ("tenant", "resource_group", "namespace")}  # fmt: skip
+    waiting = [line for line in text.splitlines() if line.startswith("spark_throttle_namespace_waiting_messages{")]
+    assert told == {"tenant": 1, "resource_group": 1, "namespace": sum(1 for line in waiting if line[-4:] != " 0.0")}
+
+
 def test_queue_is_told_as_part_of_its_narrowest_bound_and_a_lease_where_there_is_one(world: World) -> None:
     """By default a million messages and 256 MiB may wait; messages of the world have a thousand bytes."""
     text = world.client.get("/metrics").text

@@ -12,6 +12,7 @@ under ``_other``.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -147,7 +148,7 @@ def gauges(views: list[JobView]) -> Iterator[Metric]:
         for each in destinations_of(view.epoch, view.epoch_policy):
             labels = (view.name, "resource_group", each.resource_group)
             _add(families, labels, {"destination_unavailable": int(each.is_unavailable)})
-    yield from (*families.values(), *_near_limits(views))
+    yield from (*families.values(), _waiting_scopes(views), *_near_limits(views))
 
 
 def _gauges(prefix: str, texts: Mapping[str, str], labels: Sequence[str]) -> dict[str, GaugeMetricFamily]:
@@ -168,6 +169,21 @@ def _longest(seconds: float | None, time: ScopeTime | None) -> float | None:
     if throttle_ms is None:
         return seconds
     return max(throttle_ms / 1000, 0.0 if seconds is None else seconds)
+
+
+def _waiting_scopes(views: list[JobView]) -> Metric:
+    """Return how many scopes of each level have a message that waits: of all, also of those without a series."""
+    family = GaugeMetricFamily(
+        "spark_throttle_waiting_scopes", "Number of scopes with a message that waits.", labels=(_JOB, "level")
+    )
+    for view in views:
+        if view.newest is None:
+            continue
+        found = Counter(key[0] for key in view.newest.shared if view.newest.oldest_of(key) >= 0)
+        found["namespace"] = int((view.newest.oldest_ms >= 0).sum())
+        for level in ("tenant", "resource_group", "namespace"):
+            family.add_metric((view.name, level), found[level])
+    return family
 
 
 def _near_limits(views: list[JobView]) -> Iterator[Metric]:
