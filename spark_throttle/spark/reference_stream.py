@@ -210,8 +210,7 @@ class ReferenceStream:
             return SparkPaths(self.spark).resolve(self.source.path)
         if self.source.table is None:
             raise ConfigurationError("the source has neither a path nor a table; give one to load() or table()")
-        detail = self.spark.sql(f"DESCRIBE DETAIL {self.source.table}").collect()[0]
-        return str(detail["location"])
+        return SparkPaths(self.spark).of_table(self.source.table)
 
     def feed(self) -> FileFeed:
         """Return the finder of the source's files."""

@@ -26,6 +26,7 @@ from spark_throttle.errors import ConfigurationError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.model import Direction
 from spark_throttle.spark.sinks.taken_batch import APP_SUFFIX, has_rows
+from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.state_reader import is_readable, misfit
 
 _PAGE: Final = "docs/changing-a-job.md"
@@ -123,7 +124,7 @@ def _location_of(spark: SparkSession, name: str) -> str | None:
     try:
         if not spark.catalog.tableExists(name):
             return None
-        return str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+        return SparkPaths(spark).of_table(name)
     except PySparkException:
         return None
 

@@ -27,6 +27,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.record import of_json
 from spark_throttle.spark.delta.table_log import has_batch, open_table, version_of_batch
 from spark_throttle.spark.sinks.transactional import MARKED
+from spark_throttle.spark.start.spark_paths import SparkPaths
 from spark_throttle.spark.start.start_check import BATCH_FOLDER
 
 SINK, DEAD_LETTERS, USAGE = "the sink", "the dead letters", "the usage table"
@@ -108,7 +109,7 @@ def check_taken(spark: SparkSession, path: str | None, table: str | None, mark: 
         If the table has such a batch.
     """
     name = f"delta.`{path}`" if table is None else table
-    location = path if path is not None else str(spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+    location = path if path is not None else SparkPaths(spark).of_table(name)
     key = location, mark.query
     try:
         seen_version = _SEEN.pop(key, None)

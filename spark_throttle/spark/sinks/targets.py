@@ -263,7 +263,7 @@ def _location_of_table(spark: SparkSession, target: Target) -> str | None:
         return local_path(target.path)
     if target.table is None or not spark.catalog.tableExists(target.table):
         return None
-    return str(spark.sql(f"DESCRIBE DETAIL {target.table}").collect()[0]["location"])
+    return SparkPaths(spark).of_table(target.table)
 
 
 def targets_of(

@@ -51,6 +51,10 @@ class SparkPaths:
             self._prefix = found.removesuffix(path)
         return local_path(found)
 
+    def of_table(self, name: str) -> str:
+        """Return the location of a Delta table in the catalog."""
+        return str(self._spark.sql(f"DESCRIBE DETAIL {name}").collect()[0]["location"])
+
     def query(self, checkpoint: str, control_path: str | None = None) -> tuple[str, str]:
         """Return the places of a query's checkpoint and of its control directory, which is in it by default."""
         place = self.resolve(checkpoint)
