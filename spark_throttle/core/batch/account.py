@@ -172,8 +172,7 @@ def report(
     position = np.full(flows, -1)
     position[active] = np.arange(len(active))
     waited = WaitingTimes.of(position[rows.flow[left]], waited_ms)
-    stops = outcome.stops
-    held_by = np.where(stops.level >= 0, [stops.level, stops.dimension], -1).T
+    held_by = np.stack([outcome.stops.level, outcome.stops.dimension], axis=1)
     shares = under_share(policy, plan.shared.share_micro_per_ms).shared
     granted_micro, shared_granted_micro = (
         np.where(each.is_limited, _earned(each.rate_micro_per_ms, batch.elapsed_ms), UNLIMITED)
