@@ -16,7 +16,8 @@ them is the measure: its resources count in the proportion of its rates, for all
 narrower scope alone limits counts as scarce as it is there: what the scope has room for is as much work as the part, by
 weight, that it has of the widest scope's room. So a scope whose own room suffices for its part has its part, as if it
 had no limit; and one whose room does not has all of its room. The part is at most what the scope has itself of what the
-widest limits. Nor does a resource count scarcer than by the rates.
+widest limits; a tenant's is that in one group, so that what it sends in others costs it nothing there. Nor does a
+resource count scarcer than by the rates.
 
 Room is what a scope lets pass before its tokens end. Where one tenant alone competes in the scope, the least of its
 next rows belongs to it: who is about to end has room for a row, and is not charged many times for it. Where several
@@ -36,7 +37,7 @@ from typing import Final
 import numpy as np
 
 from spark_throttle.core.arithmetic.fixed_point import proportional
-from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total, sums
+from spark_throttle.core.arithmetic.segments import by_row, in_order, once, ranges, running_total
 from spark_throttle.core.fair.layout import Layout
 from spark_throttle.core.fair.tree import Tree
 from spark_throttle.core.quota import MICRO, UNLIMITED, Bools, CompiledPolicy, Dimension, Int64s, Limits
@@ -160,10 +161,8 @@ def unit_work(scopes: Int64s, tree: Tree, passing: Int64s, rate_micro_per_ms: In
     if any(each.any() for each in is_narrower):
         # A rate of time is one of milliseconds, which is the unit; tokens of it are nanoseconds.
         by_rates = np.maximum(rate_micro_per_ms.T, 1)
-        # A tenant has a node in each of its groups, and one for each namespace where these divide a group.
-        _, pair = np.unique(scopes[:, _TENANT] * len(messages) + widest, return_inverse=True)
-        rooms = _narrower_work(units, (passing, _A_UNIT), scopes, pair, limiting, at, tree)
-        rates = _narrower_work(units, (by_rates, (_ONE, _ONE, _ONE)), scopes, pair, limiting, at, tree)
+        rooms = _narrower_work(units, (passing, _A_UNIT), scopes, limiting, at, tree)
+        rates = _narrower_work(units, (by_rates, (_ONE, _ONE, _ONE)), scopes, limiting, at, tree)
         for each, is_this, by_room, by_rate, most in zip(found, is_narrower, rooms, rates, _MOST_UNIT, strict=False):
             np.copyto(each, np.clip(np.minimum(by_room, by_rate), 1, most), where=is_this)
     return found
@@ -209,7 +208,6 @@ def _narrower_work(
     units: Sequence[Int64s],
     room: tuple[Int64s, Sequence[Int64s]],
     scopes: Int64s,
-    pair: Int64s,
     widest: tuple[Int64s, Int64s],
     at: Sequence[tuple[Int64s, Int64s]],
     tree: Tree,
@@ -221,8 +219,6 @@ def _narrower_work(
     room
         What the scopes have of each resource, shape (resources, scopes), and what of it a message, a byte and a
         millisecond are.
-    pair
-        Equal for the nodes of a tenant that have one widest scope.
     widest, at
         The columns and the scopes of the widest scopes, of all and of those that limit each resource.
     """
@@ -243,7 +239,8 @@ def _narrower_work(
     below_job = _part(whole, children.weight[nodes.parent], children.totals(children.weight))
     of_child = np.where(column == _JOB, np.minimum(below_job, has(scopes[:, _GROUP])), whole)
     of_node = _part(of_child, nodes.weight, nodes.totals(nodes.weight)[nodes.parent])
-    of_tenant = np.minimum(sums(pair, of_node, len(of_node))[pair], has(scopes[:, _TENANT]))
+    # A tenant has a node in each of its groups: each counts as if all that the tenant has were for it.
+    of_tenant = np.minimum(of_node, has(scopes[:, _TENANT]))
     return [
         proportional(np.where(of == _TENANT, of_tenant, of_child), one, np.append(amount, 1)[limiting])
         for one, amount, (of, limiting) in zip(a_unit, amounts, at, strict=False)

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -27,12 +27,8 @@ ALONE: Final = (MESSAGE, BYTE, MILLISECOND)
 MOST: Final = (MOST_WORK, MESSAGE, MILLISECOND)
 
 
-Parts: TypeAlias = tuple[Sequence[int], Fraction, Fraction]
-"""The way of a node, the part of the job by weight that its child of the job has, and the node's part of that child."""
-
-
 def of_fractions(
-    way: Sequence[int], nodes: Sequence[Parts], room: np.ndarray, rates: np.ndarray
+    way: Sequence[int], of_job: Fraction, of_child: Fraction, room: np.ndarray, rates: np.ndarray
 ) -> list[Fraction | None]:
     """Return the work of a message, a byte and a millisecond at a node; `None` where no scope of it limits them.
 
@@ -40,8 +36,8 @@ def of_fractions(
     ----------
     way
         The scopes that count of its tenant, its group and the job, -1 for the others.
-    nodes
-        Those of its tenant that have one widest scope; the node is the first.
+    of_job, of_child
+        The part of the job by weight that its child of the job has, and the node's part of that child.
     """
     widest = max(column for column in range(3) if way[column] >= 0)
     rate = [Fraction(int(each)) for each in rates[way[widest]]]
@@ -53,12 +49,9 @@ def of_fractions(
             limited = [e for e in own if scope >= 0 and rates[scope, e] != UNLIMITED]
             return min((amount(e, scope) * own[e] for e in limited), default=Fraction(1 << 62))
 
-        def of_child(node: Parts) -> Fraction:
-            return min(has(node[0][2]) * node[1], has(node[0][1])) if widest == 2 else has(way[widest])
-
+        child = min(has(way[2]) * of_job, has(way[1])) if widest == 2 else has(way[widest])
         column = max(column for column in range(3) if way[column] >= 0 and rates[way[column], d] != UNLIMITED)
-        of_tenant = min(sum((of_child(node) * node[2] for node in nodes), Fraction(0)), has(way[0]))
-        return (of_tenant if column == 0 else of_child(nodes[0])) / amount(d, way[column])
+        return (min(child * of_child, has(way[0])) if column == 0 else child) / amount(d, way[column])
 
     found: list[Fraction | None] = []
     for d in range(3):
@@ -97,19 +90,10 @@ def test_unit_of_each_resource_counts_as_in_fractions(seed: int) -> None:
     scopes[(scopes < 0).all(axis=1), 1] = parent[(scopes < 0).all(axis=1)] + 1 + tenants
     room = np.array([[draw.randrange(10**4) for _ in rates] for _ in range(3)])
     found = [each.tolist() for each in unit_work(scopes, tree, room + 1, rates)]
-    widest = [max(column for column in range(3) if way[column] >= 0) for way in scopes]
-
-    def parts(at: int) -> Parts:
-        in_group = Fraction(int(nodes[at]), int(nodes[parent == parent[at]].sum()))
-        return scopes[at].tolist(), Fraction(int(children[parent[at]]), int(children.sum())), in_group
-
     for at, way in enumerate(scopes.tolist()):
-        same = [
-            k for k in range(tenants)
-            if scopes[k, 0] == way[0] and scopes[k, widest[k]] == way[widest[at]] and widest[k] == widest[at]
-        ]  # fmt: skip
-        mine = [parts(k) for k in (at, *(k for k in same if k != at))]
-        for d, exact in enumerate(of_fractions(way, mine, room, rates)):
+        of_job = Fraction(int(children[parent[at]]), int(children.sum()))
+        of_child = Fraction(int(nodes[at]), int(nodes[parent == parent[at]].sum()))
+        for d, exact in enumerate(of_fractions(way, of_job, of_child, room, rates)):
             if exact is None:
                 assert found[d][at] == 0
             else:
@@ -176,6 +160,24 @@ def test_tenant_with_a_quota_has_its_part_of_a_group_that_passes_little_of_the_j
     )  # fmt: skip
     went = sent(policy, ["t/x", "u/x", *(f"v/{n}" for n in range(10))], batches=60, size=500, rows=11)
     assert went["t/x"] == pytest.approx(went["u/x"], abs=4)
+
+
+@pytest.mark.parametrize("bytes_per_second", [8, None])
+def test_little_in_other_groups_takes_nothing_from_the_quota_of_a_tenant(bytes_per_second: int | None) -> None:
+    """It asks for a byte a second in each of four groups, or they let pass as little; in the last it has a backlog."""
+    names = [f"g{n}" for n in range(4)]
+    policy = make_policy(
+        job=limit(messages_per_second=50), tenants={"t": Tenant(limit(bytes_per_second=500))},
+        groups={"g": Limit(), **{name: limit(bytes_per_second=bytes_per_second) for name in names}},
+        namespaces={f"*/{name}": Namespace(group=name) for name in ("g", *names)},
+    )  # fmt: skip
+    decider, went = Decider("kernel", policy), Counter[str]()
+    for batch in range(24):
+        rows = [(f"{tenant}/g", 100) for tenant in "tu" for _ in range(15)]
+        rows += [(f"t/{name}", 1) for name in names for _ in range(1 if bytes_per_second is None else 15)]
+        decider.batch(1_000 * batch, rows + [(f"v/{name}", 1) for name in names for _ in range(15)])
+        went += decider.admitted() if batch >= 8 else Counter()
+    assert went["t/g"] == pytest.approx(16 * 4.6, rel=0.1)
 
 
 def test_namespaces_of_a_tenant_that_passes_little_of_the_job_count_as_its_own_quotas_say() -> None:
