@@ -150,11 +150,6 @@ class UsageReport:
         return np.asarray(found if found.ndim == 1 else found[:, Dimension[unit.upper()]])
 
     @property
-    def oldest_waiting_ms(self) -> int | None:
-        """How long the oldest waiting row has waited; `None` where no row waits."""
-        return None if self.oldest_ms is None else int(self.oldest_ms.max())
-
-    @property
     def is_active(self) -> Bools:
         """Whether a row of the flow arrived, waited or left, or still waits."""
         moved = self.offered + self.admitted + self.rejected + self.waiting

@@ -84,7 +84,6 @@ def as_reference(plan: AdmissionPlan, policy: CompiledPolicy) -> ReferencePlan:
         usage_by_name(plan.usage),
         plan.usage.invalid_messages,
         {REASONS[reason]: count for reason, count in enumerate(plan.usage.rejected_by_reason or ()) if count},
-        plan.usage.oldest_waiting_ms,
     )
 
 

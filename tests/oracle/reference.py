@@ -54,8 +54,6 @@ class ReferencePlan:
     rejected_by_reason: dict[str, int]
     """The number of rejected rows by the word for the reason."""
 
-    oldest_waiting_ms: int | None
-
 
 @dataclass(slots=True)
 class Served:
@@ -141,10 +139,7 @@ class _Batch:
         decisions = [self.decisions[i] for i in range(len(self.old.queue) + len(self.arrivals))]
         invalid_messages = len(decisions) - len(self.rows)
         by_reason = Counter(each.reason for each in decisions if each.verdict is Verdict.REJECT)
-        waiting = [row for row in self.rows if self.decisions[row.index].verdict is Verdict.DELAY]
-        waits_ms = [self.now_ms - row.arrival_ms for row in waiting]
-        oldest_ms = max(0, *waits_ms) if waits_ms else None
-        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages, dict(by_reason), oldest_ms)
+        return ReferencePlan(decisions, self.new_state(), self.usage(), invalid_messages, dict(by_reason))
 
     # Step 1
 

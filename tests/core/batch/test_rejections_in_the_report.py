@@ -34,5 +34,5 @@ def test_age_of_the_oldest_waiting_row_grows_until_it_expires() -> None:
     for now_ms, count in ((1_000, 2), (4_000, 1), (11_000, 0), (11_001, 0), (14_001, 0)):
         plan = plan_admission(state, make_arrivals([("acme/shut", 1)] * count), POLICY, now_ms=now_ms)
         state = plan.state
-        ages.append(plan.usage.oldest_waiting_ms)
-    assert ages == [0, 3_000, 10_000, 7_001, None]
+        ages.append(None if plan.usage.oldest_ms is None else plan.usage.oldest_ms.tolist())
+    assert ages == [[0], [3_000], [10_000], [7_001], None]
