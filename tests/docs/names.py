@@ -16,7 +16,7 @@ import typer
 
 from spark_throttle.command_line.app import app
 from spark_throttle.spark import Throttle, ThrottledStreamWriter
-from spark_throttle.status.usage_table import USAGE_SCHEMA
+from spark_throttle.status.usage_table import USAGE_SCHEMA, WAITED
 from tests.docs.snippets import Block, commands
 from tests.sessions import ROOT
 
@@ -38,7 +38,8 @@ def check_names(block: Block) -> None:
             check_command(block, words)
     elif block.language == "sql":
         columns = re.findall(r"(?<!AS )\b\w+_(?:messages|bytes|id|time|ms)\b", block.text)
-        assert set(columns) <= set(USAGE_SCHEMA.names), f"{block.place}: {columns}"
+        known = {*USAGE_SCHEMA.names, *(field.name for field in WAITED)}
+        assert set(columns) <= known, f"{block.place}: {columns}"
 
 
 def check_python(block: Block) -> None:
