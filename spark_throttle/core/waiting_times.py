@@ -16,7 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_throttle.core.arithmetic.segments import begins_run, in_order, sums
+from spark_throttle.core.arithmetic.segments import sums
 from spark_throttle.core.quota import Int64s
 
 _PARTS: Final = 16
@@ -78,9 +78,8 @@ class WaitingTimes:
         ([0, 1], [20, 7], [1, 2])
         """
         waited = time_ms > 0
-        key = np.sort(at[waited] * _BINS + bin_of(time_ms[waited]))
-        first = np.flatnonzero(begins_run(key))
-        return cls(key[first] // _BINS, key[first] % _BINS, np.diff(first, append=len(key)))
+        key, messages = np.unique(at[waited] * _BINS + bin_of(time_ms[waited]), return_counts=True)
+        return cls(key // _BINS, key % _BINS, messages)
 
     @classmethod
     def none(cls) -> WaitingTimes:
@@ -101,13 +100,8 @@ class WaitingTimes:
         """
         to = scope[self.at]
         is_in = to >= 0
-        key = to[is_in] * _BINS + self.bin[is_in]
-        order = in_order(key)
-        key, begins = key[order], begins_run(key[order])
-        found = key[begins]
-        return WaitingTimes(
-            found // _BINS, found % _BINS, sums(np.cumsum(begins) - 1, self.messages[is_in][order], len(found))
-        )
+        key, at = np.unique(to[is_in] * _BINS + self.bin[is_in], return_inverse=True)
+        return WaitingTimes(key // _BINS, key % _BINS, sums(at, self.messages[is_in], len(key)))
 
     def times_ms(self, admitted: Int64s, percent: int) -> Int64s:
         """Return the time within which this part of the admitted messages of each scope had left.

@@ -111,7 +111,7 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
     table, keys = _columns(wide), list(zip(wide["level"].to_pylist(), wide["scope"].to_pylist(), strict=True))
     active = np.union1d(0, np.flatnonzero(table.any(axis=1))).tolist()
     table = np.column_stack([table, _left_within(wide)])
-    waits = wide.select([name for name in WAIT_SCHEMA.names if name != "waited"]).to_pylist()
+    waits = wide.take(active).select([name for name in WAIT_SCHEMA.names if name != "waited"]).to_pylist()
     namespaces, is_active = rows.filter(is_namespace), report.is_active
     nobody = np.full((len(report.names), 2), -1)
     return BatchNumbers(
@@ -121,7 +121,7 @@ def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_
         elapsed_ms=elapsed_ms,
         revision=policy.revision,
         shared={keys[at]: table[at] for at in active},
-        waits={keys[at]: waits[at] for at in active},
+        waits={keys[at]: each for at, each in zip(active, waits, strict=True)},
         quotas={keys[at]: per_second(policy.shared.rate_micro_per_ms[at, : Dimension.TIME]) for at in active},
         rejected_by_reason=np.array(report.rejected_by_reason, np.int64),
         names=reported_names(report),

@@ -174,10 +174,6 @@ def report(
     waited = WaitingTimes.of(position[rows.flow[left]], waited_ms)
     held_by = np.stack([outcome.stops.level, outcome.stops.dimension], axis=1)
     shares = under_share(policy, plan.shared.share_micro_per_ms).shared
-    granted_micro, shared_granted_micro = (
-        np.where(each.is_limited, _earned(each.rate_micro_per_ms, batch.elapsed_ms), UNLIMITED)
-        for each in (limits, shares)
-    )
     return UsageReport(
         batch.epoch, policy.revision, now_ms,
         entered.flows.names.take(pa.array(active)),
@@ -192,8 +188,8 @@ def report(
         oldest_ms=_oldest_ms(moved.waiting, flows, now_ms=now_ms)[active] if len(moved.waiting) else None,
         waited=waited if len(waited) else None,
         held_by=held_by[active] if (held_by >= 0).any() else None,
-        granted_micro=granted_micro[active] if limits.is_limited.any() else None,
-        shared_granted_micro=shared_granted_micro,
+        granted_micro=_granted(limits, batch.elapsed_ms)[active] if limits.is_limited.any() else None,
+        shared_granted_micro=_granted(shares, batch.elapsed_ms),
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
         left_messages=left_messages,
@@ -249,6 +245,11 @@ def _earned(rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
     rate = np.maximum(rate_micro_per_ms, 0)
     # After a long pause, the product would leave int64; 2**62 micro-tokens are more than any batch offers.
     return rate * np.minimum(elapsed_ms, _MOST_EARNED_MICRO // np.maximum(rate, 1))
+
+
+def _granted(limits: Limits, elapsed_ms: int) -> Int64s:
+    """Return what quotas earn in a time, `UNLIMITED` where there is none; shape (n, 3)."""
+    return np.where(limits.is_limited, _earned(limits.rate_micro_per_ms, elapsed_ms), UNLIMITED)
 
 
 def _soon(balance_micro: Int64s, rate_micro_per_ms: Int64s, elapsed_ms: int) -> Int64s:
