@@ -1,9 +1,9 @@
-"""Strangers and valid callers at once, over real sockets (`make api-load`).
+"""Strangers and valid callers at once, over real sockets, through nginx as docs/admin.md sets it up (`make api-load`).
 
 Strangers open connections that stay silent, and slow ones, which send headers or a body a byte at a time or do not take
 their answers; whoever is cut off comes back after a second. Meanwhile valid callers read and change policies at a set
-rate. Half of the strangers come from the callers' own address. Latency counts from the moment at which a request was
-due, so a stalled client hides nothing.
+rate. Strangers and callers have an address each, for nginx bounds what one address may do. With `--direct` there is no
+nginx. Latency counts from the moment at which a request was due, so a stalled client hides nothing.
 
 The last line of standard output is JSON: valid requests, those that were answered (200, at the first attempt), the 99th
 percentile of their latency, and the server's memory over time, in MiB. The exit status is 0 if every valid request was
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,7 @@ from typing import Final
 import psutil
 
 from spark_throttle.admin.tokens import TokenFile
+from tests.admin.proxy_process import nginx_before
 from tests.admin.raw_http import request
 from tests.admin.server_process import server_process
 from tests.benchmarks.api_strangers import OPENED_PER_SECOND, besiege
@@ -94,7 +96,7 @@ class Callers:
             await asyncio.sleep(max(0, began + due - time.perf_counter()))
             sent = self._request(number, at)
             kept = (held, lock) if number % 2 else None
-            tasks.append(asyncio.create_task(self._call(sent, began + due, kept)))
+            tasks.append(asyncio.create_task(self._call(number, sent, began + due, kept)))
             due += 1 / per_second
         await asyncio.gather(*tasks)
         for _, writer in held:
@@ -110,8 +112,12 @@ class Callers:
         path = ("/admin/v2/caller", "/admin/v2/resourcegroup", "/admin/v2/status", "/admin/v2/history")[at % 4]
         return request(self._tokens[number], f"GET {path} HTTP/1.1")
 
+    async def _connected(self, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._port, local_addr=(f"127.1.0.{1 + number}", 0))
+
     async def _call(
         self,
+        number: int,
         sent: bytes,
         due: float,
         kept: tuple[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]], asyncio.Lock] | None,
@@ -119,14 +125,14 @@ class Callers:
         try:
             async with asyncio.timeout(30):
                 if kept is None:
-                    reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                    reader, writer = await self._connected(number)
                     status = await _asked(reader, writer, sent)
                     writer.close()
                 else:
                     held, lock = kept
                     async with lock:
                         if not held:
-                            held.append(await asyncio.open_connection("127.0.0.1", self._port))
+                            held.append(await self._connected(number))
                         status = await _asked(*held[0], sent)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             status = type(error).__name__
@@ -153,6 +159,7 @@ def main() -> int:
     parser.add_argument("--silent", type=int, default=2000, help="connections that send nothing, at most 8000")
     parser.add_argument("--slow", type=int, default=1000, help="slow connections, at most 8000")
     parser.add_argument("--per-second", type=int, default=200, help="requests of valid callers, at most 1000")
+    parser.add_argument("--direct", action="store_true", help="without nginx in front of the server")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     if not (asked.seconds <= 600 and max(asked.silent, asked.slow) <= 8000 and 0 < asked.per_second <= 1000):
@@ -163,19 +170,27 @@ def main() -> int:
         tokens = TokenFile(Path(folder) / "tokens.json", clock_ms=lambda: 0)
         texts = [tokens.create(f"caller-{at}", "admin" if at == 0 else "viewer") for at in range(CALLERS)]
         half = tokens.create("half", "admin")
-        with server_process(Path(folder), tokens) as server:
+        with ExitStack() as stack:
+            server = stack.enter_context(server_process(Path(folder), tokens, "--proxy", "127.0.0.1"))
+            port = server.port if asked.direct else stack.enter_context(_nginx(server.port, Path(folder)))
             process = psutil.Process(server.process.pid)
             counts = (asked.silent, asked.slow)
-            arguments = (server.port, half, counts, asked.seed, is_over, told)
+            arguments = (port, half, counts, asked.seed, is_over, told)
             strangers = spawning.Process(target=besiege, args=arguments, daemon=True)
             strangers.start()
             time.sleep(1 + sum(counts) / OPENED_PER_SECOND)  # noqa: TID251 - until all are there
-            callers = Callers(server.port, texts, seconds=asked.seconds, seed=asked.seed)
+            callers = Callers(port, texts, seconds=asked.seconds, seed=asked.seed)
             asyncio.run(callers.run(process, per_second=asked.per_second))
             is_over.set()
             opened = told.get(timeout=30)
             cpu_seconds = sum(process.cpu_times()[:2])
     return _report(callers.tally, opened, cpu_seconds)
+
+
+def _nginx(port: int, folder: Path) -> AbstractContextManager[int]:
+    """Return the page's nginx before the server, without TLS: strangers would need as much time for it as nginx."""
+    certificate = "ssl_certificate /etc/ssl/throttle.pem;", "ssl_certificate_key /etc/ssl/throttle.key;"
+    return nginx_before(f"127.0.0.1:{port}", folder, {" ssl;": ";", **dict.fromkeys(certificate, "")})
 
 
 def _report(tally: Tally, opened: Counter[str], cpu_seconds: float) -> int:

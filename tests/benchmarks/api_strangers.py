@@ -63,10 +63,8 @@ class Strangers:
         drawn = random.Random(seed)
         kinds = ["silent"] * silent + [SLOW[at % len(SLOW)] for at in range(slow)]
         drawn.shuffle(kinds)
-        # Half of them come from the callers' own address, the others from a thousand.
         self._strangers = [
-            _Stranger(kind, "127.0.0.1" if at % 2 else f"127.0.{1 + at % 4}.{1 + drawn.randrange(250)}")
-            for at, kind in enumerate(kinds)
+            _Stranger(kind, f"127.0.{1 + at % 4}.{1 + drawn.randrange(250)}") for at, kind in enumerate(kinds)
         ]
 
     def run(self, is_over: Event) -> None:
