@@ -88,7 +88,7 @@ api-fuzz: setup ## make 20,000 requests generated from the OpenAPI description, 
 	@PYTHONPATH=$(CURDIR) $(PYTHON) scripts/api_fuzz.py $(ARGS)
 
 .PHONY: api-load
-api-load: setup ## 2,000 silent and 1,000 slow connections while valid callers make 200 requests a second, for a minute
+api-load: setup ## 2,000 silent and 1,000 slow connections while valid callers make 200 requests a second, for a minute; needs nginx
 	@PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.benchmarks.api_load --seed $(SEED) $(ARGS)
 
 .PHONY: list-a-million

@@ -6,14 +6,20 @@ import json
 
 import pytest
 
+from tests.admin.proxy_process import NGINX
 from tests.benchmarks import api_load
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "way",
+    [["--direct"], pytest.param([], marks=pytest.mark.skipif(NGINX is None, reason="no nginx to put in front"))],
+    ids=["direct", "behind nginx"],
+)
 def test_every_valid_caller_is_answered_beside_strangers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], way: list[str]
 ) -> None:
-    sizes = ("--seconds", "2", "--silent", "60", "--slow", "40", "--per-second", "40")
+    sizes = ("--seconds", "2", "--silent", "60", "--slow", "40", "--per-second", "40", *way)
     monkeypatch.setattr("sys.argv", ["api_load", *sizes])
     api_load.main()
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
