@@ -378,6 +378,19 @@ def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_mos
     assert len(job.admitted) - admitted <= 12
 
 
+@pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
+def test_l2_clock_that_is_set_pays_nothing_and_takes_nothing(by_ms: int) -> None:
+    limit = {"messages_per_second": 1, "burst_seconds": 600}
+    life = Life(Birth({"version": 1, "defaults": {"publish": limit}}), laws=["L2"])
+    life.offer([("acme/a", 1, 2_000)])
+    life.trigger(1_000)
+    begun = len(life.job.admitted)
+    life.job.set_clock(by_ms)
+    for _ in range(10):
+        life.trigger(1_000)
+    assert len(life.job.admitted) - begun == 10
+
+
 @pytest.mark.parametrize(("level", "waiting", "admitted"), [
     ("namespace", 0, 51), ("namespace", 60, 1), ("tenant", 0, 1), ("tenant", 60, 1), ("group", 0, 1), ("group", 60, 1),
     ("job", 0, 1), ("job", 60, 1),
