@@ -15,6 +15,9 @@ from spark_throttle.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from spark_throttle.admin.sign_in import SignIn
+    from spark_throttle.admin.watch.job_watch import JobWatch
+    from spark_throttle.admin.watch.otlp import MetricsSender
+    from spark_throttle.store.store import PolicyStore
 
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -49,6 +52,9 @@ def serve(
             help="A proxy, or a network of them, that ends TLS and whose X-Forwarded-For counts; repeatable.",
         ),
     ] = None,
+    is_pushed: Annotated[
+        bool, typer.Option("--otlp", help="Send the metrics over OTLP, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
+    ] = False,
 ) -> None:
     """Serve the admin API and its page."""
     control = _control_directories(job or ())
@@ -88,11 +94,12 @@ def serve(
     check_address(host, port)
     audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
     audit_log.check()
+    opened = open_store(store, is_created=is_created)
+    watch = JobWatch(control, bounds=LifeBounds.of_seconds(silent_after, hanging_after))
     app = make_app(
-        open_store(store, is_created=is_created), token_file,
-        JobWatch(control, bounds=LifeBounds.of_seconds(silent_after, hanging_after)), clock_ms=wall_clock_ms,
-        audit=audit_log, proxies=proxy or (), sign_in=sign_in, most_tenant_entries=most_tenant_entries,
-        is_confirmed=is_confirmed,
+        opened, token_file, watch, clock_ms=wall_clock_ms, audit=audit_log, proxies=proxy or (), sign_in=sign_in,
+        most_tenant_entries=most_tenant_entries, is_confirmed=is_confirmed,
+        sender=_sender(watch, opened) if is_pushed else None,
     )  # fmt: skip
     make_server(app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key).run()
 
@@ -112,6 +119,18 @@ def _control_directories(jobs: Sequence[str]) -> dict[str, str]:
             )
         control[name] = path
     return control
+
+
+def _sender(watch: JobWatch, store: PolicyStore) -> MetricsSender:
+    """Return what sends the metrics over OTLP; its library is loaded only here."""
+    from spark_throttle.admin.watch.metrics import JobCollector
+
+    try:
+        from spark_throttle.admin.watch.otlp import MetricsSender
+    except ImportError as error:
+        msg = f"metrics over OTLP need the package {error.name}: install spark-throttle[otlp]"
+        raise ConfigurationError(msg) from error
+    return MetricsSender(JobCollector(watch, store))
 
 
 def _sign_in(path: str) -> SignIn:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MANY: Final = 2_000
 LARGE_BYTES: Final = 50_000_000
 POLICIES: Final = policies(namespaces={"t/late": {"write_throttling": "1*delay*100"}})
-"""Two of the three rows of t/late wait for a batch each."""
+"""Two of the three rows of t/late wait for later batches."""
 
 NAMES: Final = ["t/now", "t/late", "t/late", "t/late", "t/now"]
 WAYS: Final = ("delta", "partitioned", "files", "references")
@@ -50,10 +50,11 @@ def run(spark: SparkSession, way: str, place: str) -> DataFrame:
     writer = throttle.write_stream(reader.schema(schema).parquet(f"{place}/source"))
     kind = "parquet" if way in ("files", "references") else "delta"
     writer = writer.partitionBy(*(("ns",) if way == "partitioned" else ()))
-    writer = writer.format(kind).option("checkpointLocation", f"{place}/{way}-checkpoint")
+    writer = writer.format(kind).option("checkpointLocation", f"{place}/{way}-checkpoint").usage(f"{place}/{way}-usage")
     query = writer.trigger(availableNow=True).start(f"{place}/{way}")
     query.awaitTermination()
-    assert len(query.recentProgress) > 2, "nothing waited"
+    of_late = spark.read.format("delta").load(f"{place}/{way}-usage").where("scope = 't/late'")
+    assert of_late.where("delayed_ms > 0").count(), "nothing waited"
     return spark.read.format(kind).load(f"{place}/{way}")
 
 

@@ -39,6 +39,7 @@ from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
 
 if TYPE_CHECKING:
+    from spark_throttle.admin.watch.otlp import MetricsSender
     from spark_throttle.admin.sign_in import SignIn
 
 
@@ -103,6 +104,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     sign_in: SignIn | None = None,
     most_tenant_entries: int = MOST_TENANT_ENTRIES,
     is_confirmed: bool = False,
+    sender: MetricsSender | None = None,
 ) -> FastAPI:
     """Return the application over a store.
 
@@ -128,6 +130,8 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         For how many single namespaces the administrator of one tenant may make an entry.
     is_confirmed
         Whether changes that cost protection need no confirmation of their own.
+    sender
+        Sends the metrics elsewhere; started and stopped with the application.
     """
 
     @asynccontextmanager
@@ -135,7 +139,11 @@ def make_app(  # noqa: PLR0913 - what a server is made of
         watch.start()
         if sign_in is not None:
             sign_in.ask_provider()
+        if sender is not None:
+            sender.start()
         yield
+        if sender is not None:
+            sender.stop()
         watch.stop()
 
     # The interactive documents would load scripts from elsewhere; only the description itself is served.
