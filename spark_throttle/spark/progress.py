@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -22,12 +23,17 @@ from pyspark.sql.streaming.listener import (
 
 from spark_throttle.spark.control_look import ControlLook
 
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
 logger = logging.getLogger(__name__)
 
 Publish: TypeAlias = Callable[[dict[str, Any]], object]
 
 _RATES: Final = ("inputRowsPerSecond", "processedRowsPerSecond")
 """Spark's rates, both of the rows that arrived."""
+
+_NS_PER_MS: Final = 1_000_000
 
 _OWN_OFFSET: Final = {"epoch", "file"}
 """The members of an offset of the control source, by which it is known: Spark describes all Python sources alike."""
@@ -74,6 +80,49 @@ def read_progress(progress_json: str, look: ControlLook) -> dict[str, Any]:
 def log_progress(progress: dict[str, Any]) -> None:
     """Log a progress as a line of JSON."""
     logger.info("%s", json.dumps(progress))
+
+
+def batch_spans(tracer: Tracer | None = None) -> Callable[[Mapping[str, Any]], None]:
+    """Return a function for `Throttle.listener` that makes each batch a span of OpenTelemetry.
+
+    A span begins and ends when Spark began and ended the batch. It has what the batch moved, and how long each of
+    Spark's phases took. Which provider, sampler and exporter there is, the program says by OpenTelemetry's own means.
+
+    Parameters
+    ----------
+    tracer
+        By default the tracer ``spark_throttle`` of the provider that the program has set; it needs the extra `otlp`.
+
+    Examples
+    --------
+    >>> from opentelemetry.sdk.trace import TracerProvider
+    >>> from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    >>> from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+    >>> provider, kept = TracerProvider(), InMemorySpanExporter()
+    >>> provider.add_span_processor(SimpleSpanProcessor(kept))
+    >>> progress = {"batchId": 3, "timestamp": "2026-11-30T09:00:00.000Z", "durationMs": {"triggerExecution": 250}}
+    >>> batch_spans(provider.get_tracer("made up"))(progress | {"throttle": {"admitted_messages": 6}})
+    >>> [span] = kept.get_finished_spans()
+    >>> (span.end_time - span.start_time) // 1_000_000, span.attributes["spark_throttle.admitted_messages"]
+    (250, 6)
+    """
+    if tracer is None:
+        from opentelemetry.trace import get_tracer
+
+        tracer = get_tracer("spark_throttle")
+    used = tracer
+
+    def make_span(progress: Mapping[str, Any]) -> None:
+        took_ms: Mapping[str, int] = progress.get("durationMs", {})
+        begun_ms = round(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000)
+        attributes = {f"spark.{name}": progress[name] for name in ("id", "runId", "name") if progress.get(name)}
+        attributes |= {"spark.batchId": progress["batchId"]}
+        attributes |= {f"spark.durationMs.{phase}": each_ms for phase, each_ms in took_ms.items()}
+        attributes |= {f"spark_throttle.{name}": count for name, count in progress["throttle"].items()}
+        span = used.start_span("batch", start_time=begun_ms * _NS_PER_MS, attributes=attributes)
+        span.end((begun_ms + took_ms.get("triggerExecution", 0)) * _NS_PER_MS)
+
+    return make_span
 
 
 class ThrottleProgressListener(StreamingQueryListener):

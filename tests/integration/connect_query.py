@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as pads
 from deltalake import DeltaTable
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.client import DefaultChannelBuilder
@@ -25,6 +28,7 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.spark import Throttle
+from spark_throttle.spark.progress import batch_spans
 from spark_throttle.spark.reference_pipeline import way_of
 from spark_throttle.spark.state_reader import read_queued
 from spark_throttle.store.delta.delta_store import DeltaStore
@@ -81,6 +85,9 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
     throttle = Throttle(POLICIES, namespace="ns", order_by=["id"])
     published: list[dict[str, Any]] = []
     spark.streams.addListener(throttle.listener(published.append))
+    provider, spans = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    spark.streams.addListener(throttle.listener(batch_spans(provider.get_tracer("test"))))
 
     writer = throttle.write_stream(events).format("delta").option("checkpointLocation", str(root / "checkpoint"))
     writer = writer.rejected("delta", path=str(root / "rejected")).usage(str(root / "usage"))
@@ -139,6 +146,11 @@ def run(spark: SparkSession, root: Path) -> dict[str, Any]:
         "refused": refused,
         "status": throttle.status(query).batch_id == max(row["batch_id"] for row in usage),
         "offered": sum(each["numInputRows"] for each in published if each["id"] == str(query.id)),
+        "spans": sum(
+            each["spark_throttle.admitted_messages"]
+            for each in (json.loads(span.to_json())["attributes"] for span in spans.get_finished_spans())
+            if each["spark.id"] == str(query.id)
+        ),
         "progress": throttle.progress(query),
         "client": told_by_client(root),
     }

@@ -39,6 +39,7 @@ def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_noth
     assert told["refused"] == ["namespace has uuid()", "namespace depends on now()", "namespace depends on uuid()"]
     assert told["status"]
     assert told["offered"] == 100
+    assert told["spans"] == 50
     assert told["progress"]["throttle"]["waiting_messages"] == len(shut)
     assert len(told["progress"]["sources"]) == 1
     check_client(told["client"], admitted=sorted(slow + free), rejected=bad, queued=shut)

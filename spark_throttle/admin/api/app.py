@@ -39,8 +39,8 @@ from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import PolicyStore
 
 if TYPE_CHECKING:
-    from spark_throttle.admin.watch.otlp import MetricsSender
     from spark_throttle.admin.sign_in import SignIn
+    from spark_throttle.admin.watch.otlp import MetricsSender
 
 
 _page = APIRouter(include_in_schema=False)

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import numpy as np
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -83,7 +84,7 @@ def _histograms(family: Family, times_ns: tuple[int, int]) -> Iterator[Histogram
         within = {float(sample.labels["le"]): int(sample.value) for sample in samples if "le" in sample.labels}
         (total,) = (sample.value for sample in samples if sample.name.endswith("_sum"))
         bounds = sorted(within)
-        counts = [within[bounds[0]], *(within[high] - within[low] for low, high in zip(bounds, bounds[1:], strict=False))]
+        counts = np.diff([within[bound] for bound in bounds], prepend=0).tolist()
         yield HistogramDataPoint(
             dict(labels), *times_ns, count=within[bounds[-1]], sum=total, bucket_counts=counts,
             explicit_bounds=bounds[:-1], min=float("inf"), max=float("-inf"),
