@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -48,6 +48,9 @@ INTERVAL_MS: Final = 60_000
 _STOP_SECONDS: Final = 1.0
 _SCOPE: Final = InstrumentationScope("spark_throttle")
 _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
+_UNKNOWN: Final[Any] = None
+"""The least and the largest value of a histogram, which Prometheus does not keep, and OpenTelemetry need not have."""
+
 _UNITS: Final = {"_seconds": "s", "_bytes": "By"}
 
 
@@ -87,7 +90,7 @@ def _histograms(family: Family, times_ns: tuple[int, int]) -> Iterator[Histogram
         counts = np.diff([within[bound] for bound in bounds], prepend=0).tolist()
         yield HistogramDataPoint(
             dict(labels), *times_ns, count=within[bounds[-1]], sum=total, bucket_counts=counts,
-            explicit_bounds=bounds[:-1], min=float("inf"), max=float("-inf"),
+            explicit_bounds=bounds[:-1], min=_UNKNOWN, max=_UNKNOWN,
         )  # fmt: skip
 
 
