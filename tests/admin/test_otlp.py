@@ -60,7 +60,7 @@ def samples_of(metrics: Iterator[Any]) -> dict[tuple[str, frozenset[tuple[str, s
         for point in getattr(metric, kind).data_points:
             labels = {each.key: each.value.string_value for each in point.attributes}
             if kind == "histogram":
-                assert not (point.HasField("min") or point.HasField("max"))
+                assert [point.HasField(name) for name in ("min", "max")] == [False, False]
                 bounds, below = [*map(str, point.explicit_bounds), "+Inf"], 0
                 for bound, count in zip(bounds, point.bucket_counts, strict=True):
                     below += count
