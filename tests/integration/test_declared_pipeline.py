@@ -14,7 +14,7 @@ import pytest
 
 from spark_throttle.spark.spark_version import ends_when_drained
 from tests.receiver import receiver
-from tests.sessions import FOR_FEW_ROWS, ROOT, SHORT_LIVED
+from tests.sessions import ROOT
 
 SPEC = """\
 name: throttled
@@ -110,13 +110,7 @@ def offer(root: Path, ids: range) -> None:
 
 def run(root: Path, *options: str) -> None:
     """Run the pipeline, with a catalog that a second run finds again."""
-    settings = {
-        **FOR_FEW_ROWS,
-        "spark.sql.warehouse.dir": f"{root}/warehouse",
-        "spark.sql.catalogImplementation": "hive",
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
-        "spark.ui.enabled": "false",
-    }
+    settings = {"spark.sql.warehouse.dir": f"{root}/warehouse", "spark.sql.catalogImplementation": "hive"}
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", *given, *options]
     kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
