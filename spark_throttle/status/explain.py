@@ -30,7 +30,8 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explanation import (
     OF_ONE_TENANT,
     Explanation,

@@ -17,7 +17,8 @@ from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError
-from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explain import explain_job, explain_policy
 from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words

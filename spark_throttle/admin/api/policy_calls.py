@@ -32,7 +32,7 @@ from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, Revisio
 from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.admin.shown_policies import Plan, Policy, namespace_names
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, Difference, StoredEntry
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Key, Kind, Revision

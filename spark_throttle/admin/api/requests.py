@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.visible_text import visible_in_json
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.store.entries import EntryVersion
 from spark_throttle.store.entry_conditions import AnyVersion, Expected, NoVersion
 
