@@ -45,6 +45,7 @@ _SINGLES: Final[dict[str, type[BaseModel]]] = {"defaults": NamespacePolicy, "job
 
 
 _TYPE_PROBLEMS: Final = {
+    "missing": "the key is missing; write it",
     "invalid_key": "the key {shown} is not text; put it in quotes",
     "string_type": "{shown} is not text; put it in quotes",
     "model_type": "{shown} stands where a mapping belongs",
