@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from spark_throttle.errors import DamagedError, PolicyError, StoredPolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
+    ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
     PolicyDocument,
@@ -195,6 +196,14 @@ def resource_group_of(body: str | None) -> str | None:
         return None
     group: str | None = json.loads(body).get("resource_group")
     return group
+
+
+def exception_of(body: str | None) -> ExceptionPolicy | None:
+    """Return the exception that a body has."""
+    if body is None or '"exception"' not in body:
+        return None
+    exception = json.loads(body, parse_float=Decimal).get("exception")
+    return None if exception is None else ExceptionPolicy.model_validate(exception)
 
 
 def parse_policy(kind: Kind, name: str, value: object) -> ScopePolicy | QueuePolicy:

@@ -72,6 +72,8 @@ class PolicyService:
         Is told of every change and every refused one.
     most_tenant_entries
         For how many single namespaces the administrator of one tenant may make an entry.
+    is_dry_run
+        As `dry_run` returns it.
 
     Examples
     --------
@@ -96,11 +98,25 @@ class PolicyService:
         pause: Callable[[float], object] | None = None,
         recorder: ChangeRecorder | None = None,
         most_tenant_entries: int = MOST_TENANT_ENTRIES,
+        is_dry_run: bool = False,
     ) -> None:
         self.store = store
-        committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
-        self._changes = CheckedChanges(store, committer, most_tenant_entries=most_tenant_entries)
+        self.clock_ms = clock_ms
+        self._most_tenant_entries = most_tenant_entries
+        committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder, is_dry_run=is_dry_run)
+        self._changes = CheckedChanges(
+            store, committer, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries, is_dry_run=is_dry_run
+        )  # fmt: skip
         self.index = self._changes.index
+
+    def dry_run(self) -> PolicyService:
+        """Return a service that judges changes as this one does, and makes none; nothing is recorded.
+
+        What a change costs is told in its result, and needs no word of its author.
+        """
+        return PolicyService(
+            self.store, clock_ms=self.clock_ms, most_tenant_entries=self._most_tenant_entries, is_dry_run=True
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ entries
 
