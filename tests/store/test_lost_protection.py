@@ -36,9 +36,8 @@ def costs(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss
         store.commit(
             [Change(*key, body) for key, body in old.items()], expected_revision=0, author=Author("a"), at_ms=0
         )
-    return losses_of(
-        store, NamespaceIndex(store), changes_between(old, new), store.revision(), now_ms=0, is_whole=is_whole
-    )
+    changes = changes_between(old, new)
+    return losses_of(store, NamespaceIndex(store), changes, store.revision(), now_ms=0, is_whole=is_whole)
 
 
 # ---------------------------------------------------------------------------------------------- by example
