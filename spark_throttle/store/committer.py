@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
+from spark_throttle.store.checks.limit_changes import Loss
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, PolicyStore, change_to, check_wanted, while_wanted
 
@@ -54,7 +55,7 @@ class CommitResult:
     left_out: int = field(default=0, compare=False)
     """How many more entries were changed."""
 
-    losses: tuple[str, ...] = field(default=(), compare=False)
+    losses: tuple[Loss, ...] = field(default=(), compare=False)
     """What the change costs (`protection`), where it was tried and not made: else it would not have been made without
     its author's word."""
 

@@ -27,7 +27,17 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
-from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore, check_wanted
+from spark_throttle.store.store import (
+    KINDS,
+    MEMBER_KINDS,
+    SINGLE_KINDS,
+    Change,
+    Entry,
+    Key,
+    Kind,
+    PolicyStore,
+    check_wanted,
+)
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -123,6 +133,18 @@ def path_of(kind: Kind, name: str) -> str:
     ('namespaces.acme/x', 'job')
     """
     return SECTIONS[kind] + (f".{name}" if name else "")
+
+
+def key_of(path: str) -> Key:
+    """Return what names an entry in its store, by its path in a document.
+
+    Examples
+    --------
+    >>> key_of("namespaces.acme/x.y"), key_of("job")
+    (('namespace', 'acme/x.y'), ('job', ''))
+    """
+    section, _, name = path.partition(".")
+    return next(kind for kind, known in SECTIONS.items() if known == section), name
 
 
 def paths_of(kind: Kind) -> list[str]:

@@ -33,6 +33,7 @@ from spark_throttle.store.entries import (
     changes_between,
     document_of,
     entries_of,
+    entries_of_kind,
     parse_policy,
     resource_group_of,
 )
@@ -45,10 +46,12 @@ from spark_throttle.store.entry_conditions import (
     found_entry,
     hint_of,
 )
+from spark_throttle.store.given_exceptions import GivenException, given_exceptions
 from spark_throttle.store.store import (
     SINGLE_KINDS,
     Author,
     Change,
+    Key,
     Kind,
     PolicyStore,
     Revision,
@@ -148,6 +151,25 @@ class PolicyService:
         """Return at most `limit` entries after the name `after`, by name; if given, only those of `resource_group`."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [StoredEntry.of(entry) for entry in page]
+
+    def exceptions(self, *, tenant: str | None = None) -> list[GivenException]:
+        """Return the exceptions: those in force, the first to end in front; then those that have ended.
+
+        Parameters
+        ----------
+        tenant
+            The only tenant whose exceptions the caller may read; `None` for all.
+        """
+        mine = (each for each in self.index.excepted() if tenant is None or _is_of(tenant, each.key))
+        return given_exceptions(mine, self.clock_ms())
+
+    def excepted(self, kind: Kind, *, at: int | None = None, resource_group: str | None = None) -> list[StoredEntry]:
+        """Return the entries of a kind whose exceptions are in force, the first to end in front."""
+        revision = self.store.revision() if at is None else at
+        entries = {each.key: each for each in entries_of_kind(self.store, kind, at=revision)}
+        found = given_exceptions(entries.values(), self.clock_ms())
+        in_force = [StoredEntry.of(entries[each.kind, each.name]) for each in found if each.state == "in_force"]
+        return [each for each in in_force if resource_group in (None, each.resource_group)]
 
     def create(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: Expected = None
@@ -428,6 +450,11 @@ class PolicyService:
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=(*made.notes, *notes_on(kind, name, parse_policy(kind, name, values))))
+
+
+def _is_of(tenant: str, key: Key) -> bool:
+    kind, name = key
+    return kind in ("tenant", "namespace") and name.partition("/")[0] == tenant
 
 
 def _differences(pairs: Iterable[tuple[Change, Change]]) -> list[Difference]:

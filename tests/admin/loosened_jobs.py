@@ -198,7 +198,7 @@ class World:
         """Draw what the administrator writes; most start from a rule that was given, so that some are allowed."""
         draw, entries = self.random, self.given["namespaces"]
         rules = [entries.get(name, {}), entries.get(f"{self.tenant}/*", {}), self.defaults]
-        values: Values = deepcopy(draw.choice(rules))
+        values: Values = deepcopy(draw.choice([each for rule in rules for each in self._at_all_times(rule)]))
         values |= self._strings() if draw.random() < 0.4 else {}
         values |= self._group()
         quota = values.setdefault(self.direction, {})

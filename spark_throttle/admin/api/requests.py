@@ -184,6 +184,13 @@ Yes: TypeAlias = Annotated[
         "says what would be lost.",
     ),
 ]
+DryRun: TypeAlias = Annotated[
+    bool,
+    Query(
+        description="Whether the change is only tried: it is judged as it would be, nothing is written, and the answer "
+        "says in `plan` what would change and what that would cost.",
+    ),
+]
 IfMatch: TypeAlias = Annotated[
     str | None,
     Header(

@@ -20,8 +20,8 @@ from typing import Final
 
 from spark_throttle.errors import PolicyError, UnconfirmedError
 from spark_throttle.policy.values import time_text
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import Loss
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.protection import losses_of
 from spark_throttle.store.checks.tenant_changes import TenantChanges, touched_by
 from spark_throttle.store.committer import CommitResult, Committer
@@ -59,7 +59,7 @@ class CheckedChanges:
         self._clock_ms = clock_ms
         self._is_dry_run = is_dry_run
         self._store = store
-        self.index = NamespaceIndex(store)
+        self.index = EntryIndex(store)
         self._committer = committer
         self._most_tenant_entries = most_tenant_entries
 
@@ -93,7 +93,7 @@ class CheckedChanges:
             If the changes cost protection, and the author has not confirmed them.
         """
         notes: list[str] = []
-        losses: list[str] = []
+        losses: list[Loss] = []
         planned: list[Change] = []
 
         def checked(revision: int) -> list[Change]:
@@ -111,10 +111,9 @@ class CheckedChanges:
                 changes += _undoing(overtaken, notes, is_document=is_document)
             is_judged = self._is_dry_run or not author.is_confirmed
             store, index, at = read() if is_judged else (self._store, self.index, 0)
-            found = losses_of(store, index, changes, at, now_ms=now_ms, is_whole=is_whole)
-            losses[:] = map(str, found)
+            losses[:] = losses_of(store, index, changes, at, now_ms=now_ms, is_whole=is_whole)
             if losses and not self._is_dry_run:
-                raise UnconfirmedError(losses)
+                raise UnconfirmedError(str(loss) for loss in losses)
             return changes
 
         made = self._committer.commit(checked, author, planned)
@@ -143,15 +142,15 @@ class CheckedChanges:
                 )
         return notes
 
-    def _of_tenants(self, store: PolicyStore, index: NamespaceIndex, now_ms: int) -> TenantChanges:
+    def _of_tenants(self, store: PolicyStore, index: EntryIndex, now_ms: int) -> TenantChanges:
         return TenantChanges(store, index, now_ms=now_ms, most_entries=self._most_tenant_entries)
 
-    def _read(self, changes: Sequence[Change], revision: int) -> tuple[PolicyStore, NamespaceIndex, int]:
+    def _read(self, changes: Sequence[Change], revision: int) -> tuple[PolicyStore, EntryIndex, int]:
         """Return what changes of a revision are judged by: the store, or a copy in memory, and that revision there."""
         if len(changes) <= MOST_LOOKED_UP or not revision:
             return self._store, self.index, revision
         store = MemoryStore.copy_of(self._store, revision)
-        return store, NamespaceIndex(store), store.revision()
+        return store, EntryIndex(store), store.revision()
 
 
 def _undoing(overtaken: Iterable[Entry], notes: list[str], *, is_document: bool) -> Iterator[Change]:

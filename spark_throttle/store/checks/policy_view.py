@@ -18,7 +18,7 @@ from typing import TypeVar
 from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
 from spark_throttle.core.quota import NEVER_MS, Level
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.entries import EMPTY, namespace_policy, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import Change, Entry, Key, Kind, PolicyStore
 
@@ -102,7 +102,7 @@ class PolicyView:
     def __init__(
         self,
         store: PolicyStore,
-        index: NamespaceIndex,
+        index: EntryIndex,
         revision: int,
         changes: Sequence[Change] = (),
         *,

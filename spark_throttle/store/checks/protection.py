@@ -27,8 +27,8 @@ from typing import Final
 from spark_throttle.core.names.globs import covers, is_glob, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import ScopePolicy
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import KINDS_OF_LOSS, Limits, Loss, limits_of, losses_between
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.policy_view import Moments, PolicyView, Rule, Scope
 from spark_throttle.store.entries import Difference, entries_of_kind, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import MEMBER_KINDS, Change, Entry, Key, Kind, PolicyStore, check_wanted
@@ -55,7 +55,7 @@ class PlannedChange:
 
 def losses_of(
     store: PolicyStore,
-    index: NamespaceIndex,
+    index: EntryIndex,
     changes: Sequence[Change],
     revision: int,
     *,
@@ -86,7 +86,7 @@ def losses_of(
     ...     at_ms=0,
     ... )
     1
-    >>> for loss in losses_of(store, NamespaceIndex(store), [Change("tenant", "acme", None)], 1, now_ms=0):
+    >>> for loss in losses_of(store, EntryIndex(store), [Change("tenant", "acme", None)], 1, now_ms=0):
     ...     print(loss)
     tenants.acme: publish.messages_per_second of resource_groups.gold is lifted (it was 5)
     """
@@ -100,7 +100,7 @@ class _Judgement:
     """The facts that some changes of one revision are judged by."""
 
     def __init__(
-        self, store: PolicyStore, index: NamespaceIndex, changes: Sequence[Change], revision: int, moments: Moments
+        self, store: PolicyStore, index: EntryIndex, changes: Sequence[Change], revision: int, moments: Moments
     ) -> None:
         self._moments = moments
         self._store, self._changes, self._revision = store, changes, revision

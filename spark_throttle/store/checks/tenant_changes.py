@@ -37,8 +37,8 @@ from spark_throttle.core.quota import Level
 from spark_throttle.errors import NotPermittedError
 from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, RATES, ScopePolicy
 from spark_throttle.policy.values import time_text
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts, newly_waiting
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.policy_view import Moments, PolicyView, Rule
 from spark_throttle.store.entries import namespace_policy
 from spark_throttle.store.store import NOTHING, Change, Entry, PolicyStore
@@ -65,7 +65,7 @@ class TenantChanges:
     """
 
     def __init__(
-        self, store: PolicyStore, index: NamespaceIndex, *, now_ms: int, most_entries: int = MOST_TENANT_ENTRIES
+        self, store: PolicyStore, index: EntryIndex, *, now_ms: int, most_entries: int = MOST_TENANT_ENTRIES
     ) -> None:
         self._store = store
         self._now_ms = now_ms
