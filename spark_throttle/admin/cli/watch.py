@@ -23,6 +23,7 @@ from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
+    from spark_throttle.control.notes import ExceptionInForce
     from spark_throttle.status.explanation import Explanation, LevelExplanation, WaitingNamespace
     from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
@@ -168,9 +169,13 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
 def _exceptions(found: Status) -> Iterator[str]:
     """Yield the exceptions in force, the first to end in front."""
     for each in found.exceptions[:_EXCEPTIONS]:
-        yield f"until {time_of(each.until_ms)}, {each.path} has an exception: {each.reason}"
+        yield _exception(each)
     if len(found.exceptions) > _EXCEPTIONS:
         yield f"and {len(found.exceptions) - _EXCEPTIONS} more exceptions; --output json has all"
+
+
+def _exception(each: ExceptionInForce) -> str:
+    return f"until {time_of(each.until_ms)}, {each.path} has an exception: {each.reason}"
 
 
 def _destination(each: DestinationStatus) -> str:
@@ -264,12 +269,7 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     won = {"defaults": "the defaults"}.get(found.rule, f"{found.rule} {found.matched}".strip())
     head = Text(f"{shown(found.namespace)} ({found.direction}): {shown(won)}", style="bold")
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
-    parts += [
-        Text(
-            f"  until {time_of(each.until_ms)}, {shown(f'{each.path} has an exception: {each.reason}')}", style="yellow"
-        )
-        for each in found.exceptions
-    ]
+    parts += [Text(f"  {shown(_exception(each))}", style="yellow") for each in found.exceptions]
     if found.levels:
         cells = [_level_cells(level, found) for level in found.levels]
         columns = [(head, head not in ("level", "scope", "excess")) for head in cells[0]]
