@@ -112,7 +112,8 @@ def namespace_names(store: PolicyStore, revision: int) -> Iterator[str]:
 
 def planned_of(made: CommitResult) -> PlannedChange:
     """Return what a change that was tried would do (`PolicyService.dry_run`)."""
-    differences = tuple(Difference.of(*key_of(each.path), each.before, each.after) for each in made.made)
+    changed = (each for each in made.made if each.before != each.after)
+    differences = tuple(Difference.of(*key_of(each.path), each.before, each.after) for each in changed)
     return PlannedChange(made.revision, len(made.made) + made.left_out, differences, made.losses)
 
 

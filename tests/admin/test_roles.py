@@ -77,6 +77,7 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("DELETE", "/admin/v2/policies/namespaces/acme%2Fown", None, (401, 200, 200, 403)),
     ("DELETE", "/admin/v2/policies/namespaces/acme%2Fshut", None, (401, 200, 403, 403)),
     ("DELETE", "/admin/v2/policies/namespaces/other%2Fin", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/exceptions", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/policy/defaults", None, (401, 200, 403, 200)),
     ("PUT", "/admin/v2/policy/defaults", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
     ("PUT", "/admin/v2/policy/job", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
