@@ -194,7 +194,7 @@ def test_history_names_the_caller_and_why(in_memory: ServedApp) -> None:
     token = next(token for token in in_memory.token_file.list() if token.role == "admin")
     assert entry == {
         "revision": 1, "at_ms": START_MS, "who": f"admin-of-test (token {token.id})", "why": "first customers…",
-        "changes": 1, "door": "api", "caller": f"token {token.id}",
+        "changes": 1, "door": "api", "caller": f"token {token.id}", "exceptions": [],
     }  # fmt: skip
 
 
