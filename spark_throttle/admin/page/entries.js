@@ -64,13 +64,13 @@ export class Entries {
     const fitting = value.policies.filter((entry) => entry.name.startsWith(this.start));
     const hasMore = fitting.length > this.limit;
     const page = fitting.slice(0, this.limit);
-    const inForce = page.filter((entry) => entry.exception === "in_force");
-    const found = [...inForce, ...page.filter((entry) => entry.exception !== "in_force")];
+    const current = page.filter((entry) => entry.exception === "in_force");
+    const found = [...current, ...page.filter((entry) => entry.exception !== "in_force")];
     const shown = JSON.stringify([found, this.isAdmin]);
     this.add.hidden = !this.isAdmin;
     this.more.hidden = !hasMore || this.limit >= MOST;
     this.about.textContent = !found.length ? (this.start ? `No entry begins with ${this.start}.` : this.kind.none)
-      : !hasMore ? `${some(found.length, "entry", "entries")}, ${inForce.length ? "those with an exception in force first" : "by name"}.`
+      : !hasMore ? `${some(found.length, "entry", "entries")}, ${current.length ? "those with an exception in force first" : "by name"}.`
         : `The first ${found.length} entries by name. ` + (this.limit >= MOST ? "To see others, type how their names begin." : "");
     this.table.hidden = !found.length;
     if (shown === this.shown) return;  // a button that has the focus stays

@@ -28,9 +28,9 @@ export class Exceptions {
     const shown = JSON.stringify(value);
     if (shown === this.shown) return;
     this.shown = shown;
-    const inForce = value.filter(({ state }) => state === "in_force").length;
+    const current = value.filter(({ state }) => state === "in_force").length;
     this.root.hidden = !value.length;
-    this.about.textContent = `${some(inForce, "exception")} in force, ${value.length - inForce} ended`
+    this.about.textContent = `${some(current, "exception")} in force, ${value.length - current} ended`
       + (value.length > MOST ? `; the first ${MOST} are shown.` : ".");
     const titles = titlesOf(this.table);
     this.table.tBodies[0].replaceChildren(...value.slice(0, MOST).map((each) => row(titles, [
