@@ -98,7 +98,9 @@ def test_job_that_was_down_over_the_end_goes_on_with_the_quota() -> None:
 def test_rows_that_a_quota_of_0_holds_leave_at_its_end_though_nothing_arrives() -> None:
     job = SimulatedJob(given({"messages_per_second": 0}))
     job.offer([("acme/x", 1)] * 3)
-    batches = [job.trigger(1_000) for _ in range(7)]
+    batches = [job.trigger(1_000) for _ in range(3)]
+    assert job.wait_ms() is None  # a run that ends when all is done waits for no end
+    batches += [job.trigger(1_000) for _ in range(4)]
     assert [each is None for each in batches[:5]] == [False, True, True, True, False]
     assert not job.waiting
 
