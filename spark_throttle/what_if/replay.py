@@ -137,6 +137,9 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
             "the policy has throttling rules, which count by the second, and the interval is "
             f"{traffic.interval_ms / 1000:g} seconds; give an interval of 1 second"
         )
+    first_ms = traffic.first_ms + traffic.interval_ms  # the first batch begins the job
+    while len(policies) > 1 and policies[1][0] <= first_ms:
+        policies.pop(0)
     ledger = _Ledger(traffic.names, [(from_ms, _widened(each, traffic.interval_ms)) for from_ms, each in policies])
     state, due_ms = ledger.begun()
     nothing = Arrived.none()
