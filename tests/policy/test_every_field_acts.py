@@ -24,8 +24,10 @@ from spark_throttle.policy.model import (
     ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
+    OtherQuota,
     PolicyDocument,
     QueuePolicy,
+    Quota,
     ScopePolicy,
     TenantPolicy,
 )
@@ -231,6 +233,10 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     (note,) = notes_on_document(parse_document({"tenants": {"acme": {"publish": values}}}))
     said = f"tenants.acme.publish.{key} does nothing without"
     assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
+
+
+def test_exception_sets_every_key_of_a_quota() -> None:
+    assert OtherQuota.model_fields.keys() == Quota.model_fields.keys()
 
 
 def test_exemption_changes_a_verdict() -> None:
