@@ -190,6 +190,19 @@ _POLICIES_NAME = "followed.json"
 
 
 @dataclass(frozen=True, slots=True)
+class ExceptionInForce:
+    """One exception that the next batch is planned with."""
+
+    path: Annotated[str, Within(0, 2000)]
+    """The path of its entry in a policy document, such as ``tenants.acme``."""
+
+    until_ms: WallMs
+    """When it ends, by the wall clock of the job's machine."""
+
+    reason: Annotated[str, Within(0, 1000)]
+
+
+@dataclass(frozen=True, slots=True)
 class NextPolicies:
     """The policies that the next batch is planned with."""
 
@@ -201,6 +214,9 @@ class NextPolicies:
 
     problem: Annotated[str, Within(0, 1_000_000)] | None
     """Why the present content of the file or the store is not in force; `None` if it is."""
+
+    exceptions: tuple[ExceptionInForce, ...] = ()
+    """The exceptions in force; the first to end comes first."""
 
 
 def write_next_policies(directory: Directory, followed: NextPolicies) -> None:

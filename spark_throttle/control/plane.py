@@ -13,6 +13,7 @@ buckets itself, so while none of this happens batches run without a new epoch, a
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from spark_throttle.control.charges import join_charges
 from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
-from spark_throttle.control.notes import NextPolicies, Pulse, write_next_policies
+from spark_throttle.control.notes import ExceptionInForce, NextPolicies, Pulse, write_next_policies
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -71,6 +72,17 @@ class _Left:
     time: SettledTime | None = None
     destinations: DestinationRates | None = None
     undelivered: Undelivered | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InForce:
+    """The policy in force, and what it was made from."""
+
+    snapshot: PolicySnapshot
+    ended: int
+    """How many of the document's exceptions had ended."""
+
+    policy: CompiledPolicy
 
 
 class ControlPlane:
@@ -125,7 +137,10 @@ class ControlPlane:
         """The epochs that it made, by name."""
 
         self._reports = Reports(directory, self.epochs.check_fence)
-        self._snapshot: tuple[PolicySnapshot, CompiledPolicy] | None = None
+        self._snapshot: PolicySnapshot | None = None
+        """The policies as they were at the last look."""
+
+        self._in_force: _InForce | None = None
         self._planned: Epoch | None = None
         self._planned_file = ""
         self._rejections = RejectionNotice()
@@ -154,13 +169,17 @@ class ControlPlane:
                 forget_past(self._directory)
             refuse_past(self._directory)
             self.epochs.begin()
-            return self._make(1, self._policy_in_force(), None, moment_after(None, self._clock))
+            self._snapshot = self._policies.current()
+            moment = moment_after(None, self._clock)
+            return self._make(1, self._policy_at(moment), None, moment)
         last, epoch = self._planned, self.epochs.load(start)
         self._planned, self._planned_file = epoch, start.file
         # What a batch did not deliver is said with the next one: its report is looked for before that is planned.
         looks = self._look.comes() or epoch is not last or ends_when_drained or epoch.may_return
-        policy = self._policy_in_force() if looks else self._policy_seen()
+        if looks or self._snapshot is None:
+            self._snapshot = self._policies.current()
         moment = self._moment_after(epoch)
+        policy = self._policy_at(moment)
         now_ms = moment.paid_ms
         before = self.epochs.policy(epoch)
         has_come = looks and self._take_in(epoch, before, now_ms)
@@ -291,25 +310,36 @@ class ControlPlane:
             self._pulse.stop()
 
     def _policy_seen(self) -> CompiledPolicy:
-        """Return the policy that was in force at the last look."""
-        return self._policy_in_force() if self._snapshot is None else self._snapshot[1]
+        """Return the policy with which the last epoch was planned, or would be."""
+        if self._in_force is None:
+            self._snapshot = self._policies.current()
+            return self._policy_at(moment_after(None, self._clock))
+        return self._in_force.policy
 
-    def _policy_in_force(self) -> CompiledPolicy:
-        snapshot = self._policies.current()
-        if self._snapshot is None or self._snapshot[0] is not snapshot:
-            is_same = self._snapshot is not None and self._snapshot[0].document is snapshot.document
-            policy = (
-                self._snapshot[1] if self._snapshot and is_same else compile_policy(snapshot.document, self._direction)
-            )
-            problem = snapshot.problem
-            if self._shared is not None and policy.destinations is not None:
-                if self._snapshot is None:
-                    raise ConfigurationError(_DESTINATIONS_ARE_NOT_SHARED)
-                policy, problem = self._snapshot[1], _DESTINATIONS_ARE_NOT_SHARED
-            self.epochs.check_fence()
-            write_next_policies(self._directory, NextPolicies(policy.revision, snapshot.store_revision, problem))
-            self._snapshot = (snapshot, policy)
-        return self._snapshot[1]
+    def _policy_at(self, moment: Moment) -> CompiledPolicy:
+        """Return the policies that the last look found, with the exceptions in force at a moment."""
+        snapshot, last, wall_ms = self._snapshot, self._in_force, moment.reading.wall_ms
+        assert snapshot is not None  # noqa: S101 - there was a look
+        exceptions = snapshot.document.exceptions
+        ended = bisect_right(exceptions, wall_ms, key=lambda each: each[1].until_ms)
+        if last is not None and (last.snapshot is snapshot and last.ended == ended):
+            return last.policy
+        is_same = last is not None and last.snapshot.document is snapshot.document and last.ended == ended
+        policy = last.policy if last and is_same else compile_policy(snapshot.document.at(wall_ms), self._direction)
+        problem = snapshot.problem
+        if self._shared is not None and policy.destinations is not None:
+            if last is None:
+                raise ConfigurationError(_DESTINATIONS_ARE_NOT_SHARED)
+            policy, problem = last.policy, _DESTINATIONS_ARE_NOT_SHARED
+        self.epochs.check_fence()
+        in_force = tuple(ExceptionInForce(path, each.until_ms, each.reason) for path, each in exceptions[ended:])
+        followed = NextPolicies(policy.revision, snapshot.store_revision, problem, in_force)
+        write_next_policies(self._directory, followed)
+        if last is not None and last.snapshot.document is snapshot.document:
+            for path, each in exceptions[last.ended : ended]:
+                logger.info("the exception of %s has ended: it was given until %s (%s)", path, each.until, each.reason)
+        self._in_force = _InForce(snapshot, ended, policy)
+        return policy
 
     def _is_due(self, epoch: Epoch, start: EpochName, policy: CompiledPolicy, now_ms: int) -> bool:
         if policy.revision != epoch.revision or (self._shared is None) != (epoch.share_micro_per_ms is None):

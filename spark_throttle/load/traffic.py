@@ -104,10 +104,10 @@ class Traffic:
         return sum(group.messages_per_second for group in self.groups)
 
     def namespaces(self) -> pa.StringArray:
-        """Return every namespace, group by group, in the order to which `namespace_index` refers."""
+        """Return every namespace, group by group, in the order to which `entry_index` refers."""
         return _names(self.groups)
 
-    def namespace_index(self, start: int, end: int) -> Int64s:
+    def entry_index(self, start: int, end: int) -> Int64s:
         """Return the namespaces of rows `start` to `end` (excluded), as positions in `namespaces()`."""
         return self._namespaces_of(_draws(self.seed, start, end), start)
 

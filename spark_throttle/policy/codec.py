@@ -18,9 +18,12 @@ from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.visible_text import visible
 from spark_throttle.errors import PolicyError, did_you_mean
 from spark_throttle.policy.model import (
+    DIRECTIONS,
     DestinationPolicy,
+    ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
+    OtherQuota,
     PolicyDocument,
     QueuePolicy,
     Quota,
@@ -42,6 +45,7 @@ _SINGLES: Final[dict[str, type[BaseModel]]] = {"defaults": NamespacePolicy, "job
 
 
 _TYPE_PROBLEMS: Final = {
+    "missing": "the key is missing; write it",
     "invalid_key": "the key {shown} is not text; put it in quotes",
     "string_type": "{shown} is not text; put it in quotes",
     "model_type": "{shown} stands where a mapping belongs",
@@ -133,9 +137,12 @@ def _unknown_key(loc: tuple[int | str, ...]) -> str:
     if scope:
         section = str(scope[0])
         model = _SECTIONS.get(section) or _SINGLES[section]
-        if scope[-1] in ("publish", "dispatch") and len(scope) > (1 if section in _SINGLES else 2):
+        inner = scope[1 if section in _SINGLES else 2 :]
+        if inner[:1] == ["exception"]:
+            model = OtherQuota if inner[1:] else ExceptionPolicy
+        elif inner and inner[0] in DIRECTIONS:
             model = Quota
-        elif scope[-1] == "destination" and section == "resource_groups":
+        elif inner == ["destination"]:
             model = DestinationPolicy
     known: Iterable[str] = model.model_fields
     hint = did_you_mean(str(key), known) or f"; the keys here are {', '.join(known)}"

@@ -70,7 +70,7 @@ def revision_of(document: PolicyDocument, direction: Direction | None = None) ->
 
 
 def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPolicy:
-    """Return one direction of `document` as columns.
+    """Return one direction of `document` as columns; its exceptions count for nothing, so resolve them (`at`) before.
 
     Examples
     --------
@@ -108,6 +108,21 @@ def compile_policy(document: PolicyDocument, direction: Direction) -> CompiledPo
         queue=queue_bounds(document.queue),
         destinations=_destinations(document, direction, 1 + len(tenants)),
     )
+
+
+def compile_from(document: PolicyDocument, direction: Direction, from_ms: int) -> list[tuple[int, CompiledPolicy]]:
+    """Return one direction of `document` as columns from a moment on, and again for each end of an exception after it.
+
+    Examples
+    --------
+    >>> thrice = {"until": "1970-01-01T00:00:09Z", "reason": "a move", "publish": {"messages_per_second": 15}}
+    >>> acme = {"publish": {"messages_per_second": 5}, "exception": thrice}
+    >>> document = PolicyDocument.model_validate({"tenants": {"acme": acme}})
+    >>> [(ms, each.shared.rate_micro_per_ms[1, 0].tolist()) for ms, each in compile_from(document, "publish", 0)]
+    [(0, 15000), (9000, 5000)]
+    """
+    ends_ms = sorted({each.until_ms for _, each in document.exceptions if each.until_ms > from_ms})
+    return [(at_ms, compile_policy(document.at(at_ms), direction)) for at_ms in (from_ms, *ends_ms)]
 
 
 def _destinations(document: PolicyDocument, direction: Direction, first_group: int) -> Destinations | None:

@@ -8,10 +8,10 @@ have equal JSON. `codec` reads and writes documents; `compile` turns them into c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
-from functools import lru_cache
-from typing import Annotated, Final, Literal, Self, TypeAlias, TypeVar, get_args, get_origin
+from functools import cached_property
+from typing import Annotated, Final, Literal, Self, TypeAlias, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -19,26 +19,40 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from spark_throttle.core.arithmetic.units import (
-    NS_PER_MS_OF_A_PERCENT,
-    describe,
-    parse_duration_ms,
-    parse_percentage,
-    parse_rate,
-    parse_size,
-)
-from spark_throttle.core.limits.pegasus import parse_throttling
+from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.names.globs import is_glob, is_of_tenant
-from spark_throttle.core.names.visible_text import BIDIRECTIONAL
-from spark_throttle.core.quota import MAX_BURST_TOKENS, MAX_SIZE_BYTES, Dimension
-from spark_throttle.errors import PolicyError
+from spark_throttle.core.quota import MAX_BURST_TOKENS
+from spark_throttle.policy.values import (
+    AgeSeconds,
+    BytesPerSecond,
+    GroupName,
+    MessageBytes,
+    MessagesPerSecond,
+    Name,
+    Named,
+    OtherSeconds,
+    Percentage,
+    QueueBytes,
+    Reason,
+    Seconds,
+    TenantName,
+    ThrottlingString,
+    Until,
+    Version,
+    as_list,
+    check_present,
+    empty_if_null,
+    ms_of,
+    refused,
+    sorted_once,
+)
 
 Direction: TypeAlias = Literal["publish", "dispatch"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
@@ -46,191 +60,18 @@ DIRECTIONS: Final[tuple[Direction, ...]] = ("publish", "dispatch")
 RATES: Final = ("messages_per_second", "bytes_per_second", "request_percentage")
 """The keys of a quota that fill a bucket."""
 
-MAX_NAME_BYTES: Final = 1024
 MAX_WEIGHT: Final = 1000
 MAX_QUEUE_MESSAGES: Final = 2**40
 
 MAX_GLOBS: Final = 1000
 """Bound on the globs other than `tenant/*`: each is matched against every namespace of a batch."""
 
-T = TypeVar("T")
-
-
-def _checked(parse: Callable[[object], T]) -> Callable[[object], T]:
-    """Return `parse` with its `PolicyError` in the form that pydantic collects; valid results are cached."""
-    remembered = lru_cache(maxsize=4096, typed=True)(parse)
-
-    def check(value: object) -> T:
-        try:
-            # The cache is typed, or True would find the result of 1; a signalling NaN has no hash.
-            if isinstance(value, str | int | float) or (isinstance(value, Decimal) and value.is_finite()):
-                return remembered(value)
-            return parse(value)
-        except PolicyError as error:
-            raise PydanticCustomError("policy", "{problem}", {"problem": error.problem}) from None
-
-    return check
-
-
-def _refused(problem: str) -> PydanticCustomError:
-    return PydanticCustomError("policy", "{problem}", {"problem": problem})
-
-
-def _parse_messages_per_second(value: object) -> Decimal:
-    try:
-        return Decimal(parse_rate(value, Dimension.MESSAGES)) / 1000
-    except PolicyError:
-        if not _is_in_bytes(value):
-            raise
-    problem = f"{describe(value)} is a number of bytes; give a number of messages without a unit, such as 500 or 0.2"
-    raise PolicyError("", f"{problem}, or set bytes_per_second")
-
-
-def _is_in_bytes(value: object) -> bool:
-    try:
-        parse_rate(value, Dimension.BYTES)
-    except PolicyError:
-        return False
-    return True
-
-
-def _parse_bytes_per_second(value: object) -> Decimal:
-    return Decimal(parse_rate(value, Dimension.BYTES)) / 1000
-
-
-def _parse_request_percentage(value: object) -> Decimal:
-    return Decimal(parse_percentage(value)) / NS_PER_MS_OF_A_PERCENT
-
-
-def _parse_message_bytes(value: object) -> int:
-    size_bytes = parse_size(value)
-    if size_bytes == 0:
-        raise PolicyError("", "0 lets no byte pass; to admit nothing, set bytes_per_second: 0")
-    if size_bytes > MAX_SIZE_BYTES:
-        raise PolicyError("", f"{describe(value)} is over {MAX_SIZE_BYTES} bytes, the largest size allowed; give less")
-    return size_bytes
-
-
-def _parse_seconds(value: object) -> Decimal:
-    duration_ms = parse_duration_ms(value)
-    if duration_ms == 0:
-        raise PolicyError("", "0 is not a duration; give 1 ms or more")
-    return Decimal(duration_ms) / 1000
-
-
-def _parse_queue_bytes(value: object) -> int:
-    size_bytes = parse_size(value)
-    if size_bytes == 0:
-        raise PolicyError("", "0 lets nothing wait; to reject what exceeds a quota, set on_excess: reject in its scope")
-    return size_bytes
-
-
-def _parse_throttling(value: object) -> str:
-    if not isinstance(value, str):
-        raise PolicyError("", f"{describe(value)} is not a throttling string such as 2000*delay*100")
-    parse_throttling(value)
-    return value
-
-
-def _parse_version(value: object) -> int:
-    if value != 1 or type(value) is not int:
-        raise PolicyError("", f"{describe(value)} is not a version that this release reads; write version: 1")
-    return value
-
-
-def _check_name(name: str) -> str:
-    try:
-        length_bytes = len(name.encode())
-    except UnicodeEncodeError:
-        raise _refused("the name holds half of a surrogate pair, which UTF-8 cannot encode") from None
-    if not name:
-        raise _refused("a name is empty; give it at least one character")
-    if length_bytes > MAX_NAME_BYTES:
-        raise _refused(f"the name has {length_bytes} bytes of UTF-8; it may have at most {MAX_NAME_BYTES}")
-    if len(name) > 1 and name.endswith("/"):
-        stem = name.rstrip("/")
-        msg = f"a name that ends with '/' is another than {describe(stem)}, and is easily taken for it; write that name"
-        raise _refused(f"{msg}, or {describe(stem + '/*')} for all names below it")
-    if any(segment in (".", "..") for segment in name.split("/")):
-        raise _refused("the segments '.' and '..' are steps of a path to many tools; give another name, or a glob")
-    hidden = BIDIRECTIONAL.search(name)
-    if hidden is not None:
-        code = f"U+{ord(hidden[0]):04X}"
-        raise _refused(f"the bidirectional control {code} makes a name look like another; leave it out, or give a glob")
-    return name
-
-
-def _check_tenant_name(name: str) -> str:
-    if "/" in name:
-        tenant = name.partition("/")[0]
-        msg = f"a tenant is the part of a namespace before its first '/', so this would match none; write {tenant!r}"
-        raise _refused(msg)
-    return name
-
-
-def _empty_if_null(section: object) -> object:
-    """Return an empty mapping for a section that holds only comments."""
-    return {} if section is None else section
-
-
-def _as_list(names: object) -> object:
-    """Return a list as the tuple that a frozen document keeps; an empty one for a section that holds only comments."""
-    if names is None:
-        return ()
-    if isinstance(names, str):
-        raise _refused(f"{describe(names)} is one name; write a list: [{names}]")
-    return tuple(names) if isinstance(names, list) else names
-
-
-def _sorted_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(sorted(set(names)))
-
-
-def _check_present(name: object) -> object:
-    if name is None:
-        raise _refused("no value")
-    return name
-
-
-def _sorted_by_name(named: Mapping[str, T]) -> dict[str, T]:
-    # Code points sort as their UTF-8 bytes do.
-    return dict(sorted(named.items()))
-
-
-_RATE: Final = WithJsonSchema({"type": "number", "minimum": 0, "maximum": MAX_BURST_TOKENS})
-_PERCENTAGE: Final = WithJsonSchema({"type": "number", "minimum": 0})
-_MESSAGE_BYTES: Final = WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_SIZE_BYTES})
-_SECONDS: Final = WithJsonSchema({"type": "number", "minimum": 0.001})
-
-# The outer validators refuse a key without a value: only an absent key means no limit.
-MessagesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_messages_per_second)), _RATE]
-BytesPerSecond = Annotated[Decimal | None, BeforeValidator(_checked(_parse_bytes_per_second)), _RATE]
-Percentage = Annotated[Decimal | None, BeforeValidator(_checked(_parse_request_percentage)), _PERCENTAGE]
-MessageBytes = Annotated[int | None, BeforeValidator(_checked(_parse_message_bytes)), _MESSAGE_BYTES]
-Seconds = Annotated[Decimal, BeforeValidator(_checked(_parse_seconds)), _SECONDS]
-AgeSeconds = Annotated[Decimal | None, BeforeValidator(_checked(_parse_seconds))]
-QueueBytes = Annotated[int, BeforeValidator(_checked(_parse_queue_bytes))]
-ThrottlingString = Annotated[str | None, BeforeValidator(_checked(_parse_throttling))]
-Version = Annotated[Literal[1], BeforeValidator(_checked(_parse_version))]
-Name = Annotated[str, AfterValidator(_check_name)]
-TenantName = Annotated[Name, AfterValidator(_check_tenant_name)]
-GroupName = Annotated[str | None, BeforeValidator(_check_present)]
-
-K = TypeVar("K", bound=str)
-Named = Annotated[
-    Mapping[K, Annotated[T, BeforeValidator(_empty_if_null)]],
-    BeforeValidator(_empty_if_null),
-    AfterValidator(_sorted_by_name),
-]
-
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Quota(_Part):
-    """What one scope may use in one direction."""
-
+class _QuotaLimits(_Part):
     messages_per_second: MessagesPerSecond = None
     """Message quota, in steps of 0.001."""
 
@@ -242,6 +83,10 @@ class Quota(_Part):
 
     max_message_bytes: MessageBytes = None
     """A larger message is rejected, and charged nowhere."""
+
+
+class Quota(_QuotaLimits):
+    """What one scope may use in one direction."""
 
     burst_seconds: Seconds = Field(default=Decimal(10), validate_default=True)
     """The bucket's size, in seconds of the quota."""
@@ -267,7 +112,7 @@ class Quota(_Part):
                     f"{burst_seconds} s of {name} {rate} is a burst over {most}; "
                     f"give burst_seconds at most {Decimal(longest_ms) / 1000}"
                 )
-                raise _refused(msg)
+                raise refused(msg)
         return burst_seconds
 
 
@@ -277,7 +122,42 @@ LIMITS: Final = tuple(key for key, field in Quota.model_fields.items() if field.
 BOUNDS: Final = tuple(key for key in LIMITS if key not in RATES)
 """Those that fill no bucket: whole numbers of 1 or more."""
 
-OneQuota = Annotated[Quota, BeforeValidator(_empty_if_null)]
+OneQuota = Annotated[Quota, BeforeValidator(empty_if_null)]
+
+
+class OtherQuota(_QuotaLimits):
+    """The keys of a quota that an exception sets; a key that is absent stays as the entry has it."""
+
+    burst_seconds: OtherSeconds = None
+    weight: Annotated[int | None, BeforeValidator(check_present), Field(ge=1, le=MAX_WEIGHT)] = None
+    on_excess: Annotated[Literal["delay", "reject", "observe"] | None, BeforeValidator(check_present)] = None
+
+
+class ExceptionPolicy(_Part):
+    """What an entry says in place of its own quotas, until a certain time."""
+
+    until: Until
+    """When it ends: a time with its zone, such as `2026-12-04T18:00:00+01:00`."""
+
+    reason: Reason
+    """Why it is given."""
+
+    publish: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
+    """The keys of `publish` that it sets; the others stay as the entry has them."""
+
+    dispatch: Annotated[OtherQuota, BeforeValidator(empty_if_null)] = OtherQuota()
+    """The keys of `dispatch` that it sets."""
+
+    @model_validator(mode="after")
+    def _check_says_something(self) -> Self:
+        if self.publish == self.dispatch == OtherQuota():
+            raise refused("it sets no quota; give it one in publish or dispatch, such as messages_per_second")
+        return self
+
+    @cached_property
+    def until_ms(self) -> int:
+        """When it ends, in ms since 1970: at that time it is no longer in force."""
+        return ms_of(self.until)
 
 
 class ScopePolicy(_Part):
@@ -285,6 +165,47 @@ class ScopePolicy(_Part):
 
     publish: OneQuota = Quota()
     dispatch: OneQuota = Quota()
+
+    exception: Annotated[ExceptionPolicy | None, BeforeValidator(check_present)] = None
+    """Other quotas until a certain time."""
+
+    @model_validator(mode="after")
+    def _check_exception(self) -> Self:
+        if self.exception is not None:
+            try:
+                _ = self.in_exception
+            except ValidationError as error:
+                raise refused(f"while its exception is in force: {error.errors()[0]['msg']}") from None
+        return self
+
+    @cached_property
+    def in_exception(self) -> Self:
+        """The policy while its exception is in force, with the quotas that then hold as its own."""
+        parts = {direction: (getattr(self, direction), getattr(self.exception, direction)) for direction in DIRECTIONS}
+        return self._replaced({direction: _merged(*each) for direction, each in parts.items()})
+
+    @cached_property
+    def without_exception(self) -> Self:
+        """The policy when its exception has ended."""
+        return self._replaced({})
+
+    def at(self, now_ms: int) -> Self:
+        """Return the policy at a moment, without an exception: while one is in force, its quotas are the policy's own.
+
+        The same object is returned for all moments that do not differ.
+        """
+        if self.exception is None:
+            return self
+        return self.in_exception if now_ms < self.exception.until_ms else self.without_exception
+
+    def _replaced(self, quotas: Mapping[str, Quota]) -> Self:
+        own = {key: getattr(self, key) for key in self.model_fields_set if key != "exception"}
+        return type(self).model_validate({**own, **quotas})
+
+
+def _merged(quota: Quota, other: OtherQuota) -> Quota:
+    parts: Iterable[Quota | OtherQuota] = (quota, other)
+    return Quota.model_validate({key: value for part in parts for key, value in part if value is not None})
 
 
 class DestinationPolicy(_Part):
@@ -303,7 +224,7 @@ class DestinationPolicy(_Part):
     @classmethod
     def _check_floor(cls, floor: Decimal | None) -> Decimal | None:
         if floor == 0:
-            raise _refused("a floor of 0 would never find out that the destination is back; give more")
+            raise refused("a floor of 0 would never find out that the destination is back; give more")
         return floor
 
 
@@ -313,7 +234,7 @@ class GroupPolicy(ScopePolicy):
     fair_between: Literal["tenants", "namespaces"] = "tenants"
     """Who divides the group's quota: its tenants, and within each its namespaces; or all its namespaces alike."""
 
-    destination: Annotated[DestinationPolicy | None, BeforeValidator(_check_present)] = None
+    destination: Annotated[DestinationPolicy | None, BeforeValidator(check_present)] = None
     """How the group's quota follows what its rows are sent to."""
 
     @model_validator(mode="after")
@@ -322,9 +243,9 @@ class GroupPolicy(ScopePolicy):
             for direction in DIRECTIONS:
                 rate, floor = getattr(self, direction).messages_per_second, self.destination.floor_messages_per_second
                 if rate is not None and floor is not None and floor > rate:
-                    raise _refused(f"its floor_messages_per_second {floor} is above its {direction} quota of {rate}")
+                    raise refused(f"its floor_messages_per_second {floor} is above its {direction} quota of {rate}")
             if all(getattr(self, direction).messages_per_second in (None, 0) for direction in DIRECTIONS):
-                raise _refused("a destination needs a ceiling: give the resource group messages_per_second above 0")
+                raise refused("a destination needs a ceiling: give the resource group messages_per_second above 0")
         return self
 
 
@@ -396,21 +317,21 @@ class PolicyDocument(_Part):
     """Entries by name, or by a glob such as `acme/*`, which applies to each namespace that has no entry and matches no
     more specific glob (`core.names.globs`)."""
 
-    exempt: Annotated[tuple[Name, ...], BeforeValidator(_as_list), AfterValidator(_sorted_once)] = ()
+    exempt: Annotated[tuple[Name, ...], BeforeValidator(as_list), AfterValidator(sorted_once)] = ()
     """Names and globs of the namespaces that no quota limits and that are charged nowhere."""
 
-    defaults: Annotated[NamespacePolicy, BeforeValidator(_empty_if_null)] = NamespacePolicy()
+    defaults: Annotated[NamespacePolicy, BeforeValidator(empty_if_null)] = NamespacePolicy()
     """What applies to each namespace that has no entry in `namespaces` and matches no glob there."""
 
-    job: Annotated[ScopePolicy, BeforeValidator(_empty_if_null)] = ScopePolicy()
-    queue: Annotated[QueuePolicy, BeforeValidator(_empty_if_null)] = QueuePolicy()
+    job: Annotated[ScopePolicy, BeforeValidator(empty_if_null)] = ScopePolicy()
+    queue: Annotated[QueuePolicy, BeforeValidator(empty_if_null)] = QueuePolicy()
 
     @field_validator("namespaces", "exempt")
     @classmethod
     def _check_globs(cls, named: Collection[str]) -> Collection[str]:
         globs = sum(1 for name in named if is_glob(name) and not is_of_tenant(name))
         if globs > MAX_GLOBS:
-            raise _refused(f"{globs} globs other than tenant/* exceed the {MAX_GLOBS} allowed; name tenants instead")
+            raise refused(f"{globs} globs other than tenant/* exceed the {MAX_GLOBS} allowed; name tenants instead")
         return named
 
     @model_validator(mode="after")
@@ -429,3 +350,42 @@ class PolicyDocument(_Part):
             context = {"missing": missing, "known": tuple(self.resource_groups)}
             raise PydanticCustomError("missing_groups", "a resource group is not defined", context)
         return self
+
+    @cached_property
+    def exceptions(self) -> tuple[tuple[str, ExceptionPolicy], ...]:
+        """The exceptions behind the paths of their entries, such as ``tenants.acme``; the first to end comes first."""
+        named = {"resource_groups": self.resource_groups, "tenants": self.tenants, "namespaces": self.namespaces}
+        found = [
+            (f"{section}.{name}", policy.exception)
+            for section, entries in named.items()
+            for name, policy in entries.items()
+            if policy.exception is not None
+        ]
+        singles = (("defaults", self.defaults), ("job", self.job))
+        found += [(path, policy.exception) for path, policy in singles if policy.exception is not None]
+        return tuple(sorted(found, key=lambda each: each[1].until_ms))
+
+    def at(self, now_ms: int) -> PolicyDocument:
+        """Return the document at a moment, without exceptions: the quotas of those in force are the entries' own.
+
+        Examples
+        --------
+        >>> thrice = {"until": "2026-12-04T18:00:00Z", "reason": "a move", "publish": {"messages_per_second": 15}}
+        >>> acme = {"publish": {"messages_per_second": 5}, "exception": thrice}
+        >>> document = PolicyDocument.model_validate({"tenants": {"acme": acme}})
+        >>> end_ms = document.exceptions[0][1].until_ms
+        >>> [int(document.at(ms).tenants["acme"].publish.messages_per_second) for ms in (end_ms - 1, end_ms)]
+        [15, 5]
+        """
+        if not self.exceptions:
+            return self
+        return PolicyDocument.model_construct(
+            version=self.version,
+            resource_groups={name: policy.at(now_ms) for name, policy in self.resource_groups.items()},
+            tenants={name: policy.at(now_ms) for name, policy in self.tenants.items()},
+            namespaces={name: policy.at(now_ms) for name, policy in self.namespaces.items()},
+            exempt=self.exempt,
+            defaults=self.defaults.at(now_ms),
+            job=self.job.at(now_ms),
+            queue=self.queue,
+        )

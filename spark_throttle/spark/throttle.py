@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_throttle.checkpoint.definition import FUNCTION, OWN_SINK
 from spark_throttle.errors import ConfigurationError
-from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.compile import compile_from
 from spark_throttle.policy.model import Direction
 from spark_throttle.sharing.settings import ExchangeOptions
 from spark_throttle.spark.columns.payload_columns import ColumnLike, as_column, row_columns
@@ -253,8 +253,7 @@ class Throttle:
         PolicyError
             If the policies cannot be applied.
         """
-        policy = compile_policy(self.policies.load(), self._settings.direction)
-        other = None if against is None else compile_policy(load_policies(against), self._settings.direction)
+        document, other = self.policies.load(), None if against is None else load_policies(against)
         since_ms = None if since is None else duration_ms("since", since)
         interval_ms = None if interval is None else duration_ms("interval", interval, INTERVALS_MS[0])
         within_ms = None if propose_within is None else duration_ms("propose_within", propose_within, 0)
@@ -263,7 +262,11 @@ class Throttle:
             events, time=as_column(time), namespace=as_column(self._settings.namespace), size=size,
             messages=as_column("1" if messages is None else messages), since_ms=since_ms, interval_ms=interval_ms,
         )  # fmt: skip
-        return what_if(traffic, policy, other, propose_within_ms=within_ms)
+        direction, first_ms = self._settings.direction, traffic.first_ms
+        return what_if(
+            traffic, compile_from(document, direction, first_ms),
+            None if other is None else compile_from(other, direction, first_ms), propose_within_ms=within_ms,
+        )  # fmt: skip
 
     def progress(self, query: StreamingQuery) -> dict[str, Any] | None:
         """Return the newest progress of a query that this throttle started, in Spark's form, with the user's rows.

@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
-from spark_throttle.control.notes import NextPolicies, read_next_policies
+from spark_throttle.control.notes import ExceptionInForce, NextPolicies, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
@@ -30,11 +30,13 @@ from spark_throttle.core.usage import UsageReport
 from spark_throttle.errors import ConfigurationError, NotFoundError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
-from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explanation import (
     OF_ONE_TENANT,
     Explanation,
     LevelExplanation,
+    exceptions_of,
     flows_of,
     is_shut,
     last_batch_of,
@@ -49,8 +51,22 @@ from spark_throttle.store.entries import document_of
 from spark_throttle.store.store import Entry, PolicyStore
 
 
-def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> Explanation:
+def explain_policy(
+    store: PolicyStore,
+    namespace: str,
+    direction: Direction,
+    *,
+    is_wide: bool = True,
+    now_ms: int | None = None,
+) -> Explanation:
     """Return what the policies of a store say about a name; all of the store is read, and little of it is kept.
+
+    Parameters
+    ----------
+    is_wide
+        Whether the reader may know of exceptions that are not its tenant's.
+    now_ms
+        The wall clock's time, by which exceptions end; by default this machine's.
 
     Examples
     --------
@@ -72,10 +88,14 @@ def explain_policy(store: PolicyStore, namespace: str, direction: Direction) -> 
     at = store.revision()
     tenant = namespace.partition("/")[0]
     document = document_of(_concerning(store.scan(at=at), namespace, tenant), what=store.location)
-    policy = replace(compile_policy(document, direction), revision=str(at))
+    now_ms = Clock.system().wall_ms() if now_ms is None else now_ms
+    policy = replace(compile_policy(document.at(now_ms), direction), revision=str(at))
     if is_tenant(policy, namespace, None):
-        return explained_tenant(policy, namespace, direction, ())
-    return _explained(policy, namespace, direction)
+        found = explained_tenant(policy, namespace, direction, ())
+    else:
+        found = _explained(policy, namespace, direction)
+    given = [ExceptionInForce(path, each.until_ms, each.reason) for path, each in document.exceptions]
+    return replace(found, exceptions=exceptions_of(found, given, now_ms, is_wide=is_wide))
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:
@@ -124,7 +144,12 @@ def explain_job(
         explained = explained_tenant(policy, namespace, direction, waiting.groups)
     else:
         explained = _explained(policy, namespace, direction)
-    notes = _notes(read_next_policies(directory), policy.revision, life or _life_now(directory), is_wide=is_wide)
+    followed = read_next_policies(directory)
+    if followed is not None:
+        now_ms = Clock.system().wall_ms()
+        in_force = exceptions_of(explained, followed.exceptions, now_ms, is_wide=is_wide)
+        explained = replace(explained, exceptions=in_force)
+    notes = _notes(followed, policy.revision, life or _life_now(directory), is_wide=is_wide)
     notes += _destinations(explained, destinations_of(epoch, policy)) if is_wide else []
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))

@@ -6,7 +6,7 @@ newest epoch used of processing time is not known yet: their messages count at w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_throttle.control.notes import ExceptionInForce
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
@@ -128,6 +129,9 @@ class Explanation:
     """How long after the last batch the namespace's backlog will have left, if nothing more arrives; `None` for never,
     if nothing waits, or where a note says that it is not told."""
 
+    exceptions: tuple[ExceptionInForce, ...] = ()
+    """The exceptions in force at its levels; the first to end in front."""
+
     notes: tuple[str, ...] = ()
     """Anything else worth knowing, such as a revision that is not in force."""
 
@@ -136,6 +140,30 @@ class Explanation:
 
     waiting_namespaces: int = 0
     """How many of a tenant's namespaces wait in all."""
+
+
+def exceptions_of(
+    explained: Explanation, exceptions: Iterable[ExceptionInForce], now_ms: int, *, is_wide: bool = True
+) -> tuple[ExceptionInForce, ...]:
+    """Return the exceptions of the entries by which a name is held, of those that have not ended.
+
+    Parameters
+    ----------
+    is_wide
+        Whether the reader may know of entries that are not its tenant's.
+    """
+    rule = f"namespaces.{explained.matched}" if explained.rule in ("namespace", "glob") else explained.rule
+    paths = {rule, *(f"{level.level}s.{level.scope}" for level in explained.levels if level.level != "job")}
+    paths |= {"job"} if explained.rule != "exempt" else set()
+    tenant = explained.namespace.partition("/")[0]
+    own = (f"tenants.{tenant}", f"namespaces.{tenant}")
+    return tuple(
+        each
+        for each in exceptions
+        if each.path in paths
+        and now_ms < each.until_ms
+        and (is_wide or each.path in own or each.path.startswith(f"{own[1]}/"))
+    )
 
 
 def pair_of(values: Int64s, unit: int, rates: Int64s) -> tuple[float | None, float | None]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, read_policy
-from spark_throttle.control.notes import read_next_policies
+from spark_throttle.control.notes import ExceptionInForce, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of, time_before
 from spark_throttle.control.run_fence import owner_of
 from spark_throttle.core.epoch import Epoch
@@ -165,6 +165,9 @@ class Status:
     destinations: tuple[DestinationStatus, ...] = ()
     """The policy's destinations, as the newest epoch has them; none until a batch under a new policy has reported."""
 
+    exceptions: tuple[ExceptionInForce, ...] = ()
+    """The exceptions that the next batch is planned with; the first to end in front."""
+
     def per_second(self, number: int) -> float | None:
         """Return a number of the newest batch as a rate, to be compared with a quota; `None` if that is not known."""
         return None if not self.elapsed_ms else number * 1000 / self.elapsed_ms
@@ -222,8 +225,9 @@ def _read_batch(directory: Directory) -> Status:
     policy = None if report is None else read_policy(directory, report.revision)
     followed = read_next_policies(directory)
     problem, store_revision = (followed.problem, followed.store_revision) if followed else (None, None)
+    exceptions = followed.exceptions if followed else ()
     if report is None or policy is None:
-        return Status(batch, 0, 0, "", (), exchange, problem, store_revision)
+        return Status(batch, 0, 0, "", (), exchange, problem, store_revision, exceptions=exceptions)
     rows = usage_rows(report, policy, batch).to_pylist()
     quotas = _quotas(policy, reported_names(report))
     manifest = read_manifest(directory)
@@ -240,7 +244,9 @@ def _read_batch(directory: Directory) -> Status:
         scope = ScopeStatus(**numbers, messages_per_second=messages, bytes_per_second=size_bytes)
         scopes.append(replace(scope, shared=shares.get(key), time=times.get(key)))
     now_ms, epoch = report.now_ms, report.epoch
-    found = Status(batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision)
+    found = Status(
+        batch, now_ms, epoch, policy.revision, tuple(scopes), exchange, problem, store_revision, exceptions=exceptions
+    )  # fmt: skip
     if newest is not None and newest.revision == policy.revision:  # of another policy its batch has not reported yet
         found = replace(found, destinations=destinations_of(newest, policy))
     return found if time is None else replace(found, time=time.job)

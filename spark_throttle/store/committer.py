@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from spark_throttle.errors import ConfigurationError, ConflictError, NotFoundError, ThrottleError
+from spark_throttle.store.checks.limit_changes import Loss
 from spark_throttle.store.entries import path_of
 from spark_throttle.store.store import Author, Change, PolicyStore, change_to, check_wanted, while_wanted
 
@@ -54,6 +55,10 @@ class CommitResult:
     left_out: int = field(default=0, compare=False)
     """How many more entries were changed."""
 
+    losses: tuple[Loss, ...] = field(default=(), compare=False)
+    """What the change costs (`protection`), where it was tried and not made: else it would not have been made without
+    its author's word."""
+
 
 class ChangeRecorder(Protocol):
     """Is told what becomes of changes."""
@@ -66,7 +71,13 @@ class ChangeRecorder(Protocol):
 
 
 class Committer:
-    """Makes changes on exactly the revision that they were planned on; safe for use by several threads."""
+    """Makes changes on exactly the revision that they were planned on; safe for use by several threads.
+
+    Parameters
+    ----------
+    is_dry_run
+        Whether changes are planned and not made.
+    """
 
     def __init__(
         self,
@@ -74,8 +85,11 @@ class Committer:
         clock_ms: Callable[[], int],
         pause: Callable[[float], object],
         recorder: ChangeRecorder | None = None,
+        *,
+        is_dry_run: bool = False,
     ) -> None:
         self._store = store
+        self._is_dry_run = is_dry_run
         self._clock_ms = clock_ms
         self._pause = pause
         self._recorder = recorder
@@ -123,6 +137,8 @@ class Committer:
                     MadeChange(path_of(*change.key), was.body, change.body, change.given)
                     for change, was in zip(changes, before, strict=False)
                 )
+                if self._is_dry_run:
+                    return CommitResult(revision, is_changed=True, made=made, left_out=len(changes) - len(made))
                 at_ms = self._clock_ms()
                 check_wanted()
                 try:

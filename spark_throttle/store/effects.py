@@ -12,6 +12,7 @@ from spark_throttle.policy.model import (
     DIRECTIONS,
     LIMITS,
     RATES,
+    Direction,
     NamespacePolicy,
     PolicyDocument,
     QueuePolicy,
@@ -41,16 +42,25 @@ request_percentage']
     path = path_of(kind, name)
     if kind == "defaults" and isinstance(policy, NamespacePolicy) and policy.locked:
         yield f"{path}.locked does nothing: only an administrator changes the defaults"
-    for direction in DIRECTIONS:
-        quota: Quota = getattr(policy, direction)
+    for where, direction, quota, given in _quotas(path, policy):
         if all(getattr(quota, key) is None for key in RATES):
             is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
             for key in ("burst_seconds", "on_excess"):
                 acts = key == "on_excess" and is_bounded and quota.on_excess == "observe"
-                if getattr(quota, key) != getattr(_PLAIN, key) and not acts:
-                    yield f"{path}.{direction}.{key} does nothing without {_ANY_RATE}"
-        if kind == "job" and quota.weight != _PLAIN.weight:
-            yield f"{path}.{direction}.weight does nothing: the job shares with nobody"
+                if key in given and not acts:
+                    yield f"{where}.{direction}.{key} does nothing without {_ANY_RATE}"
+        if kind == "job" and "weight" in given:
+            yield f"{where}.{direction}.weight does nothing: the job shares with nobody"
+
+
+def _quotas(path: str, policy: ScopePolicy) -> Iterator[tuple[str, Direction, Quota, set[str]]]:
+    """Yield the quotas of an entry and those that hold while its exception does, with the keys that each sets."""
+    for direction in DIRECTIONS:
+        quota: Quota = getattr(policy, direction)
+        yield path, direction, quota, {key for key, value in quota if value != getattr(_PLAIN, key)}
+        if policy.exception is not None:
+            sets = {key for key, value in getattr(policy.exception, direction) if value is not None}
+            yield f"{path}.exception", direction, getattr(policy.in_exception, direction), sets
 
 
 def waiting_parts(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:
@@ -66,12 +76,11 @@ of the queue is reached, and are then rejected (queue_full, queue_age); on_exces
     """
     if isinstance(policy, QueuePolicy):
         return
-    path = path_of(kind, name)
-    for direction in DIRECTIONS:
-        quota: Quota = getattr(policy, direction)
+    for where, direction, quota, given in _quotas(path_of(kind, name), policy):
         for key in RATES:
-            if getattr(quota, key) == 0 and quota.on_excess == "delay":
-                yield f"{path}.{direction}.{key} is 0 under on_excess: delay: nothing is admitted; {WAITS}"
+            is_new = key in given or "on_excess" in given
+            if is_new and getattr(quota, key) == 0 and quota.on_excess == "delay":
+                yield f"{where}.{direction}.{key} is 0 under on_excess: delay: nothing is admitted; {WAITS}"
 
 
 def notes_on(kind: Kind, name: str, policy: ScopePolicy | QueuePolicy) -> Iterator[str]:

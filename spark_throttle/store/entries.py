@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from spark_throttle.errors import DamagedError, PolicyError, StoredPolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import (
+    ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
     PolicyDocument,
@@ -26,7 +27,17 @@ from spark_throttle.policy.model import (
     ScopePolicy,
     TenantPolicy,
 )
-from spark_throttle.store.store import KINDS, MEMBER_KINDS, SINGLE_KINDS, Change, Entry, Kind, PolicyStore, check_wanted
+from spark_throttle.store.store import (
+    KINDS,
+    MEMBER_KINDS,
+    SINGLE_KINDS,
+    Change,
+    Entry,
+    Key,
+    Kind,
+    PolicyStore,
+    check_wanted,
+)
 
 SECTIONS: Final[dict[Kind, str]] = {
     "resource_group": "resource_groups", "tenant": "tenants", "namespace": "namespaces", "exempt": "exempt",
@@ -124,6 +135,18 @@ def path_of(kind: Kind, name: str) -> str:
     return SECTIONS[kind] + (f".{name}" if name else "")
 
 
+def key_of(path: str) -> Key:
+    """Return what names an entry in its store, by its path in a document.
+
+    Examples
+    --------
+    >>> key_of("namespaces.acme/x.y"), key_of("job")
+    (('namespace', 'acme/x.y'), ('job', ''))
+    """
+    section, _, name = path.partition(".")
+    return next(kind for kind, known in SECTIONS.items() if known == section), name
+
+
 def paths_of(kind: Kind) -> list[str]:
     """Return the paths of all settings of an entry of a kind.
 
@@ -195,6 +218,14 @@ def resource_group_of(body: str | None) -> str | None:
         return None
     group: str | None = json.loads(body).get("resource_group")
     return group
+
+
+def exception_of(body: str | None) -> ExceptionPolicy | None:
+    """Return the exception that a body has."""
+    if body is None or '"exception"' not in body:
+        return None
+    exception = json.loads(body, parse_float=Decimal).get("exception")
+    return None if exception is None else ExceptionPolicy.model_validate(exception)
 
 
 def parse_policy(kind: Kind, name: str, value: object) -> ScopePolicy | QueuePolicy:

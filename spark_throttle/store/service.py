@@ -33,6 +33,7 @@ from spark_throttle.store.entries import (
     changes_between,
     document_of,
     entries_of,
+    entries_of_kind,
     parse_policy,
     resource_group_of,
 )
@@ -45,10 +46,12 @@ from spark_throttle.store.entry_conditions import (
     found_entry,
     hint_of,
 )
+from spark_throttle.store.given_exceptions import GivenException, given_exceptions
 from spark_throttle.store.store import (
     SINGLE_KINDS,
     Author,
     Change,
+    Key,
     Kind,
     PolicyStore,
     Revision,
@@ -72,6 +75,8 @@ class PolicyService:
         Is told of every change and every refused one.
     most_tenant_entries
         For how many single namespaces the administrator of one tenant may make an entry.
+    is_dry_run
+        As `dry_run` returns it.
 
     Examples
     --------
@@ -96,11 +101,25 @@ class PolicyService:
         pause: Callable[[float], object] | None = None,
         recorder: ChangeRecorder | None = None,
         most_tenant_entries: int = MOST_TENANT_ENTRIES,
+        is_dry_run: bool = False,
     ) -> None:
         self.store = store
-        committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder)
-        self._changes = CheckedChanges(store, committer, most_tenant_entries=most_tenant_entries)
+        self.clock_ms = clock_ms
+        self._most_tenant_entries = most_tenant_entries
+        committer = Committer(store, clock_ms, pause or threading.Event().wait, recorder, is_dry_run=is_dry_run)
+        self._changes = CheckedChanges(
+            store, committer, clock_ms=clock_ms, most_tenant_entries=most_tenant_entries, is_dry_run=is_dry_run
+        )  # fmt: skip
         self.index = self._changes.index
+
+    def dry_run(self) -> PolicyService:
+        """Return a service that judges changes as this one does, and makes none; nothing is recorded.
+
+        What a change costs is told in its result, and needs no word of its author.
+        """
+        return PolicyService(
+            self.store, clock_ms=self.clock_ms, most_tenant_entries=self._most_tenant_entries, is_dry_run=True
+        )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -132,6 +151,25 @@ class PolicyService:
         """Return at most `limit` entries after the name `after`, by name; if given, only those of `resource_group`."""
         page = self.store.page(kind, after=after, limit=limit, at=at, resource_group=resource_group)
         return [StoredEntry.of(entry) for entry in page]
+
+    def exceptions(self, *, tenant: str | None = None) -> list[GivenException]:
+        """Return the exceptions: those in force, the first to end in front; then those that have ended.
+
+        Parameters
+        ----------
+        tenant
+            The only tenant whose exceptions the caller may read; `None` for all.
+        """
+        mine = (each for each in self.index.excepted() if tenant is None or _is_of(tenant, each.key))
+        return given_exceptions(mine, self.clock_ms())
+
+    def excepted(self, kind: Kind, *, at: int | None = None, resource_group: str | None = None) -> list[StoredEntry]:
+        """Return the entries of a kind whose exceptions are in force, the first to end in front."""
+        revision = self.store.revision() if at is None else at
+        entries = {each.key: each for each in entries_of_kind(self.store, kind, at=revision)}
+        found = given_exceptions(entries.values(), self.clock_ms())
+        in_force = [StoredEntry.of(entries[each.kind, each.name]) for each in found if each.state == "in_force"]
+        return [each for each in in_force if resource_group in (None, each.resource_group)]
 
     def create(
         self, kind: Kind, name: str, values: Mapping[str, object], author: Author, *, expected: Expected = None
@@ -412,6 +450,11 @@ class PolicyService:
     @staticmethod
     def _noted(kind: Kind, name: str, values: Mapping[str, object], made: CommitResult) -> CommitResult:
         return replace(made, notes=(*made.notes, *notes_on(kind, name, parse_policy(kind, name, values))))
+
+
+def _is_of(tenant: str, key: Key) -> bool:
+    kind, name = key
+    return kind in ("tenant", "namespace") and name.partition("/")[0] == tenant
 
 
 def _differences(pairs: Iterable[tuple[Change, Change]]) -> list[Difference]:

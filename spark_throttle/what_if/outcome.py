@@ -19,7 +19,7 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.status.ranking import worst_first
 from spark_throttle.what_if.proposal import ProposedQuota, proposed
-from spark_throttle.what_if.replay import Delays, Replay, replay
+from spark_throttle.what_if.replay import Delays, Policies, Replay, replay
 from spark_throttle.what_if.traffic import Traffic
 
 LEVELS: Final = ("job", "resource_group", "tenant")
@@ -113,8 +113,8 @@ class WhatIf:
 
 def what_if(
     traffic: Traffic,
-    policy: CompiledPolicy,
-    against: CompiledPolicy | None = None,
+    policy: CompiledPolicy | Policies,
+    against: CompiledPolicy | Policies | None = None,
     *,
     propose_within_ms: int | None = None,
 ) -> WhatIf:
@@ -138,17 +138,20 @@ def what_if(
     >>> acme.scope, acme.policy.delayed_messages, acme.policy.delay_longest_ms, acme.policy.held_by
     ('acme', 1, 1000, {'tenant messages': 4})
     """
-    found = _by_scope(traffic, policy)
+    policies = [(0, policy)] if isinstance(policy, CompiledPolicy) else policy
+    first = policies[0][1]
+    found = _by_scope(traffic, policies)
     other = {} if against is None else _by_scope(traffic, against)
     scopes = [
         ScopeChange(*key, *offered, outcome, other[key][1] if key in other else None)
         for key, (offered, outcome) in found.items()
     ]
-    time = () if not policy.has_time else ("request_percentage: events do not tell what they cost",)
+    has_time = any(each.has_time for _, each in policies)
+    time = () if not has_time else ("request_percentage: events do not tell what they cost",)
     return WhatIf(
         traffic.first_ms, traffic.end_ms, traffic.interval_ms, int(traffic.messages.sum()), traffic.unusable_messages,
         time, tuple(_worst_first(scopes)),
-        () if propose_within_ms is None else tuple(proposed(traffic, policy, within_ms=propose_within_ms)),
+        () if propose_within_ms is None else tuple(proposed(traffic, first, within_ms=propose_within_ms)),
     )  # fmt: skip
 
 
@@ -167,13 +170,16 @@ def _worst_first(scopes: list[ScopeChange]) -> list[ScopeChange]:
     return ordered
 
 
-def _by_scope(traffic: Traffic, policy: CompiledPolicy) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
+def _by_scope(
+    traffic: Traffic, policy: CompiledPolicy | Policies
+) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
     """Return what was offered, and what became of it under a policy, by level and scope."""
     found = replay(traffic, policy)
+    scopes_of = policy if isinstance(policy, CompiledPolicy) else policy[0][1]  # exceptions change no scope
     the_job = "job", pa.array(["job"]), np.zeros(len(traffic.names), dtype=np.int64)
     return {
         (level, scope): outcome
-        for level, scopes, at in (the_job, *traffic.groups_and_tenants(policy))
+        for level, scopes, at in (the_job, *traffic.groups_and_tenants(scopes_of))
         for scope, outcome in zip(shown(scopes).to_pylist(), _outcomes(found, at, len(scopes)), strict=True)
     }
 

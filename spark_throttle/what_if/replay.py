@@ -14,8 +14,9 @@ Quotas on processing time are not replayed, because events do not tell what they
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from spark_throttle.core.arithmetic.segments import begins_run, largest, numbers
 from spark_throttle.core.batch.admission import Arrivals, plan_admission
 from spark_throttle.core.batch.decisions import Decisions, Reason
 from spark_throttle.core.names.matching import MatchMemory, positions_in
+from spark_throttle.core.policy_change import carried
 from spark_throttle.core.quota import (
     MAX_BURST_TOKENS,
     MICRO,
@@ -95,7 +97,11 @@ class Delays:
         return cls(name[begins], delay_ms[begins], np.add.reduceat(messages, begins) if len(begins) else messages)
 
 
-def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
+Policies: TypeAlias = Sequence[tuple[int, CompiledPolicy]]
+"""Policies that follow each other, each behind the event time from which it is in force; the first from the start."""
+
+
+def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
     """Decide recorded traffic under a policy.
 
     Parameters
@@ -103,7 +109,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
     traffic
         What was sent.
     policy
-        One direction of the policy.
+        One direction of the policy, or of several that follow each other, as when exceptions end.
 
     Raises
     ------
@@ -124,21 +130,25 @@ def replay(traffic: Traffic, policy: CompiledPolicy) -> Replay:
     >>> found.admitted.tolist(), found.waiting.tolist(), found.delays.delay_ms.tolist()
     ([[20, 20]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
     """
-    if policy.namespace_windows.has_rule.any() and traffic.interval_ms > _BATCH_MS:
+    policies = [(0, policy)] if isinstance(policy, CompiledPolicy) else list(policy)
+    has_rules = any(each.namespace_windows.has_rule.any() for _, each in policies)
+    if has_rules and traffic.interval_ms > _BATCH_MS:
         raise ConfigurationError(
             "the policy has throttling rules, which count by the second, and the interval is "
             f"{traffic.interval_ms / 1000:g} seconds; give an interval of 1 second"
         )
-    policy = _widened(policy, traffic.interval_ms)
-    ledger, memory = _Ledger(traffic.names), MatchMemory()
-    state, due_ms = DeciderState.initial(policy), NEVER_MS
+    first_ms = traffic.first_ms + traffic.interval_ms  # the first batch begins the job
+    while len(policies) > 1 and policies[1][0] <= first_ms:
+        policies.pop(0)
+    ledger = _Ledger(traffic.names, [(from_ms, _widened(each, traffic.interval_ms)) for from_ms, each in policies])
+    state, due_ms = ledger.begun()
     nothing = Arrived.none()
     for arrived in traffic.arrived():
-        # Where messages wait, there are batches between arrivals too.
+        # Where messages wait, or the policy changes, there are batches between arrivals too.
         while (step := -(-due_ms // traffic.interval_ms)) <= arrived.number:
-            state, due_ms = ledger.decided(state, nothing, policy, memory, now_ms=step * traffic.interval_ms)
+            state, due_ms = ledger.decided(state, nothing, now_ms=step * traffic.interval_ms)
         now_ms = (arrived.number + 1) * traffic.interval_ms
-        state, due_ms = ledger.decided(state, arrived, policy, memory, now_ms=now_ms)
+        state, due_ms = ledger.decided(state, arrived, now_ms=now_ms)
     return ledger.closed(state, traffic)
 
 
@@ -164,25 +174,34 @@ class _Ledger:
     ----------
     names
         `Traffic.names`.
+    policies
+        The policies that follow each other.
     """
 
-    def __init__(self, names: pa.StringArray) -> None:
+    def __init__(self, names: pa.StringArray, policies: Policies) -> None:
         n = len(names)
         self._names = names
+        (_, self._policy), *self._later = policies
+        self._memory = MatchMemory()
         self._admitted = np.zeros((n, 2), dtype=np.int64)
         self._rejected = np.zeros((n, len(Reason)), dtype=np.int64)
         self._held = np.zeros((n, len(Level), len(Dimension)), dtype=np.int64)
         self._delays: list[Delays] = []
 
-    def decided(
-        self, state: DeciderState, arrived: Arrived, policy: CompiledPolicy, memory: MatchMemory, *, now_ms: int
-    ) -> tuple[DeciderState, int]:
-        """Decide and count a batch; return the state after it, and when the next waiting message may leave."""
+    def begun(self) -> tuple[DeciderState, int]:
+        """Return the state before the first batch, and when the next batch is due without an arrival."""
+        return DeciderState.initial(self._policy), NEVER_MS
+
+    def decided(self, state: DeciderState, arrived: Arrived, *, now_ms: int) -> tuple[DeciderState, int]:
+        """Decide and count a batch; return the state after it, and when the next is due without an arrival."""
+        while self._later and self._later[0][0] <= now_ms:
+            before, (_, self._policy) = self._policy, self._later.pop(0)
+            state, self._memory = carried(state, before, self._policy, now_ms=now_ms), MatchMemory()
         names = pa.DictionaryArray.from_arrays(pa.array(arrived.name, pa.int32()), arrived.names)
         arrivals = Arrivals(names, pa.array(arrived.size_bytes))
-        plan = plan_admission(state, arrivals, policy, now_ms=now_ms, memory=memory)
+        plan = plan_admission(state, arrivals, self._policy, now_ms=now_ms, memory=self._memory)
         self._count(plan.decisions, state, arrived, now_ms)
-        return plan.state, plan.usage.due_ms
+        return plan.state, min(plan.usage.due_ms, self._later[0][0] if self._later else NEVER_MS)
 
     def _count(self, decisions: Decisions, state: DeciderState, arrived: Arrived, now_ms: int) -> None:
         queue = state.queue

@@ -33,9 +33,10 @@ from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import Any, Final
 
-from spark_throttle.errors import NotFoundError, NotPermittedError
+from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.policy.model import Direction, PolicyDocument
+from spark_throttle.policy.values import time_text
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author, Kind
@@ -71,6 +72,10 @@ STRINGS: Final[dict[Direction, dict[str, list[str]]]] = {
 }
 
 
+BEGIN_MS: Final = SimulatedJob({}).wall_ms
+ENDS_MS: Final = (2_500, 6_000, 10_000)
+"""When exceptions end, after the job has begun."""
+
 ANN: Final = Author("ann")
 _KINDS: Final[tuple[Kind, ...]] = ("namespace", "namespace", "tenant", "resource_group")
 _SECTIONS: Final[dict[Kind, str]] = {
@@ -90,6 +95,9 @@ class World:
         self.groups = groups = (f"g{number}", f"h{number}")
         self.is_alone = draw.random() < 0.5
         self.size_bytes = draw.choice([1, 10, 50])
+        self.now_ms = BEGIN_MS
+        """The wall clock of the jobs."""
+
         self.made: list[tuple[int, str, Values | None]] = []
         """The changes that were made: before which batch, of which entry, and what it says since then."""
 
@@ -119,7 +127,15 @@ class World:
         return {key: self.random.choice(values) for key, values in CHOICES.items() if self.random.random() < 0.35}
 
     def _scope(self) -> Values:
-        return {self.direction: self._quota()} if self.random.random() < 0.7 else {}
+        return {**({self.direction: self._quota()} if self.random.random() < 0.7 else {}), **self._exception(0.25)}
+
+    def _exception(self, part: float) -> Values:
+        """Draw an exception in a part of all cases."""
+        ends_ms = [BEGIN_MS + each for each in ENDS_MS if BEGIN_MS + each > self.now_ms]
+        if self.random.random() >= part or not ends_ms or not (quota := self._quota()):
+            return {}
+        until = time_text(self.random.choice(ends_ms))
+        return {"exception": {"until": until, "reason": "drawn", self.direction: quota}}
 
     def _divided(self) -> Values:
         return {"fair_between": "namespaces"} if self.random.random() < 0.2 else {}
@@ -167,19 +183,22 @@ class World:
                     is_made = service.delete("namespace", name, bob).is_changed
                 else:
                     is_made = service.put("namespace", name, values, bob).is_changed
-            except NotPermittedError:
-                yield "refused"
+            except NotPermittedError as error:
+                yield "refused an exception" if error.path == "exception" else "refused"
+            except PolicyError:
+                yield "past"
             except NotFoundError:
                 yield "nothing to remove"
             else:
                 yield "made" if is_made else "the same"
+                yield from ["made with an exception"] if is_made and values and "exception" in values else []
                 self.made += [(batch, name, values)] if is_made else []
 
     def _written(self, name: str) -> Values:
         """Draw what the administrator writes; most start from a rule that was given, so that some are allowed."""
         draw, entries = self.random, self.given["namespaces"]
         rules = [entries.get(name, {}), entries.get(f"{self.tenant}/*", {}), self.defaults]
-        values: Values = deepcopy(draw.choice(rules))
+        values: Values = deepcopy(draw.choice([each for rule in rules for each in self._at_all_times(rule)]))
         values |= self._strings() if draw.random() < 0.4 else {}
         values |= self._group()
         quota = values.setdefault(self.direction, {})
@@ -188,12 +207,15 @@ class World:
             quota[key] = min(value, quota.get(key, value)) if is_number else value
         if draw.random() < 0.4:
             quota["on_excess"] = "reject"
-        return values
+        if draw.random() < 0.2:
+            values.pop("exception", None)
+        return {**values, **self._exception(0.2)}
 
     @property
     def is_group_rejecting(self) -> bool:
         """Whether the group of the neighbour rejects what exceeds its quota."""
-        return all(self._action(given["resource_groups"][self.groups[0]]) == "reject" for given in self.ever_given)
+        groups = [given["resource_groups"][self.groups[0]] for given in self.ever_given]
+        return all(self._action(each) == "reject" for group in groups for each in self._at_all_times(group))
 
     @property
     def is_in_two_groups(self) -> bool:
@@ -218,13 +240,19 @@ class World:
         quota = scope.get(self.direction, {})
         return quota.get("on_excess", "delay") if any(key in quota for key in RATES) else None
 
+    def _at_all_times(self, scope: Values) -> list[Values]:
+        """Return a scope as it is without its exception, and while that is in force."""
+        other = scope.get("exception", {}).get(self.direction, {})
+        return [scope, {**scope, self.direction: {**scope.get(self.direction, {}), **other}}]
+
     def _is_mixed(self, tenant: str, *rules: Values, strings: bool = False) -> bool:
         shared = [
             scope
             for given in self.ever_given
             for scope in (*given["resource_groups"].values(), given["tenants"][tenant])
         ]
-        actions = {self._action(scope) for scope in [self.defaults, *rules, *shared]}
+        scopes = [self.defaults, *rules, *shared]
+        actions = {self._action(each) for scope in scopes for each in self._at_all_times(scope)}
         return "reject" in actions and (strings or "delay" in actions)
 
 
@@ -271,12 +299,18 @@ def run_worlds(seed: str, worlds: int = WORLDS) -> Counter[str]:
     given: Values = {"defaults": defaults}
     for section in drawn[0].given:
         given[section] = {name: values for world in drawn for name, values in world.given[section].items()}
-    kept, service = (PolicyService(MemoryStore(), clock_ms=lambda: 0, pause=lambda _: None) for _ in range(2))
+    clock_ms = [BEGIN_MS]
+    kept, service = (
+        PolicyService(MemoryStore(), clock_ms=lambda: clock_ms[0], pause=lambda _: None) for _ in range(2)
+    )  # fmt: skip
     for each in (kept, service):
         each.apply(parse_document(given), ANN)
     row_ns = draw.choice([0, 10**7, 10**8])
     before, after = (Run(service.document(), direction, row_ns) for _ in range(2))
     for batch in range(BATCHES):
+        clock_ms[0] = before.job.wall_ms
+        for world in drawn:
+            world.now_ms = clock_ms[0]
         if batch in CHANGED_BEFORE:
             for world in drawn if batch else ():
                 if draw.random() < 0.3:

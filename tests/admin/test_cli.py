@@ -63,7 +63,7 @@ def test_created_group_is_got_and_listed(gold: None) -> None:
     says = {"publish": {"messages_per_second": 500, "bytes_per_second": 8388608}}
     assert answer("group", "get", "gold") == {
         "kind": "resource_group", "name": "gold", "revision": 1, "etag": '"1-a0eef945c81f392b"',
-        "author": "administrator", "policy": says,
+        "author": "administrator", "policy": says, "exception": None,
     }  # fmt: skip
     assert [each["name"] for each in answer("group", "list")] == ["gold"]
     assert "publish.bytes_per_second" in run("group", "get", "gold").stdout

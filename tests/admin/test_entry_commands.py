@@ -47,6 +47,36 @@ def test_list_for_a_program_has_all_entries_unless_it_is_told_how_many(tmp_path:
     assert "--after 't099'" in page.stderr
 
 
+def test_exception_is_given_listed_first_and_taken_back(tmp_path: Path) -> None:
+    document = tmp_path / "few.yaml"
+    document.write_text(
+        "tenants: {acme: {publish: {messages_per_second: 5}}, zeta: {publish: {messages_per_second: 7}}}"
+    )
+    run("policy", "apply", str(document))
+    sets = "exception.publish.messages_per_second=21"
+    past = run("tenant", "update", "zeta", "exception.until=2025-12-04T18:00Z", "exception.reason=x", sets,
+               code=Exit.INVALID)  # fmt: skip
+    assert "2025-12-04T18:00:00Z is past: it is 20" in past.stderr
+    run("tenant", "update", "zeta", "exception.until=2999-12-04T18:00+01:00", "exception.reason=a move", sets)
+    rows = run("tenant", "list").stdout.splitlines()
+    assert [row.split()[0] for row in rows] == ["name", "zeta", "acme"]
+    assert "until 2999-12-04T17:00:00Z: publish.messages_per_second=21 (a move)" in rows[1]
+    listed = json.loads(run("tenant", "list", "--output", "json").stdout)
+    assert [(each["name"], each["exception"]) for each in listed] == [("zeta", "in_force"), ("acme", None)]
+    shown = run("policy", "show").stdout
+    assert shown.startswith("# until 2999-12-04T17:00:00Z, tenants.zeta has an exception: a move\nversion: 1")
+    document.write_text(shown)
+    assert "nothing to change" in run("policy", "apply", str(document)).stdout
+    assert "tenants.zeta  in force  2999-12-04T17:00:00Z" in run("policy", "exceptions").stdout
+    explained = run("explain", "zeta/x").stdout
+    assert "until 2999-12-04 17:00:00, tenants.zeta has an exception: a move" in explained
+    run("tenant", "update", "zeta", "exception=")
+    assert "no entry has an exception" in run("policy", "exceptions").stdout
+    history = run("policy", "history").stdout
+    assert "tenants.zeta: given, until 2999-12-04T17:00:00Z (a move)" in history
+    assert "tenants.zeta: taken back, until 2999-12-04T17:00:00Z (a move)" in history
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])
 def test_help_has_the_settings_of_its_kind_and_no_others(kind: Kind) -> None:
     command = "group" if kind == "resource_group" else kind

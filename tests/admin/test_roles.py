@@ -77,6 +77,7 @@ CALLS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
     ("DELETE", "/admin/v2/policies/namespaces/acme%2Fown", None, (401, 200, 200, 403)),
     ("DELETE", "/admin/v2/policies/namespaces/acme%2Fshut", None, (401, 200, 403, 403)),
     ("DELETE", "/admin/v2/policies/namespaces/other%2Fin", None, (401, 200, 403, 403)),
+    ("GET", "/admin/v2/exceptions", None, (401, 200, 200, 200)),
     ("GET", "/admin/v2/policy/defaults", None, (401, 200, 403, 200)),
     ("PUT", "/admin/v2/policy/defaults", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
     ("PUT", "/admin/v2/policy/job", {"publish": {"messages_per_second": 9}}, (401, 200, 403, 403)),
@@ -193,7 +194,7 @@ def test_history_names_the_caller_and_why(in_memory: ServedApp) -> None:
     token = next(token for token in in_memory.token_file.list() if token.role == "admin")
     assert entry == {
         "revision": 1, "at_ms": START_MS, "who": f"admin-of-test (token {token.id})", "why": "first customers…",
-        "changes": 1, "door": "api", "caller": f"token {token.id}",
+        "changes": 1, "door": "api", "caller": f"token {token.id}", "exceptions": [],
     }  # fmt: skip
 
 

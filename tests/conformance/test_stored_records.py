@@ -19,7 +19,7 @@ import pytest
 from spark_throttle.checkpoint.definition import Definition, OpenBatch
 from spark_throttle.checkpoint.delivery import Delivery
 from spark_throttle.checkpoint.manifest import Drained, Manifest
-from spark_throttle.control.notes import NextPolicies, SignOfLife
+from spark_throttle.control.notes import ExceptionInForce, NextPolicies, SignOfLife
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.limits.token_bucket import ClockReading, PayingTime
 from spark_throttle.core.measured_time import MeanPrices, MeasuredTime
@@ -60,7 +60,9 @@ NOTES: Final[list[Any]] = [
             {"the sink": "Delta /lake/zoë"},
         ),
     ),
-    NextPolicies("5eed0001", 7, "tenants.acme: unknown key"),
+    NextPolicies(
+        "5eed0001", 7, "tenants.acme: unknown key", (ExceptionInForce("tenants.zoë", 1_760_000_000_000, "a move"),)
+    ),
     SignOfLife("5eed", 7, 10_000, 1_760_000_000_000, 5_000_000, "boot", 20, 4_000, has_ended=True, cores=8),
     Refusal("it is busy", "acme", 2_500),
 ]

@@ -93,7 +93,7 @@ def test_any_range_equals_the_same_rows_of_any_other_range(seed: int, bounds: li
 def test_columns_alone_equal_the_rows_columns() -> None:
     traffic = LoadOptions.parse({"groups": json.dumps(GROUPS), "burstFactor": "2"}).traffic
     rows = traffic.rows(4321, 9876)
-    names = traffic.namespaces().take(pa.array(traffic.namespace_index(4321, 9876)))
+    names = traffic.namespaces().take(pa.array(traffic.entry_index(4321, 9876)))
     assert rows["namespace"].equals(names)
     assert rows["size_bytes"].equals(pa.array(traffic.size_bytes(4321, 9876)))
     assert rows["id"].to_numpy().tolist() == list(range(4321, 9876))
@@ -123,14 +123,14 @@ def test_payload_repeats_the_id_up_to_its_length() -> None:
 
 def test_groups_get_rows_in_proportion_to_their_rates() -> None:
     traffic = LoadOptions.parse({"groups": json.dumps(GROUPS), "seed": "3", "burstFactor": "2"}).traffic
-    index = traffic.namespace_index(0, 400_000)
+    index = traffic.entry_index(0, 400_000)
     # 400,000 rows at 3:1; the standard deviation is 274.
     assert abs(int((index < 5).sum()) - 300_000) < 4 * 274
 
 
 def test_namespaces_follow_zipf() -> None:
     traffic = LoadOptions.parse({"namespaces": "4", "zipfExponent": "1", "seed": "11"}).traffic
-    counts = np.bincount(traffic.namespace_index(0, 250_000), minlength=4)
+    counts = np.bincount(traffic.entry_index(0, 250_000), minlength=4)
     # 12 : 6 : 4 : 3 of 25; no standard deviation is above 250.
     assert np.abs(counts - np.array([120_000, 60_000, 40_000, 30_000])).max() < 4 * 250
 
@@ -161,18 +161,18 @@ def test_bursting_namespace_sends_in_one_slot_of_each_cycle_and_keeps_its_mean()
         ).traffic
         for factor in (1, 3)
     )
-    slots = [np.bincount(bursting.namespace_index(2000 * s, 2000 * (s + 1)), minlength=60) for s in range(6)]
+    slots = [np.bincount(bursting.entry_index(2000 * s, 2000 * (s + 1)), minlength=60) for s in range(6)]
     active = np.array(slots) > 0
     assert (active[:3] == active[3:]).all()
     assert (active[:3].sum(axis=0) == 1).all()
-    one_slot = np.bincount(steady.namespace_index(0, 2000), minlength=60)
+    one_slot = np.bincount(steady.entry_index(0, 2000), minlength=60)
     assert 2 < max(slots[0]) / one_slot.mean() < 5
 
 
 def test_group_without_bursts_sends_all_the_time() -> None:
     traffic = LoadOptions.parse({"groups": json.dumps(GROUPS), "burstFactor": "4", "burstSeconds": "1"}).traffic
     for second in range(4):
-        counts = np.bincount(traffic.namespace_index(400 * second, 400 * (second + 1)), minlength=8)
+        counts = np.bincount(traffic.entry_index(400 * second, 400 * (second + 1)), minlength=8)
         assert (counts[5:] > 0).all()
 
 
@@ -298,7 +298,7 @@ def test_reader_travels_to_executors_and_reads_the_same() -> None:
 @pytest.mark.slow
 def test_a_million_namespaces_can_come_in_one_batch() -> None:
     traffic = LoadOptions.parse({"namespaces": "1000000", "tenants": "100", "zipfExponent": "0"}).traffic
-    assert len(np.unique(traffic.namespace_index(0, 1_000_000))) > 600_000
+    assert len(np.unique(traffic.entry_index(0, 1_000_000))) > 600_000
 
 
 # ------------------------------------------------------------------------------------------------- the options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,13 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import (
     BOUNDS,
     Direction,
+    ExceptionPolicy,
     GroupPolicy,
     NamespacePolicy,
+    OtherQuota,
     PolicyDocument,
     QueuePolicy,
+    Quota,
     ScopePolicy,
     TenantPolicy,
 )
@@ -49,6 +53,8 @@ SIZE_BYTES = 100
 
 HELD = {"messages_per_second": 0}
 """Holds rows, so that what bounds them can act."""
+
+UNTIL_LATER = {"until": "2026-12-04T18:00:00Z", "reason": "tried"}
 
 CLOSED = {"namespaces": {"acme/x": {"publish": HELD}}}
 
@@ -82,7 +88,8 @@ def decided(
 ) -> list[object]:
     """Return what becomes of every row of some batches, or how the job ends."""
     # Packed, as the decider receives it: a field that is not stored decides nothing.
-    policy = unpack(CompiledPolicy, pack(compile_policy(parse_document(values), direction)), "the policy")
+    document = parse_document(values).at(TIMES_MS[0])
+    policy = unpack(CompiledPolicy, pack(compile_policy(document, direction)), "the policy")
     state = DeciderState.initial(policy, now_ms=TIMES_MS[0])
     found: list[object] = []
     for turn, (names, now_ms) in enumerate(zip(batches, TIMES_MS, strict=False), start=1):
@@ -125,6 +132,8 @@ def leaves(model: type[BaseModel]) -> Iterator[str]:
     for name, field in model.model_fields.items():
         if name in ("publish", "dispatch"):
             yield from (f"{name}.{inner}" for inner in type(field.default).model_fields)
+        elif name == "exception":  # its end: tests/control/test_exceptions.py
+            yield from (f"{name}.{inner}" for inner in leaves(ExceptionPolicy) if inner not in ("until", "reason"))
         elif name != "destination":  # its trials need a sink that answers: tests/control/test_destinations.py
             yield name
 
@@ -135,6 +144,14 @@ CASES = [(section, leaf) for section, (_, model) in SECTIONS.items() for leaf in
 def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, Any], Direction]:
     """Return a document without a field, one with it, and the direction that tells them apart."""
     direction, _, key = leaf.rpartition(".")
+    if direction.startswith("exception."):
+        before, _, enforced = pair_of_documents(path, leaf.removeprefix("exception."))
+        section, _, name = path.partition(".")
+        after = deepcopy(before)
+        entry = after.setdefault(section, {})
+        entry = entry[name] if name else entry
+        entry["exception"] = {**UNTIL_LATER, enforced: {key: QUOTA[key][1]}}
+        return before, after, enforced
     if key == "weight":
         return *weighted(path, direction), direction  # type: ignore[return-value]
     if key in QUOTA:
@@ -144,7 +161,7 @@ def pair_of_documents(path: str, leaf: str) -> tuple[dict[str, Any], dict[str, A
         shut = {"resource_groups": {"gold": {"publish": HELD}}}
         return {**at(path), **shut}, {**at(path, {"resource_group": "gold"}), **shut}, "publish"
     around, beside, value = ENTRY[key]
-    enforced: Direction = "dispatch" if key.startswith("read") else "publish"
+    enforced = "dispatch" if key.startswith("read") else "publish"
     return {**around, **at(path, beside)}, {**around, **at(path, beside, {key: value})}, enforced
 
 
@@ -195,7 +212,10 @@ def test_every_field_changes_a_verdict_or_a_note_says_why_not(section: str, leaf
     path, _ = SECTIONS[section]
     direction, _, key = leaf.rpartition(".")
     if (section, key) == ("job", "weight"):
-        (note,) = notes_on_document(parse_document(at(path, {direction: {"weight": 9}})))
+        inner = direction.removeprefix("exception.")
+        values: dict[str, Any] = {inner: {"weight": 9}}
+        values = values if inner == direction else {"exception": {**UNTIL_LATER, **values}}
+        (note,) = notes_on_document(parse_document(at(path, values)))
         assert note == f"job.{direction}.{WEIGHT_OF_THE_JOB}"
         return
     if key == "locked":
@@ -213,6 +233,10 @@ def test_field_that_needs_a_quota_says_so_without_one(key: str) -> None:
     (note,) = notes_on_document(parse_document({"tenants": {"acme": {"publish": values}}}))
     said = f"tenants.acme.publish.{key} does nothing without"
     assert note == f"{said} messages_per_second, bytes_per_second or request_percentage"
+
+
+def test_exception_sets_every_key_of_a_quota() -> None:
+    assert OtherQuota.model_fields.keys() == Quota.model_fields.keys()
 
 
 def test_exemption_changes_a_verdict() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_throttle.errors import DamagedError, NotFoundError, PolicyError, StoreUnavailableError
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.file.history import History
 from spark_throttle.store.followed_store import FollowedStore
@@ -98,7 +98,7 @@ def test_changes_and_the_history_are_refused_with_the_remedy(
 
 
 def test_edit_by_hand_is_followed_without_a_history(kept: FileStore, path: Path, history: Path) -> None:
-    locked = NamespaceIndex(kept)
+    locked = EntryIndex(kept)
     assert locked.locked_after("") == []
     history.unlink()
     for text, there in (("tenants: {dora: {}}", "dora"), ("tenants: {emmanuel: {}}", "emmanuel")):

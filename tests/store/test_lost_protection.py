@@ -12,8 +12,8 @@ import pytest
 
 from spark_throttle.policy.codec import parse_document
 from spark_throttle.store.checks import checked_changes
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import Loss
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
 from spark_throttle.store.checks.protection import losses_of
 from spark_throttle.store.entries import changes_between, entries_of
 from spark_throttle.store.memory_store import MemoryStore
@@ -36,7 +36,8 @@ def costs(before: Values, after: Values, *, is_whole: bool = False) -> list[Loss
         store.commit(
             [Change(*key, body) for key, body in old.items()], expected_revision=0, author=Author("a"), at_ms=0
         )
-    return losses_of(store, NamespaceIndex(store), changes_between(old, new), store.revision(), is_whole=is_whole)
+    changes = changes_between(old, new)
+    return losses_of(store, EntryIndex(store), changes, store.revision(), now_ms=0, is_whole=is_whole)
 
 
 # ---------------------------------------------------------------------------------------------- by example

@@ -14,8 +14,8 @@ import pytest
 from spark_throttle.core.names.globs import covers, overlaps
 from spark_throttle.errors import NotFoundError, NotPermittedError, PolicyError
 from spark_throttle.policy.model import PolicyDocument
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
-from spark_throttle.store.checks.policy_view import PolicyView
+from spark_throttle.store.checks.entry_index import EntryIndex
+from spark_throttle.store.checks.policy_view import Moments, PolicyView
 from spark_throttle.store.checks.tenant_changes import MOST_TENANT_GLOBS
 from spark_throttle.store.entries import body_of, parse_policy
 from spark_throttle.store.memory_store import MemoryStore
@@ -403,5 +403,5 @@ def test_change_of_one_namespace_reads_no_entries_of_tenants(
 def test_glob_that_a_change_writes_takes_its_names_from_less_specific_ones() -> None:
     store = MemoryStore()
     store.commit([Change("namespace", "acme/*", "{}")], expected_revision=0, author=ANN, at_ms=0)
-    view = PolicyView(store, NamespaceIndex(store), 1, [Change("namespace", "acme/a*", "{}")])
+    view = PolicyView(store, EntryIndex(store), 1, [Change("namespace", "acme/a*", "{}")], moments=Moments(0))
     assert [rule.name for rule in view.rules_beside("acme/ab")] == ["acme/a*"]

@@ -13,7 +13,8 @@ import pytest
 from spark_throttle.core.quota import CompiledPolicy, Int64s
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.policy.codec import parse_document
-from spark_throttle.policy.compile import compile_policy
+from spark_throttle.policy.compile import compile_from, compile_policy
+from spark_throttle.policy.values import time_text
 from spark_throttle.testing import SimulatedJob
 from spark_throttle.what_if.outcome import what_if
 from spark_throttle.what_if.proposal import proposed
@@ -41,7 +42,7 @@ _FIRST_SECOND = SimulatedJob({}).wall_ms // 1_000
 """Equals take turns by a hash of their names and of the time: so the times are the same."""
 
 
-def drawn(seed: int) -> tuple[dict[str, Any], list[Sent]]:
+def drawn(seed: int, *, has_exceptions: bool = False) -> tuple[dict[str, Any], list[Sent]]:
     """Return a policy and what was sent in each second: all messages of a namespace in a second are of one size."""
     r = random.Random(seed)
 
@@ -55,7 +56,7 @@ def drawn(seed: int) -> tuple[dict[str, Any], list[Sent]]:
 
     groups, tenants = [f"g{n}" for n in range(r.choice([1, 2]))], [f"t{n}" for n in range(r.choice([2, 4]))]
     names = [f"{tenant}/n{n}" for tenant in tenants for n in range(r.choice([1, 3]))]
-    policy = {
+    policy: dict[str, Any] = {
         "resource_groups": {group: {"publish": quota(3)} for group in groups},
         "tenants": {
             tenant: {"resource_group": r.choice(groups)} | ({"publish": quota(2)} if r.random() < 0.4 else {})
@@ -63,6 +64,10 @@ def drawn(seed: int) -> tuple[dict[str, Any], list[Sent]]:
         },
         "namespaces": {name: {"publish": quota(1)} for name in names if r.random() < 0.3},
     }
+    if has_exceptions:
+        for entry in [entry for section in policy.values() for entry in section.values() if "publish" in entry]:
+            end_ms = _FIRST_SECOND * 1_000 + r.choice([1, 7_000, 15_400, 30_000])
+            entry["exception"] = {"until": time_text(end_ms), "reason": "drawn", "publish": quota(r.choice([0, 1, 9]))}
     size, busy = {name: r.choice([1, 20, 200]) for name in names}, {name: r.choice([0.1, 0.5, 1]) for name in names}
     sent: list[Sent] = [
         [(name, size[name]) for name in names if r.random() < busy[name] for _ in range(r.choice([1, 2, 8]))]
@@ -100,12 +105,16 @@ def recorded(sent: list[Sent], seconds: int = 1) -> Traffic:
     return Traffic.of(table, interval_ms=seconds * 1_000)
 
 
+def in_event_time(policy: dict[str, Any]) -> list[tuple[int, CompiledPolicy]]:
+    return compile_from(parse_document(policy), "publish", _FIRST_SECOND * 1_000)
+
+
 def compiled(policy: dict[str, Any]) -> CompiledPolicy:
     return compile_policy(parse_document(policy), "publish")
 
 
 def replayed(traffic: Traffic, policy: dict[str, Any]) -> Replay:
-    return replay(traffic, compiled(policy))
+    return replay(traffic, in_event_time(policy))
 
 
 def by_name(found: Replay, traffic: Traffic, numbers: Int64s) -> Counter[str]:
@@ -132,6 +141,18 @@ def test_it_decides_as_the_job_did_whose_batches_are_its_intervals(first: int) -
         assert delays_of(found, traffic) == run.delays, seed
 
 
+@pytest.mark.parametrize("first", thorough_after(1, range(0, 50, 5)))
+def test_exceptions_end_in_event_time_as_they_ended_in_the_job(first: int) -> None:
+    for seed in range(first, first + 5):
+        policy, sent = drawn(seed, has_exceptions=True)
+        run, traffic = ran(policy, sent), recorded(sent)
+        found = replayed(traffic, policy)
+        assert len(in_event_time(policy)) > 1, seed
+        assert by_name(found, traffic, found.admitted[:, 0]) == run.admitted, seed
+        assert by_name(found, traffic, found.rejected.sum(axis=1)) == run.rejected, seed
+        assert delays_of(found, traffic) == run.delays, seed
+
+
 @pytest.mark.parametrize("first", thorough_after(1, range(0, 100, 5)))
 def test_in_longer_intervals_the_longest_delay_is_right_to_within_one(first: int) -> None:
     for seed in range(first, first + 5):
@@ -154,7 +175,7 @@ def test_nobody_exceeds_a_quota_of_two_a_second_with_one_message_a_second_howeve
 
 
 def test_what_stops_a_message_is_counted_once_where_it_first_waits() -> None:
-    policy = {
+    policy: dict[str, Any] = {
         "resource_groups": {"g": {"publish": {"bytes_per_second": 10, "burst_seconds": 1}}},
         "tenants": {
             "a": {"resource_group": "g"},

@@ -95,7 +95,7 @@ _UNKNOWN: Final = "{shown} does not fit the call; GET /openapi.json says what do
 
 _NO_CALL: Final = "no call has this path; GET /openapi.json lists all calls"
 _NO_METHOD: Final = "the path takes {allowed}, not {method}"
-_MOST_LOSSES: Final = 100
+MOST_LOSSES: Final = 100
 
 
 class Problem(BaseModel):
@@ -131,7 +131,7 @@ def problem(
     detail = detail[:_LONGEST_DETAIL]
     body = Problem(
         title=HTTPStatus(status).phrase, status=status, detail=detail, reason=detail, path=path,
-        losses=None if losses is None else list(losses[:_MOST_LOSSES]),
+        losses=None if losses is None else list(losses[:MOST_LOSSES]),
     )  # fmt: skip
     text = json.dumps(body.model_dump(exclude_none=True))
     return Response(text, status, media_type=PROBLEM_TYPE, headers=dict(headers or {}))

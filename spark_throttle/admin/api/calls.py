@@ -15,8 +15,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api.answers import documented
+from spark_throttle.admin.api.answers import MOST_LOSSES, documented
 from spark_throttle.admin.api.requests import (
+    DryRun,
     IfMatch,
     IfNoneMatch,
     RevisionNumber,
@@ -30,6 +31,7 @@ from spark_throttle.admin.api.requests import (
 )
 from spark_throttle.admin.caller import READS_ALL, ROLES, Caller
 from spark_throttle.admin.redaction import without_secrets
+from spark_throttle.admin.shown_policies import Plan, names_after, planned_of
 from spark_throttle.admin.watch.job_watch import JobView, JobWatch
 from spark_throttle.errors import NotFoundError, PolicyError, did_you_mean
 from spark_throttle.status.liveness import life_in_words, problem_in_words
@@ -233,6 +235,9 @@ class ChangeResponse(BaseModel):
     acting: list[JobEffect]
     """The effect on each watched job; a job that is not watched follows the store in the same way."""
 
+    plan: Plan | None = None
+    """What the change would do, if it was only tried (`dry_run`): nothing was written, and `revision` is as it was."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
@@ -243,6 +248,7 @@ class ChangeRequest:
     response: Response
     author: Author
     expected: Expected
+    is_dry_run: bool = False
 
     def made(
         self,
@@ -264,6 +270,9 @@ class ChangeRequest:
         is_entry
             Whether it writes one entry, whose ETag the answer then has.
         """
+        if self.is_dry_run:
+            service = self.context.service.dry_run()
+            return self._tried(change(service, *what, self.author, expected=self.expected, **how), notes)
         made = change(self.context.service, *what, self.author, expected=self.expected, **how)
         if made.is_changed:
             self.request.state.revision, self.request.state.made = made.revision, made  # for the audit log
@@ -278,6 +287,14 @@ class ChangeRequest:
         if not acting:
             said.append("the server watches no job, so it does not know whether a job follows this store")
         return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=said, acting=acting)
+
+    def _tried(self, made: CommitResult, notes: Sequence[str]) -> ChangeResponse:
+        """Answer with what a change would do that was not made."""
+        self.request.state.is_dry_run = True  # for the audit log
+        store = self.context.service.store
+        plan = Plan.of(planned_of(made), lambda: names_after(store, made), most_losses=MOST_LOSSES)
+        said = [*made.notes, *notes]
+        return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=said, acting=[], plan=plan)
 
 
 def _author(
@@ -298,9 +315,10 @@ ChangeAuthor: TypeAlias = Annotated[Author, Depends(_author)]
 
 def _change(
     context: ApiContext, request: Request, response: Response, author: ChangeAuthor, if_match: IfMatch = None,
-    if_none_match: IfNoneMatch = None,
+    if_none_match: IfNoneMatch = None, dry_run: DryRun = False,  # noqa: FBT002 - a query parameter
 ) -> ChangeRequest:  # fmt: skip
-    return ChangeRequest(context, request, response, author, expected_version(if_match, if_none_match))
+    expected = expected_version(if_match, if_none_match)
+    return ChangeRequest(context, request, response, author, expected, dry_run)
 
 
 def _change_of_store(
@@ -308,11 +326,12 @@ def _change_of_store(
     expected: Annotated[
         RevisionNumber | None, Query(description="Change the store only if it is at this revision; else 412.")
     ] = None,
+    dry_run: DryRun = False,  # noqa: FBT002 - a query parameter
 ) -> ChangeRequest:  # fmt: skip
     for header in ("If-Match", "If-None-Match"):
         if header in request.headers:
             raise PolicyError(header, "the call changes no single entry; leave it out, and give ?expected=REVISION")
-    return ChangeRequest(context, request, response, author, expected)
+    return ChangeRequest(context, request, response, author, expected, dry_run)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_change)]

@@ -15,9 +15,11 @@ from spark_throttle.admin.watch.batch_numbers import BatchNumbers
 from spark_throttle.admin.watch.job_numbers import NamespacePage, TimeNumbers, balances_of, namespaces_of, time_numbers
 from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
+from spark_throttle.control.notes import ExceptionInForce
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError
-from spark_throttle.policy.model import MAX_NAME_BYTES, Direction
+from spark_throttle.policy.model import Direction
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explain import explain_job, explain_policy
 from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words
@@ -124,6 +126,9 @@ class JobStatus(BaseModel):
     problem: str | None
     """Why the job cannot be read, or why the newest policies of its store are not in force; a tenant admin is told only
     that there is a reason."""
+
+    exceptions: tuple[ExceptionInForce, ...]
+    """The exceptions that the next batch is planned with, the first to end in front; a tenant admin gets none."""
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
@@ -256,9 +261,11 @@ def get_explanation(
     the backlogs of its own levels only.
     """
     check_tenant(tenant, namespace)
+    is_wide = tenant is None
     if job is None:
-        return explain_policy(served.service.store, namespace, direction)
-    view, is_wide = view_of(served.watch, job), tenant is None
+        service = served.service
+        return explain_policy(service.store, namespace, direction, is_wide=is_wide, now_ms=service.clock_ms())
+    view = view_of(served.watch, job)
     try:
         return explain_job(view.location, namespace, is_wide=is_wide, life=view.liveness())
     except NotFoundError as error:
@@ -299,6 +306,7 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         revision=followed.revision if followed else None,
         store_revision=followed.store_revision if followed else None,
         problem=problem_in_words(problem, is_wide=is_wide),
+        exceptions=followed.exceptions if followed and is_wide else (),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view)) if is_wide else [],
         destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),

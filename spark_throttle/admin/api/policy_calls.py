@@ -7,7 +7,7 @@ difference of two revisions; and the way back to one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import islice
@@ -23,6 +23,7 @@ from spark_throttle.admin.api.calls import (
     Change,
     ChangeOfStore,
     ChangeResponse,
+    Context,
     SeenTenant,
     answered,
     check_tenant,
@@ -30,12 +31,13 @@ from spark_throttle.admin.api.calls import (
 )
 from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, RevisionNumber, Segment
 from spark_throttle.admin.caller import READS_ALL
-from spark_throttle.admin.shown_policies import Plan, Policy, namespace_names
+from spark_throttle.admin.shown_policies import Plan, Policy, ShownRevision, namespace_names, shown_history
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.store.entries import SECTIONS, Difference, StoredEntry
+from spark_throttle.store.given_exceptions import GivenException
 from spark_throttle.store.service import PolicyService
-from spark_throttle.store.store import Key, Kind, Revision
+from spark_throttle.store.store import Key, Kind
 
 calls = Calls("policies")
 
@@ -81,6 +83,10 @@ ReadKey: TypeAlias = Annotated[Key, Depends(_read_key)]
 WrittenKey: TypeAlias = Annotated[Key, Depends(_written_key)]
 
 
+def _shown(served: Context) -> Callable[[StoredEntry], Policy]:
+    return lambda stored: Policy.of(stored, served.service.clock_ms())
+
+
 @calls.at("GET /policies/{section}", errors=[404])
 def list_policies(
     served: ApiContext,
@@ -103,8 +109,18 @@ def list_policies(
     else:
         page = _page_of_tenant(served.service, tenant, kind, after, limit)
         page = [stored for stored in page if resource_group in (None, stored.resource_group)]
-    is_full = len(page) == limit
-    return PolicyPage([Policy.of(stored) for stored in page], page[-1].name if is_full else None)
+    is_full, now_ms = len(page) == limit, served.service.clock_ms()
+    policies = [Policy.of(stored, now_ms) for stored in page]
+    return PolicyPage(policies, page[-1].name if is_full else None)
+
+
+@calls.at("GET /exceptions")
+def list_exceptions(served: ApiContext, tenant: SeenTenant) -> list[GivenException]:
+    """Return all exceptions: those in force, the first to end in front; then those that have ended.
+
+    A tenant admin gets those of its tenant and its namespaces.
+    """
+    return served.service.exceptions(tenant=tenant)
 
 
 @calls.at("GET /status/{job}/groups", who=READS_ALL, errors=[404])
@@ -113,7 +129,8 @@ def list_worst_groups(served: ApiContext, job: Segment, limit: Limit = 100) -> P
     named = view_of(served.watch, job).totals.named
     keys: list[Key] = [("resource_group", scope) for level, scope in named if level == "resource_group"][:limit]
     found = served.service.store.find(keys)
-    return PolicyPage([Policy.of(StoredEntry.of(found[key])) for key in keys if key in found], None)
+    now_ms = served.service.clock_ms()
+    return PolicyPage([Policy.of(StoredEntry.of(found[key]), now_ms) for key in keys if key in found], None)
 
 
 @calls.at("GET /policies/{section}/{name}", errors=[404], response_model=Policy, responses=_UNMODIFIED)
@@ -121,7 +138,7 @@ def get_policy(
     served: ApiContext, tenant: SeenTenant, key: ReadKey, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
     """Return an entry."""
-    return answered(served.service.get(*key, reader_tenant=tenant), if_none_match, response, Policy.of)
+    return answered(served.service.get(*key, reader_tenant=tenant), if_none_match, response, _shown(served))
 
 
 @calls.at("PUT /policies/{section}/{name}", errors=[404, 415])
@@ -141,7 +158,7 @@ def get_single_policy(
     served: ApiContext, section: SingleSection, response: Response, if_none_match: IfNoneMatch = None
 ) -> Policy | Response:
     """Return the quotas of every namespace without an entry (`defaults`), those of the job, or the queue's bounds."""
-    return answered(served.service.get(_KINDS[section]), if_none_match, response, Policy.of)
+    return answered(served.service.get(_KINDS[section]), if_none_match, response, _shown(served))
 
 
 @calls.at("PUT /policy/{section}", who=["admin"], errors=[404, 415])
@@ -178,9 +195,12 @@ def get_history(
     served: ApiContext,
     before: Annotated[int | None, Query(ge=1, le=2**62, description="Only revisions before this one.")] = None,
     limit: Limit = 20,
-) -> list[Revision]:
-    """Return the newest commits, newest first, with who made them and why."""
-    return served.service.history(before=before, limit=limit)
+) -> list[ShownRevision]:
+    """Return the newest commits, newest first, with who made them and why, and the exceptions that they gave or took.
+
+    The end of an exception is no commit: the one that gave it says when it ends.
+    """
+    return shown_history(served.service, before=before, limit=limit)
 
 
 @revision_calls.at("GET /diff", who=READS_ALL, errors=[404])

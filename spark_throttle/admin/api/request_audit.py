@@ -131,7 +131,7 @@ def _outcome(status: int, state: Mapping[str, object]) -> Outcome:
 def _detail(status: int, body: bytes, state: Mapping[str, object]) -> str:
     """Return the reason of a refusal: the one that the caller is not told, or what a problem document gives."""
     if status < 400:
-        return ""
+        return "dry run" if "is_dry_run" in state else ""
     if "reason" in state and status != HTTPStatus.TOO_MANY_REQUESTS:
         return str(state["reason"])
     try:

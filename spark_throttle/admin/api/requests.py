@@ -29,7 +29,7 @@ from starlette.responses import JSONResponse
 from spark_throttle.core.arithmetic.units import describe
 from spark_throttle.core.names.visible_text import visible_in_json
 from spark_throttle.errors import PolicyError
-from spark_throttle.policy.model import MAX_NAME_BYTES
+from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.store.entries import EntryVersion
 from spark_throttle.store.entry_conditions import AnyVersion, Expected, NoVersion
 
@@ -182,6 +182,13 @@ Yes: TypeAlias = Annotated[
         description="Whether the change is made although it leaves no limit at all, sets a quota to 0, lifts a "
         "limit of a scope in use, or takes names from a quota of 0. Without it the answer is 428, and "
         "says what would be lost.",
+    ),
+]
+DryRun: TypeAlias = Annotated[
+    bool,
+    Query(
+        description="Whether the change is only tried: it is judged as it would be, nothing is written, and the answer "
+        "says in `plan` what would change and what that would cost.",
     ),
 ]
 IfMatch: TypeAlias = Annotated[

@@ -9,11 +9,23 @@ import typer
 from typer.core import TyperCommand
 
 from spark_throttle.admin.cli.audited import ChangeOptions, changing, service_of
-from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, merged, values_of_settings
+from spark_throttle.admin.cli.options import (
+    At,
+    Expected,
+    OutputForm,
+    ReportingGroup,
+    Store,
+    merged,
+    values_of_settings,
+    wall_clock_ms,
+)
 from spark_throttle.admin.cli.output import Form, Output, shown, spelled, table_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spark_throttle.admin.shown_policies import Policy
+    from spark_throttle.policy.model import ExceptionPolicy
     from spark_throttle.store.entries import StoredEntry
     from spark_throttle.store.store import Kind
 
@@ -49,13 +61,14 @@ def _with_keys_of(kind: Kind) -> type[TyperCommand]:
 def _answer(stored: StoredEntry) -> Policy:
     from spark_throttle.admin.shown_policies import Policy
 
-    return Policy.of(stored)
+    return Policy.of(stored, wall_clock_ms())
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+def flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return settings as a command line has them, such as ``publish.weight=3``."""
     found = []
     for key, value in values.items():
-        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}={spelled(value)}"]
+        found += flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}={spelled(value)}"]
     return found
 
 
@@ -80,7 +93,9 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         made = options.service().delete(kind, name, options.author(), expected=expected)
         options.show(made, f"{noun} {name} deleted")
 
-    @app.command("list", help="List them by name: a page as a table, and all as JSON or YAML.")
+    listing = "List them by name, those with an exception in force first: a page as a table, all as JSON or YAML."
+
+    @app.command("list", help=listing)
     def list_all(
         store: Store = "", after: Annotated[str, typer.Option(help="Begin after this name.")] = "",
         limit: Annotated[int | None, typer.Option(min=1, help="The most to list; in a table by default 100.")] = None,
@@ -91,19 +106,41 @@ def named_app(kind: Kind, noun: str) -> typer.Typer:
         service = service_of(store)
         most = limit or (_PAGE if output is Form.TEXT else sys.maxsize)
         found = service.page(kind, after=after, limit=most, at=at, resource_group=group)
-        Output(output).show(
-            [_answer(stored) for stored in found],
-            lambda: table_of(
-                [("name", False), ("settings", False), ("revision", True)],
-                [(stored.name, ", ".join(_flat(stored.values)), stored.revision) for stored in found],
-            ),
-        )
+        first = [] if after or kind == "exempt" else service.excepted(kind, at=at, resource_group=group)
+        names = {stored.name for stored in first}
+        listed = [*first, *(stored for stored in found if stored.name not in names)]
+        Output(output).show([_answer(stored) for stored in listed], lambda: _table(listed, service.clock_ms()))
         if output is Form.TEXT and len(found) == most:
             typer.echo(f"\nfor the next page: --after {shown(found[-1].name)!r}", err=True)
 
     if kind in ("tenant", "namespace"):
         _add_attachments(app, kind, noun)
     return app
+
+
+def _table(listed: Sequence[StoredEntry], now_ms: int) -> Any:  # noqa: ANN401 - what rich prints
+    from spark_throttle.store.given_exceptions import state_of
+
+    rows = []
+    for stored in listed:
+        exception = getattr(stored.policy, "exception", None)
+        values = {key: value for key, value in stored.values.items() if key != "exception"}
+        said = "" if exception is None else said_of(exception, state_of(exception, now_ms))
+        rows.append((stored.name, ", ".join(flat(values)), said, stored.revision))
+    heads = [("name", False), ("settings", False), ("exception", False), ("revision", True)]
+    has_any = any(said for _, _, said, _ in rows)
+    kept = [at for at, (head, _) in enumerate(heads) if has_any or head != "exception"]
+    return table_of([heads[at] for at in kept], [[row[at] for at in kept] for row in rows])
+
+
+def said_of(exception: ExceptionPolicy, state: str) -> str:
+    """Return an exception for people to read."""
+    from spark_throttle.store.entries import values_of
+
+    values = values_of(exception)
+    sets = ", ".join(flat({key: part for key, part in values.items() if key in ("publish", "dispatch")}))
+    word = "until" if state == "in_force" else "ended"
+    return f"{word} {exception.until}: {sets} ({exception.reason})"
 
 
 def _add_exemption(app: typer.Typer, one: str) -> None:
@@ -182,7 +219,7 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
 
 
 def _sheet(stored: StoredEntry) -> Any:  # noqa: ANN401 - what rich prints
-    rows = [tuple(line.split("=", 1)) for line in _flat(stored.values)]
+    rows = [tuple(line.split("=", 1)) for line in flat(stored.values)]
     head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
     title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, by default"
     return table_of([("key", False), ("value", False)], rows or [("no settings", "")], title)

@@ -1,4 +1,4 @@
-"""Commands on all policies at once: validate, apply, show, diff, history, rollback."""
+"""Commands on all policies at once: validate, apply, show, diff, exceptions, history, rollback."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from spark_throttle.admin.cli.audited import ChangeOptions, changing, recorder_of_changes, service_of
+from spark_throttle.admin.cli.entries import flat
 from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, wall_clock_ms
 from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of, time_of
 from spark_throttle.admin.cli.streams import read_stdin
@@ -20,6 +21,7 @@ from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavai
 from spark_throttle.remedies import Remedy
 
 if TYPE_CHECKING:
+    from spark_throttle.admin.shown_policies import ShownRevision
     from spark_throttle.policy.model import PolicyDocument
     from spark_throttle.store.checks.protection import PlannedChange
     from spark_throttle.store.entries import Difference
@@ -92,7 +94,14 @@ def show(store: Store = "", at: At = None, output: OutputForm = Form.TEXT) -> No
     from spark_throttle.policy.codec import dump_policies
     from spark_throttle.policy.yaml_text import read_yaml
 
-    text = dump_policies(service_of(store).document(at=at))
+    document, now_ms = service_of(store).document(at=at), wall_clock_ms()
+    text = dump_policies(document)
+    if output is Form.TEXT:
+        in_force = (each for each in document.exceptions if now_ms < each[1].until_ms)
+        first = (
+            f"# until {each.until}, {shown(path)} has an exception: {shown(each.reason)}" for path, each in in_force
+        )
+        typer.echo("".join(f"{' '.join(line.splitlines())}\n" for line in first), nl=False)
     typer.echo(in_form(read_yaml(text), output) if output is Form.JSON else text, nl=False)
 
 
@@ -123,19 +132,39 @@ def history(
     limit: Annotated[int, typer.Option(min=1, help="The most to list.")] = 20,
     output: OutputForm = Form.TEXT,
 ) -> None:
-    """Show who made each change, when and why, the newest first."""
-    found = service_of(store).history(before=before, limit=limit)
-    numbers, words = ("revision", "entries"), ("revision", "when", "who", "door", "caller", "entries", "why")
+    """Show who made each change, when and why, and the exceptions that it gave or took; the newest first."""
+    from spark_throttle.admin.shown_policies import shown_history
+
+    found = shown_history(service_of(store), before=before, limit=limit)
+    numbers, words = ("revision", "entries"), ["revision", "when", "who", "door", "caller", "entries", "why"]
+    words += ["exceptions"] if any(each.exceptions for each in found) else []
+
+    def row(each: ShownRevision) -> list[object]:
+        said = "; ".join(f"{of.path}: {of.done}, until {of.until} ({of.reason})" for of in each.exceptions)
+        facts = [each.revision, time_of(each.at_ms), each.who, each.door, each.caller, each.changes, each.why, said]
+        return facts[: len(words)]
+
+    Output(output).show(
+        found, lambda: table_of([(word, word in numbers) for word in words], [row(each) for each in found])
+    )  # fmt: skip
+
+
+@app.command()
+def exceptions(store: Store = "", output: OutputForm = Form.TEXT) -> None:
+    """Show the exceptions: those in force, the first to end in front; then those that have ended."""
+    found = service_of(store).exceptions()
+    heads = ("entry", "", "until", "sets", "reason", "revision")
     Output(output).show(
         found,
         lambda: table_of(
-            [(word, word in numbers) for word in words],
+            [(head, head == "revision") for head in heads],
             [
-                (each.revision, time_of(each.at_ms), each.who, each.door, each.caller, each.changes, each.why)
+                (each.path, each.state.replace("_", " "), each.until, ", ".join(flat(each.sets)), each.reason,
+                 each.revision)
                 for each in found
             ],
-        ),
-    )
+        ) if found else "no entry has an exception",
+    )  # fmt: skip
 
 
 @app.command()

@@ -23,6 +23,7 @@ from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
+    from spark_throttle.control.notes import ExceptionInForce
     from spark_throttle.status.explanation import Explanation, LevelExplanation, WaitingNamespace
     from spark_throttle.status.status import DestinationStatus, ScopeStatus, Status
     from spark_throttle.status.time_status import JobTime, ScopeTime
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 LEVELS: Final = ("job", "resource_group", "tenant", "namespace")
 _COUNTS: Final = ("offered", "admitted", "rejected")
+_EXCEPTIONS: Final = 10
+"""The most exceptions that are shown."""
+
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -75,6 +79,7 @@ def status_values(found: Status, scopes: list[ScopeStatus]) -> dict[str, Any]:
         "elapsed_ms": found.elapsed_ms,
         "batch": found.batch_id, "batch_time_ms": found.batch_time_ms, "epoch": found.epoch,
         "revision": found.revision, "store_revision": found.store_revision, "problem": found.problem,
+        "exceptions": [asdict(each) for each in found.exceptions],
         "destinations": [asdict(each) for each in found.destinations],
         "exchange": None if found.exchange is None else asdict(found.exchange),
         "time": None if found.time is None else asdict(found.time),
@@ -102,7 +107,7 @@ def status_table(found: Status, scopes: list[ScopeStatus]) -> Any:  # noqa: ANN4
     title = f"batch {found.batch_id} at {time_of(found.batch_time_ms)}, epoch {found.epoch}{store}\n"
     title += _ages(found, has_life=not is_missed)
     title += "" if found.exchange is None else f"\n{shown(found.exchange.detail)}"
-    title += "".join(f"\n{shown(_destination(each))}" for each in found.destinations)
+    title += "".join(f"\n{shown(said)}" for said in (*_exceptions(found), *map(_destination, found.destinations)))
     if found.time is not None:
         title += f"\n{_uncharged(found.time)}"
     cells = [_cells(found, each) for each in scopes]
@@ -126,8 +131,8 @@ def status_lines(found: Status, scopes: list[ScopeStatus], *, at_ms: int) -> Ite
         yield f"{at} {shown(problem)}"
     if found.exchange is not None:
         yield f"{at} {shown(found.exchange.detail)}"
-    for destination in found.destinations:
-        yield f"{at} {shown(_destination(destination))}"
+    for said in (*_exceptions(found), *map(_destination, found.destinations)):
+        yield f"{at} {shown(said)}"
     if found.time is not None:
         yield f"{at} {_uncharged(found.time)}"
     for each in scopes:
@@ -159,6 +164,18 @@ def _cells(found: Status, scope: ScopeStatus) -> dict[str, str]:
     if scope.time is not None:
         cells |= {"core time": _core_time(scope.time), "throttled for": wait(scope.time.throttle_ms or None)}
     return cells
+
+
+def _exceptions(found: Status) -> Iterator[str]:
+    """Yield the exceptions in force, the first to end in front."""
+    for each in found.exceptions[:_EXCEPTIONS]:
+        yield _exception(each)
+    if len(found.exceptions) > _EXCEPTIONS:
+        yield f"and {len(found.exceptions) - _EXCEPTIONS} more exceptions; --output json has all"
+
+
+def _exception(each: ExceptionInForce) -> str:
+    return f"until {time_of(each.until_ms)}, {each.path} has an exception: {each.reason}"
 
 
 def _destination(each: DestinationStatus) -> str:
@@ -252,6 +269,7 @@ def _as_sheet(found: Explanation) -> Any:  # noqa: ANN401 - what rich prints
     won = {"defaults": "the defaults"}.get(found.rule, f"{found.rule} {found.matched}".strip())
     head = Text(f"{shown(found.namespace)} ({found.direction}): {shown(won)}", style="bold")
     parts: list[Any] = [head, *(Text(f"  {shown(reason)}") for reason in found.reasons)]
+    parts += [Text(f"  {shown(_exception(each))}", style="yellow") for each in found.exceptions]
     if found.levels:
         cells = [_level_cells(level, found) for level in found.levels]
         columns = [(head, head not in ("level", "scope", "excess")) for head in cells[0]]

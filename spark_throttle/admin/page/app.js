@@ -3,6 +3,7 @@
 import { call, segment, session } from "./client.js";
 import { element, long, row, setText, titlesOf, visible } from "./elements.js";
 import { Entries } from "./entries.js";
+import { Exceptions } from "./exceptions.js";
 import { GroupCard } from "./group.js";
 import { History } from "./history.js";
 import { count, duration } from "./numbers.js";
@@ -24,6 +25,7 @@ const onProblem = (error) => { if (session.token) showAlert(error.message); };
 const throttled = new ThrottledTable({ onProblem });
 const processingTime = new ProcessingTime();
 const sharedQuotas = new SharedQuotas();
+const exceptions = new Exceptions();
 const history = new History({ onChanged: refresh, onProblem });
 const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));
@@ -85,7 +87,7 @@ function end(problem = "") {
   clearTimeout(timer);
   session.end();
   cards.clear();
-  for (const part of [history, throttled, processingTime, sharedQuotas, ...lists]) part.forget();
+  for (const part of [exceptions, history, throttled, processingTime, sharedQuotas, ...lists]) part.forget();
   $("locks").tBodies[0].replaceChildren();
   for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
   $("explanation-title").textContent = "";
@@ -131,12 +133,12 @@ async function update() {
   if (status.store_revision === null) {
     shownRevision = null;  // what is shown stays, and is read anew as soon as the store can be read
   } else if (status.store_revision !== shownRevision) {
-    await Promise.all([readGroups(job), showLocks(), history.read(), ...lists.map((list) => list.read())]);
+    await Promise.all([readGroups(job), showLocks(), exceptions.read(), history.read(), ...lists.map((list) => list.read())]);
     shownRevision = status.store_revision;
   } else {
     const worst = (job?.scopes ?? []).filter((s) => s.level === "resource_group").slice(0, mostGroups);
     if (!groupStart && worst.some((s) => !cards.has(s.scope) && !gone.has(s.scope))) await readGroups(job);
-    if (turn % HISTORY_EVERY === 0) await history.read();
+    if (turn % HISTORY_EVERY === 0) await Promise.all([history.read(), exceptions.read()]);
   }
   for (const list of lists) if (job) list.followed.show(job);
   processingTime.show(job);
@@ -231,10 +233,10 @@ function showNothing() {
 async function showLocks() {
   const { value } = await call(`/admin/v2/policies/namespaces?locked=true&limit=${LOCKS}`);
   const titles = titlesOf($("locks"));
-  $("locks").tBodies[0].replaceChildren(...value.policies.map(({ name, policy, revision }) => row(titles, [
+  $("locks").tBodies[0].replaceChildren(...value.policies.map(({ name, policy, revision, exception }) => row(titles, [
     ["head", long(name)], ["", policy.resource_group ? long(policy.resource_group) : "–"],
     ["text", quotaText(policy.publish) || "no limit"], ["text", quotaText(policy.dispatch) || "no limit"],
-    ["text", otherText({ ...policy, locked: false }) || "–"], ["number", count(revision)],
+    ["text", otherText({ ...policy, locked: false }, exception) || "–"], ["number", count(revision)],
   ])));
   $("locks").hidden = value.policies.length === 0;
   $("locks-count").textContent = !value.policies.length ? "No entry is locked."

@@ -63,12 +63,14 @@ export class Entries {
     const { value } = await call(`/admin/v2/policies/${this.section}?${query}`);
     const fitting = value.policies.filter((entry) => entry.name.startsWith(this.start));
     const hasMore = fitting.length > this.limit;
-    const found = fitting.slice(0, this.limit);
+    const page = fitting.slice(0, this.limit);
+    const current = page.filter((entry) => entry.exception === "in_force");
+    const found = [...current, ...page.filter((entry) => entry.exception !== "in_force")];
     const shown = JSON.stringify([found, this.isAdmin]);
     this.add.hidden = !this.isAdmin;
     this.more.hidden = !hasMore || this.limit >= MOST;
     this.about.textContent = !found.length ? (this.start ? `No entry begins with ${this.start}.` : this.kind.none)
-      : !hasMore ? `${some(found.length, "entry", "entries")}, by name.`
+      : !hasMore ? `${some(found.length, "entry", "entries")}, ${current.length ? "those with an exception in force first" : "by name"}.`
         : `The first ${found.length} entries by name. ` + (this.limit >= MOST ? "To see others, type how their names begin." : "");
     this.table.hidden = !found.length;
     if (shown === this.shown) return;  // a button that has the focus stays
@@ -76,7 +78,7 @@ export class Entries {
     this.body.replaceChildren(...found.map((entry) => row(TITLES, [
       ["head", long(entry.name)], ["", entry.policy.resource_group ? long(entry.policy.resource_group) : "–"],
       ["text", quotaText(entry.policy.publish) || "no limit"], ["text", quotaText(entry.policy.dispatch) || "no limit"],
-      ["text", otherText(entry.policy) || "–"],
+      ["text", otherText(entry.policy, entry.exception) || "–"],
       ["", element("button", { type: "button", hidden: !this.isAdmin, "aria-label": `Edit ${this.kind.one} ${entry.name}`,
         onclick: () => this.edit(entry) }, "Edit")],
     ])));

@@ -5,7 +5,7 @@ import { Rows, element, partMeter } from "./elements.js";
 import { fairnessText } from "./fairness.js";
 import { FollowedChange } from "./followed_change.js";
 import { count, duration, percent, quantity } from "./numbers.js";
-import { DIRECTIONS, quotaText } from "./policy_fields.js";
+import { DIRECTIONS, exceptionText, quotaText } from "./policy_fields.js";
 import { PolicyForm, entryOf } from "./policy_form.js";
 
 const MEMBERS = ["Namespace", "Weight", "Messages offered/s", "Messages admitted/s", "Backlog", "Share by weight"];
@@ -49,6 +49,8 @@ export class GroupCard {
     this.said.replaceChildren(...said.flatMap(([direction, text], at) =>
       [...(at ? [element("br")] : []), `${direction}: ${text}`]));
     if (!said.length) this.said.textContent = "no limit in either direction";
+    const exception = exceptionText(entry.policy, entry.exception);
+    if (exception) this.said.append(element("br"), element("small", { class: "exception" }, exception));
   }
 
   // Show what the job did: its `job` of the status, the group's scope in it, and the group's series.

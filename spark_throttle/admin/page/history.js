@@ -55,7 +55,8 @@ export class History {
       ["number", count(entry.revision)],
       ["", when(entry.at_ms)],
       ["", long(entry.who)], ["", long([entry.door, entry.caller].filter(Boolean).join(": ") || "–")],
-      ["", long(entry.why || "–")], ["number", count(entry.changes)],
+      ["", element("span", {}, long(entry.why || "–"), ...entry.exceptions.map(({ path, done, until, reason }) =>
+        element("small", { class: "exception" }, `${path}: exception ${done}, until ${until} (${reason})`)))], ["number", count(entry.changes)],
       ["", element("button", { type: "button", hidden: !isAdmin || at === 0,
         "aria-label": `Roll back to revision ${entry.revision}`, onclick: () => this.goBack(entry.revision) }, "Roll back")],
     ])));
@@ -73,7 +74,7 @@ export class History {
 }
 
 // A time that breaks only between the day and the hour.
-function when(ms) {
+export function when(ms) {
   const [day, time] = new Date(ms).toISOString().slice(0, 19).split("T");
   return element("span", {}, element("span", { class: "whole" }, day), " ", element("span", { class: "whole" }, `${time} UTC`));
 }

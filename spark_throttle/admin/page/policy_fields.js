@@ -47,10 +47,20 @@ export function quotaText(quota = {}) {
   return parts.join(", ") + (delaysAll(quota) ? ` (0 admits nothing: ${WAITS})` : "");
 }
 
+// What an exception sets, by path.
+export const setsText = (sets) => Object.entries(flat(sets)).map(([path, value]) => `${path}: ${value}`).join(", ");
+
+// The exception of a policy in words; null if it has none. `state` is the API's.
+export function exceptionText({ exception }, state) {
+  if (!exception) return null;
+  const { until, reason, ...sets } = exception;
+  return `${state === "ended" ? "exception ended" : "exception until"} ${until}: ${setsText(sets)} (${reason})`;
+}
+
 // What an entry says beside its quotas and its group: nothing that the form edits, and it stays as it is.
-export function otherText(policy) {
-  const { publish, dispatch, resource_group: group, locked, ...others } = policy;
-  return [locked ? "locked" : null, ...Object.entries(flat(others)).map(([path, value]) => `${path}: ${value}`)]
+export function otherText(policy, state) {
+  const { publish, dispatch, resource_group: group, locked, exception, ...others } = policy;
+  return [exceptionText(policy, state), locked ? "locked" : null, ...Object.entries(flat(others)).map(([path, value]) => `${path}: ${value}`)]
     .filter(Boolean).join(", ");
 }
 
@@ -76,7 +86,7 @@ export function differences(before, after) {
 }
 
 const flat = (policy) => Object.fromEntries(Object.entries(policy).flatMap(([key, value]) =>
-  (typeof value === "object" ? Object.entries(value).map(([inner, each]) => [`${key}.${inner}`, each]) : [[key, value]])));
+  (typeof value === "object" ? Object.entries(flat(value)).map(([inner, each]) => [`${key}.${inner}`, each]) : [[key, value]])));
 
 // The name right before all names that begin with a text, so that a page after it begins with them.
 export function justBefore(text) {

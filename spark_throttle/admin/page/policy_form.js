@@ -21,7 +21,7 @@ export class PolicyForm {
     this.save = element("button", { type: "submit", class: "primary" }, "Save");
     this.end = element("div", { class: "end" },
       element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
-    const others = otherText({ ...entry.policy, locked: false });
+    const others = otherText({ ...entry.policy, locked: false }, entry.exception);
     this.why = element("input", { name: "why", maxlength: "500", autocomplete: "off" });
     this.root = element("form", { class: "edit", autocomplete: "off", novalidate: true,
       onsubmit: (event) => { event.preventDefault(); this.submit(); } },

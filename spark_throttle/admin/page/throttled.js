@@ -53,6 +53,9 @@ function heldBy(namespace) {
   return `${level} (${held.dimension}, ${used})`;
 }
 
+const exceptionText = ({ path, until_ms: untilMs, reason }) =>
+  `until ${new Date(untilMs).toISOString().slice(0, 19).replace("T", " ")} UTC, ${path} has an exception: ${reason}`;
+
 async function explain(job, namespace) {
   const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job)}`);
   const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
@@ -63,7 +66,7 @@ async function explain(job, namespace) {
   const titles = ["Level", "Quota per second", "On excess", "Balance", "Backlog", "Free in"];
   document.getElementById("explanation-text").replaceChildren(
     element("h3", {}, "Which rule applies, and why"),
-    element("ul", {}, ...[...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
+    element("ul", {}, ...[...value.exceptions.map(exceptionText), ...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
     element("h3", {}, "The levels that it passes"),
     element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
       element("table", { class: "stack" },

@@ -4,19 +4,25 @@ A *rule* is the entry of a namespace, a glob, or the defaults. An entry holds it
 the names without one, and the defaults the rest. Names have no end, so the names that a glob stands for are judged by
 the rules that they can have, which are few. A group that an entry or a glob names comes before the tenant's, and that
 comes before the one of the defaults.
+
+Exceptions end, so names are held otherwise at different moments. What is judged is judged at each of them (`Moments`):
+now, and whenever an exception ends that a judgement has met.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from spark_throttle.core.names.globs import holders, is_glob, is_of_tenant, overlaps, specificity
-from spark_throttle.core.quota import Level
+from spark_throttle.core.quota import NEVER_MS, Level
 from spark_throttle.policy.model import NamespacePolicy, ScopePolicy
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.entries import EMPTY, namespace_policy, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import Change, Entry, Key, Kind, PolicyStore
+
+P = TypeVar("P", bound=ScopePolicy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,45 @@ class Scope:
     policy: ScopePolicy
 
 
+class Moments:
+    """The moments at which a judgement may differ: now, and the end of each exception in force that it meets.
+
+    Examples
+    --------
+    >>> thrice = {"until": "1970-01-01T00:00:09Z", "reason": "a move", "publish": {"messages_per_second": 15}}
+    >>> acme = ScopePolicy.model_validate({"publish": {"messages_per_second": 5}, "exception": thrice})
+    >>> moments = Moments(0)
+    >>> [(moments.at_ms, int(moments.policy(acme).publish.messages_per_second)) for _ in moments.each()]
+    [(0, 15), (9000, 5)]
+    """
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = self.at_ms = now_ms
+        self._ends_ms = NEVER_MS
+
+    def each(self) -> Iterator[None]:
+        """Go through the moments; what is read at one is as it is then."""
+        self.at_ms = self.now_ms
+        while self.at_ms < NEVER_MS:
+            self._ends_ms = NEVER_MS
+            yield
+            self.at_ms = self._ends_ms
+
+    def policy(self, policy: P) -> P:
+        """Return an entry's policy as it is at the present one of the moments."""
+        exception = policy.exception
+        if exception is not None and exception.until_ms > self.at_ms:
+            self._ends_ms = min(self._ends_ms, exception.until_ms)
+        return policy.at(self.at_ms)
+
+
 class PolicyView:
     """The entries of a revision, or those after some changes of it that are not committed yet.
 
     Parameters
     ----------
+    moments
+        When: an exception that ends later is in force.
     is_given
         Whether what tenants' administrators wrote is left out, so that each entry is as administrators gave it.
     """
@@ -62,13 +102,15 @@ class PolicyView:
     def __init__(
         self,
         store: PolicyStore,
-        index: NamespaceIndex,
+        index: EntryIndex,
         revision: int,
         changes: Sequence[Change] = (),
         *,
+        moments: Moments,
         is_given: bool = False,
     ) -> None:
         self._store, self._index, self._revision, self._changes = store, index, revision, changes
+        self.moments = moments
         self._is_given = is_given
         self.known: Mapping[Key, Entry] | None = None
         """Every entry before the changes, once somebody has read them; the store is asked no more then."""
@@ -82,7 +124,9 @@ class PolicyView:
 
     def as_given(self) -> PolicyView:
         """Return the view without what tenants' administrators wrote."""
-        return PolicyView(self._store, self._index, self._revision, self._changes, is_given=True)
+        return PolicyView(
+            self._store, self._index, self._revision, self._changes, moments=self.moments, is_given=True
+        )  # fmt: skip
 
     def get(self, kind: Kind, name: str) -> Entry | None:
         """Return an entry, or `None` if it does not exist."""
@@ -98,12 +142,12 @@ class PolicyView:
         entry = self.get(kind, name)
         policy = EMPTY[kind] if entry is None else policy_of(entry)
         assert isinstance(policy, ScopePolicy)  # noqa: S101 - only the queue's is another
-        return policy
+        return self.moments.policy(policy)
 
     def rule(self, name: str) -> Rule | None:
         """Return the entry of a namespace or a glob, `None` if there is none."""
         entry = self.get("namespace", name)
-        return None if entry is None else _rule_of(entry)
+        return None if entry is None else self._rule_of(entry)
 
     def rules_of(self, name: str) -> Iterator[Rule]:
         """Yield the rules that names which `name` stands for have: its entry, or else those beside it."""
@@ -114,7 +158,7 @@ class PolicyView:
         """Yield the rules that names which `name`, a namespace or a glob, stands for may have if it has no entry."""
         globs = {entry.name: entry for entry in self.overlapping(name)}
         for glob in holders(name, globs):
-            yield self.defaults if glob is None else _rule_of(globs[glob])
+            yield self.defaults if glob is None else self._rule_of(globs[glob])
 
     def overlapping(self, name: str) -> list[Entry]:
         """Return the globs that match some name that `name`, a namespace or a glob, stands for; most specific first."""
@@ -131,7 +175,7 @@ class PolicyView:
     def defaults(self) -> Rule:
         """The rule of the names that no entry and no glob holds."""
         entry = self.get("defaults", "")
-        return Rule("", NamespacePolicy() if entry is None else namespace_policy(entry))
+        return Rule("", NamespacePolicy() if entry is None else self.moments.policy(namespace_policy(entry)))
 
     def group_of(self, tenant: str) -> str | None:
         """Return the group that a tenant's entry names."""
@@ -159,6 +203,5 @@ class PolicyView:
             entry = replace(entry, body=entry.given or None, given=None)
         return None if entry.body is None else entry
 
-
-def _rule_of(entry: Entry) -> Rule:
-    return Rule(entry.name, namespace_policy(entry), entry.given)
+    def _rule_of(self, entry: Entry) -> Rule:
+        return Rule(entry.name, self.moments.policy(namespace_policy(entry)), entry.given)

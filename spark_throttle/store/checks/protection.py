@@ -27,9 +27,9 @@ from typing import Final
 from spark_throttle.core.names.globs import covers, is_glob, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.policy.model import ScopePolicy
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import KINDS_OF_LOSS, Limits, Loss, limits_of, losses_between
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
-from spark_throttle.store.checks.policy_view import PolicyView, Rule, Scope
+from spark_throttle.store.checks.policy_view import Moments, PolicyView, Rule, Scope
 from spark_throttle.store.entries import Difference, entries_of_kind, path_of, policy_of, resource_group_of
 from spark_throttle.store.store import MEMBER_KINDS, Change, Entry, Key, Kind, PolicyStore, check_wanted
 
@@ -54,7 +54,13 @@ class PlannedChange:
 
 
 def losses_of(
-    store: PolicyStore, index: NamespaceIndex, changes: Sequence[Change], revision: int, *, is_whole: bool = False
+    store: PolicyStore,
+    index: EntryIndex,
+    changes: Sequence[Change],
+    revision: int,
+    *,
+    now_ms: int,
+    is_whole: bool = False,
 ) -> list[Loss]:
     """Return what changes of a revision cost, the worst first; nothing is written.
 
@@ -62,6 +68,8 @@ def losses_of(
 
     Parameters
     ----------
+    now_ms
+        The wall clock: what an exception costs, or its absence, counts if it has not ended.
     is_whole
         Whether the changes are those of a document or a rollback, which say the whole policy.
 
@@ -78,24 +86,27 @@ def losses_of(
     ...     at_ms=0,
     ... )
     1
-    >>> for loss in losses_of(store, NamespaceIndex(store), [Change("tenant", "acme", None)], 1):
+    >>> for loss in losses_of(store, EntryIndex(store), [Change("tenant", "acme", None)], 1, now_ms=0):
     ...     print(loss)
     tenants.acme: publish.messages_per_second of resource_groups.gold is lifted (it was 5)
     """
     if not revision:
         return []
-    found = _Judgement(store, index, changes, revision).losses()
+    found = _Judgement(store, index, changes, revision, Moments(now_ms)).losses()
     return [loss for loss in found if is_whole or not loss.is_end_of_own_emergency]
 
 
 class _Judgement:
     """The facts that some changes of one revision are judged by."""
 
-    def __init__(self, store: PolicyStore, index: NamespaceIndex, changes: Sequence[Change], revision: int) -> None:
+    def __init__(
+        self, store: PolicyStore, index: EntryIndex, changes: Sequence[Change], revision: int, moments: Moments
+    ) -> None:
+        self._moments = moments
         self._store, self._changes, self._revision = store, changes, revision
         self._changed = {change.key for change in changes}
-        self._before = PolicyView(store, index, revision)
-        self._after = PolicyView(store, index, revision, changes)
+        self._before = PolicyView(store, index, revision, moments=moments)
+        self._after = PolicyView(store, index, revision, changes, moments=moments)
         self._views = (self._before, self._after)
         self._tenants_without = {
             change.name.partition("/")[0]
@@ -105,7 +116,9 @@ class _Judgement:
         """Tenants of which a namespace's entry is written that names no group."""
 
     def losses(self) -> list[Loss]:
-        found = dict.fromkeys(loss for change in self._changes for loss in self._losses_of(change))
+        found = dict.fromkeys(
+            loss for change in self._changes for _ in self._moments.each() for loss in self._losses_of(change)
+        )
         if any(loss.kind == "lifted" for loss in found) and not any(map(_limits_of, self._entries_after())):
             found = {Loss("no_policy", ""): None, **found}
         return sorted(found, key=lambda loss: KINDS_OF_LOSS.index(loss.kind))
@@ -353,9 +366,12 @@ def _group(view: PolicyView, name: str | None) -> Scope:
 
 
 def _limits_of(entry: Entry) -> Limits:
-    """Return the limits by which an entry can hold rows back."""
+    """Return the limits by which an entry can hold rows back, those of its exception too."""
     policy = policy_of(entry) if entry.kind != "exempt" else None
-    return limits_of(policy) if isinstance(policy, ScopePolicy) else {}
+    if not isinstance(policy, ScopePolicy):
+        return {}
+    other = {} if policy.exception is None else limits_of(policy.in_exception)
+    return {**limits_of(policy), **{f"exception.{path}": limit for path, limit in other.items()}}
 
 
 def _is_shut(limits: Limits) -> bool:

@@ -13,6 +13,10 @@ and the group that this rule leads to. A change is judged by its effect on every
 * Where the tenant, the group or the job rejects, a name whose rule rejects too does not begin to wait, not even as it
   was given.
 
+All this holds now and whenever an exception ends (`policy_view.Moments`): what a tenant writes fits what administrators
+gave while an exception is in force, and afterwards. An exception that administrators gave stays until its end: who
+writes the entry repeats it.
+
 An entry that administrators wrote can be tightened and not removed: the store keeps what they gave, and a tighter entry
 is judged by that. An entry that they locked stays as it is.
 
@@ -32,9 +36,10 @@ from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps
 from spark_throttle.core.quota import Level
 from spark_throttle.errors import NotPermittedError
 from spark_throttle.policy.model import DIRECTIONS, MAX_GLOBS, RATES, ScopePolicy
+from spark_throttle.policy.values import time_text
+from spark_throttle.store.checks.entry_index import EntryIndex
 from spark_throttle.store.checks.limit_changes import LooserPart, looser_parts, newly_waiting
-from spark_throttle.store.checks.namespace_index import NamespaceIndex
-from spark_throttle.store.checks.policy_view import PolicyView, Rule
+from spark_throttle.store.checks.policy_view import Moments, PolicyView, Rule
 from spark_throttle.store.entries import namespace_policy
 from spark_throttle.store.store import NOTHING, Change, Entry, PolicyStore
 
@@ -53,12 +58,17 @@ class TenantChanges:
 
     Parameters
     ----------
+    now_ms
+        The wall clock: exceptions that have not ended by it are in force.
     most_entries
         For how many single namespaces the administrator of one tenant may make an entry.
     """
 
-    def __init__(self, store: PolicyStore, index: NamespaceIndex, *, most_entries: int = MOST_TENANT_ENTRIES) -> None:
+    def __init__(
+        self, store: PolicyStore, index: EntryIndex, *, now_ms: int, most_entries: int = MOST_TENANT_ENTRIES
+    ) -> None:
         self._store = store
+        self._now_ms = now_ms
         self._index = index
         self._most_entries = most_entries
 
@@ -73,15 +83,19 @@ class TenantChanges:
         if len(changes) > 1:
             # Each change is judged on the revision, not on what the others make of it.
             raise NotPermittedError(changes[0].kind, changes[0].name, "a tenant's administrator changes one at a time")
-        before = PolicyView(self._store, self._index, revision)
+        moments = Moments(self._now_ms)
+        before = PolicyView(self._store, self._index, revision, moments=moments)
         permitted = []
         for change in changes:
             _check_owner(change, tenant, before)
             entry = before.get("namespace", change.name)
             made = _with_given(change, entry)
+            _check_exception(made, self._now_ms)
             if change.body is not None and entry is None:
                 self._check_room(change, tenant, before)
-            _check_tightness(made, tenant, before, PolicyView(self._store, self._index, revision, [made]))
+            after = PolicyView(self._store, self._index, revision, [made], moments=moments)
+            for _ in moments.each():
+                _check_tightness(made, tenant, before, after)
             # Who writes what administrators gave undoes all changes of the tenant's, and the entry is theirs again.
             permitted.append(replace(made, given=None) if made.body == made.given else made)
         return permitted
@@ -92,12 +106,15 @@ class TenantChanges:
         if touched is None:
             return []
         written = {change.key for change in changes}
-        view = PolicyView(self._store, self._index, revision, changes)
+        moments = Moments(self._now_ms)
+        view = PolicyView(self._store, self._index, revision, changes, moments=moments)
         given = view.as_given()
         return [
             entry
             for entry in self._store.delegated(at=revision)
-            if entry.key not in written and touched(entry.name) and any(_looser(entry.name, view, given))
+            if entry.key not in written
+            and touched(entry.name)
+            and any(part for _ in moments.each() for part in _looser(entry.name, view, given))
         ]
 
     def _check_room(self, change: Change, tenant: str, view: PolicyView) -> None:
@@ -166,6 +183,17 @@ def _with_given(change: Change, entry: Entry | None) -> Change:
     return replace(change, given=given)
 
 
+def _check_exception(made: Change, now_ms: int) -> None:
+    """Refuse a change of an exception that administrators gave under its name, while it is in force."""
+    body = made.given or None if made.body is not None else None
+    exception = None if body is None else namespace_policy(Entry("namespace", made.name, body, 0)).exception
+    if exception is None or exception.until_ms <= now_ms:
+        return
+    if namespace_policy(Entry("namespace", made.name, made.body, 0)).exception != exception:
+        problem = f"an administrator gave it an exception until {exception.until} ({exception.reason})"
+        raise _refused(made, f"{problem}; repeat it as it is, or ask an administrator", "exception")
+
+
 def _check_tightness(change: Change, tenant: str, before: PolicyView, after: PolicyView) -> None:
     """Refuse a change after which a name is looser than administrators gave it, unless it is as tight as before.
 
@@ -174,12 +202,12 @@ def _check_tightness(change: Change, tenant: str, before: PolicyView, after: Pol
     name, was = change.name, before.rule(change.name)
     for rule, bound, part in _looser(name, after, after.as_given()):
         if was is None or any(_parts(rule, was, tenant, after)):
-            raise _refused(change, _words(change, part, rule, bound), part.path)
+            raise _refused(change, _words(change, part, rule, bound, after.moments), part.path)
     for rule, bound in product(after.rules_of(name), before.rules_of(name)):
         shared = after.shared(tenant, rule.group_in(after.group_of(tenant)))
         for direction in DIRECTIONS:
             for part in newly_waiting(direction, rule.policy, bound.policy, shared):
-                raise _refused(change, _words(change, part, rule, bound), part.path)
+                raise _refused(change, _words(change, part, rule, bound, after.moments), part.path)
 
 
 def _looser(name: str, view: PolicyView, given: PolicyView) -> Iterator[tuple[Rule, Rule, LooserPart]]:
@@ -206,8 +234,9 @@ def _parts(rule: Rule, bound: Rule, tenant: str, view: PolicyView) -> Iterator[L
     yield from looser_parts(rule.policy, bound.policy, view.shared(tenant, other))
 
 
-def _words(change: Change, part: LooserPart, rule: Rule, bound: Rule) -> str:
+def _words(change: Change, part: LooserPart, rule: Rule, bound: Rule, moments: Moments) -> str:
     by = f" by {rule.where}" if rule.name != change.name else ""
+    by += f" from {time_text(moments.at_ms)} on" if moments.at_ms > moments.now_ms else ""
     return (
         f"it would be {part.value}{by}; at the level {part.level.name.lower()}, administrators gave {part.bound} "
         f"({part.where or bound.where}); give no more than that, or ask an administrator"

@@ -129,7 +129,7 @@ class SimulatedJob:
 
         self.outside = Surroundings()
         self.documents: dict[str, PolicyDocument] = {}
-        """All policies that the job ever had, by their revision in the job's direction."""
+        """All policies that the job ever had, by their revision in the job's direction; exceptions are resolved."""
 
         self.attempts: list[SimulatedBatch] = []
         """The result of every attempt at a batch, including attempts that died later."""
@@ -382,14 +382,17 @@ class SimulatedJob:
 
     @property
     def revision(self) -> str:
-        """Revision of `policies`, in the direction that the job enforces."""
-        return revision_of(self.policies, self.direction)
+        """Revision of `policies` as they are now, in the direction that the job enforces."""
+        return revision_of(self.policies.at(self.wall_ms), self.direction)
 
     # ------------------------------------------------------------------------------------------------ the query
 
     def _snapshot(self, policies: Mapping[str, object] | PolicyDocument | str) -> PolicySnapshot:
         document = load_policies(policies)
-        self.documents[revision_of(document, self.direction)] = document
+        ends_ms = [each.until_ms for _, each in document.exceptions]
+        for at_ms in (0, *ends_ms):  # between two ends nothing changes
+            resolved = document.at(at_ms)
+            self.documents[revision_of(resolved, self.direction)] = resolved
         return PolicySnapshot(document, revision_of(document), None)
 
     def _up(self) -> SimulatedQuery:

@@ -1,6 +1,6 @@
-"""The globs and the locked entries of a store's namespaces are read once, and then followed commit by commit.
+"""The globs, the locked entries and those with an exception are read once, and then followed commit by commit.
 
-A store finds an entry by its name. Which entries are globs, locked, or a tenant's own is found only among all of them.
+A store finds an entry by its name. Which are globs, locked, excepted, or a tenant's own is found only among all.
 A store that was restored from a backup has other commits under the same numbers. It tells so
 (`PolicyStore.generation`), and everything is read anew.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 
 from spark_throttle.core.names.globs import is_glob, is_of_tenant, overlaps, specificity
-from spark_throttle.store.entries import namespace_policy
-from spark_throttle.store.store import NOTHING, Entry, PolicyStore
+from spark_throttle.store.entries import exception_of, namespace_policy
+from spark_throttle.store.store import NOTHING, Entry, Key, PolicyStore
 
 
-class NamespaceIndex:
-    """The globs, the locked entries, and the numbers of tenants' own entries of a store; for use by several threads.
+class EntryIndex:
+    """The entries of a store that are globs, locked, excepted or tenants' own; for use by several threads.
 
     Examples
     --------
@@ -26,7 +26,7 @@ class NamespaceIndex:
     >>> changes.append(Change("namespace", "acme/x", '{"locked":true}'))
     >>> store.commit(changes, expected_revision=0, author=Author("ann"), at_ms=0)
     1
-    >>> index = NamespaceIndex(store)
+    >>> index = EntryIndex(store)
     >>> [entry.name for entry in index.overlapping("acme/a*", 1)], [entry.name for entry in index.locked_after("")]
     (['acme/*', '*'], ['acme/x'])
     """
@@ -39,6 +39,9 @@ class NamespaceIndex:
         self._of_tenants: dict[str, Entry] = {}
         self._others: dict[str, Entry] = {}
         self._locked: dict[str, Entry] = {}
+        self._excepted: dict[Key, Entry] = {}
+        """The entries with an exception, of every kind."""
+
         self._made: dict[str, set[str]] = {}
         """By tenant, the single namespaces whose entries the tenant's administrator made."""
 
@@ -70,18 +73,28 @@ class NamespaceIndex:
         mine = (entry for entry in found if tenant in (None, entry.name.partition("/")[0]))
         return sorted(mine, key=lambda entry: entry.name)
 
+    def excepted(self) -> list[Entry]:
+        """Return the entries with an exception at the newest revision, in no order."""
+        with self._lock:
+            self._follow(self._store.revision())
+            return list(self._excepted.values())
+
     def _follow(self, revision: int) -> None:
         """Read what was committed up to a revision; the lock is held."""
         generation = self._store.generation
         if generation == self._generation and 0 <= self._revision <= revision:
             entries = self._store.changed(after=self._revision, until=revision)
         else:
-            for part in (self._of_tenants, self._others, self._locked, self._made):
+            for part in (self._of_tenants, self._others, self._locked, self._excepted, self._made):
                 part.clear()
             entries = self._store.scan(at=revision)
         # If reading fails half-way, everything is read again.
         self._revision = -1
         for entry in entries:
+            if exception_of(entry.body) is None:
+                self._excepted.pop(entry.key, None)
+            else:
+                self._excepted[entry.key] = entry
             if entry.kind == "namespace":
                 self._keep(entry)
         self._generation, self._revision = generation, revision
