@@ -114,8 +114,14 @@ class Run(NamedTuple):
     outcome: Outcome | None = None
 
 
-IDLE, PLANNED, LOGGED, DECIDED, KEPT, WRITTEN, LETTERED, REPORTED = (
-    "idle", "planned", "logged", "decided", "kept", "written", "lettered", "reported",
+REFUSALS: Final = (
+    "TakenOverError", "ConfigurationError", "ConcurrentRunError", "CheckpointMismatchError", "DamagedError",
+    "EpochMissingError",
+)  # fmt: skip
+"""Errors by which a run refuses to go on."""
+
+IDLE, PLANNED, READY, LOGGED, DECIDED, KEPT, WRITTEN, LETTERED, REPORTED = (
+    "idle", "planned", "ready", "logged", "decided", "kept", "written", "lettered", "reported",
 )  # fmt: skip
 
 
@@ -228,7 +234,7 @@ class Batches(Model[State]):
     def plan(self, s: State, run: int, is_new: bool) -> State | None:  # noqa: FBT001
         """A run looks at the policies and the reports, and makes an epoch if one is due."""
         r = _run(s, run)
-        if r is None or not r.has_begun or r.at not in (IDLE, PLANNED) or _refusal_to_plan(self, s, r, is_new):
+        if r is None or not r.has_begun or r.at not in (IDLE, READY) or _refusal_to_plan(self, s, r, is_new):
             return None
         base, control = _base(s, r), s.control
         is_owner = control.owner == run
@@ -238,23 +244,28 @@ class Batches(Model[State]):
             s = _wrong(s, "only the owner writes", not is_owner)
             kept = frozenset(each for each in control.reports if each.batch < min(beyond))
             control = control._replace(reports=kept)
-        planned = base
-        if is_new:
-            planned = _epoch_after(base, s.policy, control.reports)
-            if self.needs("epoch before offset", False):
-                return _with(s, r._replace(at=PLANNED, planned=planned, followed=s.policy))
-            s = _wrong(s, "only the owner writes", not is_owner)
-            control = control._replace(epochs=control.epochs | {planned})
-        elif not self.needs("changed policies", base is not None and base.policy == s.policy):
+        planned = _epoch_after(base, s.policy, control.reports) if is_new else base
+        s = _wrong(s, "only the owner writes", is_new and not is_owner)
+        if not is_new and not self.needs("changed policies", base is not None and base.policy == s.policy):
             return None
         s = _wrong(s, "changes of policy act in the next batch", planned is not None and planned.policy != s.policy)
-        return _with(s._replace(control=control), r._replace(at=PLANNED, planned=planned, followed=s.policy))
+        return _with(s._replace(control=control), r._replace(at=PLANNED if is_new else READY, planned=planned, followed=s.policy))
+
+    def write_epoch(self, s: State, run: int) -> State | None:
+        """A run writes the epoch that it planned; if another has taken over since, no offset will name it."""
+        r = _run(s, run)
+        if r is None or r.at != PLANNED or r.planned is None:
+            return None
+        control = s.control._replace(epochs=s.control.epochs | {r.planned})
+        return _with(s._replace(control=control), r._replace(at=READY))
 
     def log_offset(self, s: State, run: int, end: int, time: int) -> State | None:
         """A run logs the batch that it planned, with the rows that came; no other run has logged one of that number."""
         r = _run(s, run)
         begin = s.spark.log[-1].end if s.spark.log else 0
-        if r is None or r.at != PLANNED or r.planned is None or len(s.spark.log) != r.newest + 1:
+        if r is None or r.planned is None or len(s.spark.log) != r.newest + 1:
+            return None
+        if not (r.at == READY or self._skips("epoch before offset", r, PLANNED)):
             return None
         if end > s.offered or not self.needs("offsets are read once", end >= begin):
             return None
@@ -342,11 +353,11 @@ class Batches(Model[State]):
         if r.at in (KEPT, WRITTEN):
             is_taken = (self.write if r.at == KEPT else self.write_letters)(s, run) is not None
             return None if is_taken else "CheckpointMismatchError"
-        if r.at not in (IDLE, PLANNED):
+        if r.at not in (IDLE, READY):
             return None
         if r.newest < 0 and s.control.reports:
             return "ConfigurationError"
-        if r.at == PLANNED and len(s.spark.log) != r.newest + 1:
+        if r.at == READY and len(s.spark.log) != r.newest + 1:
             return "ConcurrentRunError"
         return "TakenOverError" if s.control.owner != run else None
 
@@ -366,7 +377,7 @@ class Batches(Model[State]):
 
     actions = (
         "arrive", "change_policy", "die", "put_back", "back_up", "restore", "put_control_back", "start", "begin", "plan",
-        "log_offset", "decide", "keep_state", "write", "write_letters", "report", "commit", "refuse",
+        "write_epoch", "log_offset", "decide", "keep_state", "write", "write_letters", "report", "commit", "refuse",
     )  # fmt: skip
 
 

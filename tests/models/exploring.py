@@ -19,6 +19,7 @@ from tests.models.batches import (
     LETTERED,
     LOGGED,
     PLANNED,
+    READY,
     REPORTED,
     WRITTEN,
     Batches,
@@ -80,7 +81,9 @@ class ExploredBatches(Batches):
                 yield Step("begin", (run.id,))
             elif run.at == IDLE and may_plan:
                 yield from (Step("plan", (run.id, is_new)) for is_new in (False, True))
-            elif run.at == PLANNED and may_plan:
+            elif run.at == PLANNED and "epoch before offset" not in self.without:
+                yield Step("write_epoch", (run.id,))
+            elif run.at in (READY, PLANNED) and may_plan:
                 log = s.spark.log
                 least = log[-1].end if log and "offsets are read once" not in self.without else 0
                 yield from (Step("log_offset", (run.id, end, s.plans)) for end in range(least, s.offered + 1))
@@ -115,26 +118,30 @@ def decided(rows: Rows, policy: int) -> Outcome:
     return (Outcome(first, (), others), Outcome(first, others, ()), Outcome(rows, (), ()))[policy]
 
 
-def batch(run: int, number: int, end: int, time: int, outcome: Outcome, until: str = REPORTED) -> tuple[Step, ...]:
+def batch(run: int, end: int, time: int, outcome: Outcome, until: str = REPORTED) -> tuple[Step, ...]:
     """Return the steps of a batch that gets as far as `until`, with an epoch of its own."""
     steps = (
-        Step("plan", (run, True)), Step("log_offset", (run, end, time)), Step("decide", (run, outcome)),
+        Step("plan", (run, True)), Step("write_epoch", (run,)), Step("log_offset", (run, end, time)), Step("decide", (run, outcome)),
         Step("keep_state", (run,)), Step("write", (run,)), Step("write_letters", (run,)), Step("report", (run,)),
         Step("commit", (run,)),
     )  # fmt: skip
-    return steps[: {LOGGED: 2, WRITTEN: 5, REPORTED: 8}[until]]
+    return steps[: {LOGGED: 3, WRITTEN: 6, REPORTED: 9}[until]]
 
 
 _UP: Final = (Step("arrive"), Step("arrive"), Step("start", (1,)), Step("begin", (1,)))
-_FIRST: Final = batch(1, 0, 1, 0, Outcome((0,), (), ()))
+_FIRST: Final = batch(1, 1, 0, Outcome((0,), (), ()))
 BATCH_SCENES: Final = {
     "fresh": (),
-    "written": (*_UP, *batch(1, 0, 1, 0, Outcome((0,), (), ()), WRITTEN), Step("die", (1,))),
-    "committed": (*_UP, *batch(1, 0, 2, 0, Outcome((0,), (), (1,)))),
-    "logged": (*_UP, *batch(1, 0, 2, 0, Outcome((0,), (), (1,)), LOGGED)),
-    "two": (*_UP, *_FIRST, *batch(1, 1, 2, 1, Outcome((1,), (), ()))),
+    "written": (*_UP, *batch(1, 1, 0, Outcome((0,), (), ()), WRITTEN), Step("die", (1,))),
+    "committed": (*_UP, *batch(1, 2, 0, Outcome((0,), (), (1,)))),
+    "logged": (*_UP, *batch(1, 2, 0, Outcome((0,), (), (1,)), LOGGED)),
+    "two": (*_UP, *_FIRST, *batch(1, 2, 1, Outcome((1,), (), ()))),
+    "one epoch": (
+        *_UP, *_FIRST, Step("back_up"), Step("plan", (1, False)), *batch(1, 2, 1, Outcome((1,), (), ()))[2:],
+        Step("die", (1,)),
+    ),
     "two ways": (
-        *_UP, *_FIRST, Step("back_up"), *batch(1, 1, 2, 1, Outcome((1,), (), ())), Step("back_up"), Step("die", (1,)),
+        *_UP, *_FIRST, Step("back_up"), *batch(1, 2, 1, Outcome((1,), (), ())), Step("back_up"), Step("die", (1,)),
     ),
 }  # fmt: skip
 """Scenes, by name."""
@@ -354,7 +361,7 @@ LEASE_CASES: Final = {
     "slow": ("one is silent", LeaseBounds(2, (0, 1), slow_ticks=1)),
     "silent": ("one is silent", LeaseBounds(4, (0, 1))),
     "paid": ("alone", LeaseBounds(4, pays=True)),
-    "a quota falls": ("one has died", LeaseBounds(1, (2,), claims=(400, 900), quotas=(400,))),
+    "a quota falls": ("one has died", LeaseBounds(0, (2,), claims=(200, 400), quotas=(400,))),
 }
 """Explorations of the model of leases: a scene, and how far."""
 
@@ -366,6 +373,7 @@ BATCH_CASES: Final = {
     "two starts": ("written", BatchBounds(rows=0, policies=0, starts=2, restores=0, backups=0, alive=2)),
     "logged": ("logged", BatchBounds(rows=0, backups=0)),
     "two": ("two", BatchBounds(policies=0, batches=2, backups=0, alive=2)),
+    "put back": ("one epoch", BatchBounds(0, 0, 1, 2, 1, 0)),
     "two ways": ("two ways", BatchBounds(0, 0, 2, 2, 2, 0)),
 }
 """Explorations of the model of batches: a scene, and how far."""

@@ -57,7 +57,7 @@ OF_BATCHES: Final = {
         "epochs count this history",
         "a checkpoint that was put back counts what undone batches used",
         "492fc705",
-        "two ways",
+        "put back",
     ),
     "reports that are left": Fault(
         "epochs count every report",
