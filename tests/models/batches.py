@@ -228,7 +228,6 @@ class Batches(Model[State]):
         if r is None or r.has_begun or _refusal_to_begin(self, s, r) is not None:
             return None
         s = _wrong(s, "a run begins where it was started", s.control.owner != r.found)
-        s = _wrong(s, "epochs that are named are there", r.newest >= 0 and _base(s, r) not in s.control.epochs)
         return _with(s._replace(control=s.control._replace(owner=run)), r._replace(has_begun=True))
 
     def plan(self, s: State, run: int, is_new: bool) -> State | None:  # noqa: FBT001
@@ -237,6 +236,7 @@ class Batches(Model[State]):
         if r is None or not r.has_begun or r.at not in (IDLE, READY) or _refusal_to_plan(self, s, r, is_new):
             return None
         base, control = _base(s, r), s.control
+        s = _wrong(s, "epochs that are named are there", base is not None and base not in control.epochs)
         is_owner = control.owner == run
         s = _wrong(s, "only the owner writes", s.policy != r.followed and not is_owner)
         beyond = [each.batch for each in control.reports if base is not None and each.epoch > base.number]
@@ -276,9 +276,12 @@ class Batches(Model[State]):
     def decide(self, s: State, run: int, outcome: Outcome) -> State | None:
         """A run decides on all rows that waited, or came with the batch."""
         r = _run(s, run)
-        if r is None or not r.has_begun or r.at != LOGGED or sorted(sum(outcome, ())) != sorted(rows_of(s, r.newest)):
+        if r is None or not r.has_begun or r.at != LOGGED or not _is_epoch_there(self, s, r):
+            return None
+        if sorted(sum(outcome, ())) != sorted(rows_of(s, r.newest)):
             return None
         log, logged = s.spark.log, s.spark.log[r.newest]
+        s = _wrong(s, "epochs that are named are there", logged.epoch not in s.control.epochs)
         s = _wrong(s, "two attempts decide the same", logged.decided not in (None, outcome))
         log = (*log[: r.newest], logged._replace(decided=logged.decided or outcome), *log[r.newest + 1 :])
         return _with(s._replace(spark=s.spark._replace(log=log)), r._replace(at=DECIDED, outcome=outcome))
@@ -353,6 +356,8 @@ class Batches(Model[State]):
         if r.at in (KEPT, WRITTEN):
             is_taken = (self.write if r.at == KEPT else self.write_letters)(s, run) is not None
             return None if is_taken else "CheckpointMismatchError"
+        if r.at in (IDLE, READY, LOGGED) and not _is_epoch_there(self, s, r):
+            return "EpochMissingError"
         if r.at not in (IDLE, READY):
             return None
         if r.newest < 0 and s.control.reports:
@@ -395,14 +400,18 @@ def _refusal_to_begin(model: Batches, s: State, r: Run) -> str | None:
     """Return why a run may not take over the control directory."""
     if r.newest < 0 and not model.needs("refuses a past", not s.control.reports):
         return "ConfigurationError"
-    if not model.needs("found owner", s.control.owner == r.found):
-        return "TakenOverError"
-    is_there = r.newest < 0 or _base(s, r) in s.control.epochs
-    return None if model.needs("epoch is there", is_there) else "EpochMissingError"
+    return None if model.needs("found owner", s.control.owner == r.found) else "TakenOverError"
+
+
+def _is_epoch_there(model: Batches, s: State, r: Run) -> bool:
+    """Return whether the epoch is there that the newest batch names."""
+    return model.needs("epoch is there", r.newest < 0 or _base(s, r) in s.control.epochs)
 
 
 def _refusal_to_plan(model: Batches, s: State, r: Run, is_new: bool) -> str | None:  # noqa: FBT001
     """Return why a run may not plan a batch."""
+    if not _is_epoch_there(model, s, r):
+        return "EpochMissingError"
     is_owner, base = s.control.owner == r.id, _base(s, r)
     beyond = base is not None and any(each.epoch > base.number for each in s.control.reports)
     is_fenced = (

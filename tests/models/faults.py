@@ -202,7 +202,7 @@ OF_LEASES: Final = {
         "two start",
     ),
     "least claim of the window": Fault(
-        "the quota is kept",
+        "a run uses what all have seen it claim",
         "a run uses its last claim at once",
         "",
         "unequal",

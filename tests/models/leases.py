@@ -251,7 +251,10 @@ class Leases(Model[State]):
         """A run has read the registers, from the time `began` on; `found` names the reports."""
         took = run_of(s, run).clock - began
         reports = [(id, report) for id, mark in found if (report := self._found(s, id, mark, took)) is not None]
-        may_miss = {id for id, each in s.registers if each.before is None and s.now - each.replaced_at <= self.times.stale + took}
+        may_miss = {
+            id for id, each in s.registers
+            if each.report is None or (each.before is None and s.now - each.replaced_at <= self.times.stale + took)
+        }  # fmt: skip
         if len(reports) != len(found) or {id for id, _ in s.registers} - {id for id, _ in (*found, *unreadable)} - may_miss:
             return None
         r = self._fallen(run_of(s, run))

@@ -45,6 +45,9 @@ class BatchTrace:
         """Runs by the marks of their fences."""
 
         self._source: object = None
+        self.is_over = False
+        """Whether a step was not allowed: what comes after it is not looked at."""
+
         self._epochs: dict[str, tuple[int, int, int]] = {}
         self._seen: tuple[dict[Hashable, Any], ...] = ({}, {}, {})
         """What the model had where the files were so: Spark's part, the control directory, the sinks."""
@@ -61,7 +64,9 @@ class BatchTrace:
 
     def _take(self, step: Step) -> None:
         self.steps.append(step)
+        self.is_over = True  # unless the step is allowed
         self.state = follow(self.model, self.state, [step])
+        self.is_over = False
         self.reached[step.action] += 1
 
     # --------------------------------------------------------------------------------------- what happens to the job
@@ -108,6 +113,7 @@ class BatchTrace:
     def _compare(self, query: TracedQuery) -> None:
         differs = self._differs(query)
         if differs is not None:
+            self.is_over = True
             raise NotAllowedError(f"after step {len(self.steps)}, {self.steps[-1]}: {differs}")
         self._remember(query)
 
@@ -187,7 +193,7 @@ class TracedQuery(SimulatedQuery):
         trace.take(self, "start", number)
 
     def _is_told(self) -> bool:
-        return self.trace is not None and bool(self.id) and any(run.id == self.id for run in self.trace.state.runs)
+        return self.trace is not None and not self.trace.is_over and bool(self.id) and any(run.id == self.id for run in self.trace.state.runs)
 
     def tell(self, action: str, *arguments: Any) -> None:
         """Tell a step of this run, if it is traced."""
