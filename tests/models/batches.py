@@ -14,149 +14,37 @@ processing time, destinations, and two checkpoints that write to one sink. A fil
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
-
-from tests.models.checker import Fault, Model, Step
-
-Rows = tuple[int, ...]
-
-
-class Epoch(NamedTuple):
-    """What a batch depends on besides its rows and the state."""
-
-    number: int
-    policy: int
-    settled: int
-    """The newest batch whose report was there when the epoch was made; -1 for none."""
-
-    counted: frozenset[tuple[int, int]]
-    """Ghost: the batches, by number and time, whose reports it and the epochs before it were made from."""
-
-
-class Outcome(NamedTuple):
-    """What was decided on the rows that waited or came."""
-
-    admitted: Rows
-    rejected: Rows
-    waiting: Rows
-
-
-class Logged(NamedTuple):
-    """A planned batch; its number is its place in the log."""
-
-    epoch: Epoch
-    end: int
-    """The batch takes the source's rows up to here."""
-
-    time: int
-    decided: Outcome | None = None
-    """Ghost: what its first attempt decided."""
-
-
-class Report(NamedTuple):
-    """What a batch tells the next epoch."""
-
-    batch: int
-    time: int
-    epoch: int
-
-
-class Control(NamedTuple):
-    """The control directory."""
-
-    name: int = 0
-    """The query's name in its manifest; 0 where there is none."""
-
-    owner: int = 0
-    """The run that took it over last; 0 before the first."""
-
-    epochs: frozenset[Epoch] = frozenset()
-    reports: frozenset[Report] = frozenset()
-
-
-class Spark(NamedTuple):
-    """Spark's part of the checkpoint."""
-
-    log: tuple[Logged, ...] = ()
-    committed: int = 0
-    """The number of committed batches."""
-
-    kept: tuple[Rows, ...] = ((),)
-    """The rows that wait in the state with which each batch begins."""
-
-
-class Table(NamedTuple):
-    """A sink with transactions, and the newest batch that it knows."""
-
-    rows: Rows = ()
-    batch: int = -1
-    identity: tuple[object, ...] = ()
-
-
-class Run(NamedTuple):
-    """A driver process."""
-
-    id: int
-    found: int
-    """The owner of the control directory when the process was started."""
-
-    newest: int
-    """The newest batch of the log that it knows."""
-
-    at: str
-    has_begun: bool = False
-    """Whether it has taken over the control directory."""
-
-    followed: int | None = None
-    """The policy that it noted last."""
-
-    planned: Epoch | None = None
-    outcome: Outcome | None = None
-
-
-REFUSALS: Final = (
-    "TakenOverError", "ConfigurationError", "ConcurrentRunError", "CheckpointMismatchError", "DamagedError",
-    "EpochMissingError",
-)  # fmt: skip
-"""Errors by which a run refuses to go on."""
-
-IDLE, PLANNED, READY, LOGGED, DECIDED, KEPT, WRITTEN, LETTERED, REPORTED = (
-    "idle", "planned", "ready", "logged", "decided", "kept", "written", "lettered", "reported",
-)  # fmt: skip
-
-
-class Backup(NamedTuple):
-    """All that a restore may bring back."""
-
-    spark: Spark
-    control: Control
-    table: Table
-    letters: Table
-
-
-class State(NamedTuple):
-    """A job, its sinks and its runs."""
-
-    offered: int = 0
-    policy: int = 0
-    spark: Spark = Spark()
-    control: Control = Control()
-    table: Table = Table()
-    letters: Table = Table()
-    runs: tuple[Run, ...] = ()
-    """The runs that live."""
-
-    backups: tuple[Backup, ...] = ()
-    starts: int = 0
-    plans: int = 0
-    """How many batches were ever logged."""
-
-    restores: int = 0
-    gone: frozenset[tuple[int, int]] = frozenset()
-    """Ghost: the reports that went with a control directory, or with batches that were undone."""
-
-    wrong: frozenset[str] = frozenset()
-    """Ghost: the promises that a step, and not a state, has broken."""
+from tests.models.batch_states import (
+    DECIDED,
+    IDLE,
+    KEPT,
+    LETTERED,
+    LOGGED,
+    PLANNED,
+    READY,
+    REPORTED,
+    WRITTEN,
+    Backup,
+    Control,
+    Epoch,
+    Logged,
+    Outcome,
+    Report,
+    Rows,
+    Run,
+    Spark,
+    State,
+    Table,
+    base_of,
+    drop_run,
+    has_report,
+    put_run,
+    rows_of,
+    run_of,
+    wronged,
+)
+from tests.models.checker import Model
+from tests.models.promises import OF_BATCHES
 
 
 class Batches(Model[State]):
@@ -174,7 +62,7 @@ class Batches(Model[State]):
 
     def die(self, s: State, run: int) -> State | None:
         """A run dies, anywhere."""
-        return None if _run(s, run) is None else _without(s, run)
+        return None if run_of(s, run) is None else drop_run(s, run)
 
     def put_back(self, s: State, batches: int) -> State | None:
         """Spark's part of the checkpoint goes back to so many committed batches; the rest stays as it is."""
@@ -187,7 +75,7 @@ class Batches(Model[State]):
         """All is copied."""
         return s._replace(backups=(*s.backups, Backup(s.spark, s.control, s.table, s.letters)))
 
-    def restore(self, s: State, backup: Backup, with_control: bool) -> State | None:  # noqa: FBT001
+    def restore(self, s: State, backup: Backup, with_control: bool) -> State | None:
         """Spark's part and the sinks are put back, and perhaps the control directory."""
         if s.runs:
             return None
@@ -214,54 +102,60 @@ class Batches(Model[State]):
         newest = len(s.spark.log) - 1
         reports = _reports_of(self, s)
         control = s.control._replace(name=s.control.name or run, reports=reports)
-        gone = {each[:2] for each in s.control.reports - reports if each.batch > newest or each.time != s.spark.log[each.batch].time}
+        gone = {
+            each[:2]
+            for each in s.control.reports - reports
+            if each.batch > newest or each.time != s.spark.log[each.batch].time
+        }
         at = LOGGED if len(s.spark.log) > s.spark.committed else IDLE
         runs = (*s.runs, Run(run, s.control.owner, newest, at))
         is_behind = newest >= 0 and newest < max(s.table.batch, s.letters.batch)
-        s = _wrong(s, "a query keeps its name", bool(s.spark.log or s.control.epochs) and not s.control.name)
-        s = _wrong(s, "a run begins behind no sink", is_behind)
+        s = wronged(s, "a query keeps its name", bool(s.spark.log or s.control.epochs) and not s.control.name)
+        s = wronged(s, "a run begins behind no sink", is_behind)
         return s._replace(control=control, runs=runs, starts=run, gone=s.gone | gone)
 
     def begin(self, s: State, run: int) -> State | None:
         """A run takes over the control directory, before its first epoch or batch."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.has_begun or _refusal_to_begin(self, s, r) is not None:
             return None
-        s = _wrong(s, "a run begins where it was started", s.control.owner != r.found)
-        return _with(s._replace(control=s.control._replace(owner=run)), r._replace(has_begun=True))
+        s = wronged(s, "a run begins where it was started", s.control.owner != r.found)
+        return put_run(s._replace(control=s.control._replace(owner=run)), r._replace(has_begun=True))
 
-    def plan(self, s: State, run: int, is_new: bool) -> State | None:  # noqa: FBT001
+    def plan(self, s: State, run: int, is_new: bool) -> State | None:
         """A run looks at the policies and the reports, and makes an epoch if one is due."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or not r.has_begun or r.at not in (IDLE, READY) or _refusal_to_plan(self, s, r, is_new):
             return None
-        base, control = _base(s, r), s.control
-        s = _wrong(s, "epochs that are named are there", base is not None and base not in control.epochs)
+        base, control = base_of(s, r), s.control
+        s = wronged(s, "epochs that are named are there", base is not None and base not in control.epochs)
         is_owner = control.owner == run
-        s = _wrong(s, "only the owner writes", s.policy != r.followed and not is_owner)
+        s = wronged(s, "only the owner writes", s.policy != r.followed and not is_owner)
         beyond = [each.batch for each in control.reports if base is not None and each.epoch > base.number]
         if beyond:  # another run's, which this one must not take for undone
-            s = _wrong(s, "only the owner writes", not is_owner)
+            s = wronged(s, "only the owner writes", not is_owner)
             kept = frozenset(each for each in control.reports if each.batch < min(beyond))
             control = control._replace(reports=kept)
         planned = _epoch_after(base, s.policy, control.reports) if is_new else base
-        s = _wrong(s, "only the owner writes", is_new and not is_owner)
+        s = wronged(s, "only the owner writes", is_new and not is_owner)
         if not is_new and not self.needs("changed policies", base is not None and base.policy == s.policy):
             return None
-        s = _wrong(s, "changes of policy act in the next batch", planned is not None and planned.policy != s.policy)
-        return _with(s._replace(control=control), r._replace(at=PLANNED if is_new else READY, planned=planned, followed=s.policy))
+        s = wronged(s, "changes of policy act in the next batch", planned is not None and planned.policy != s.policy)
+        return put_run(
+            s._replace(control=control), r._replace(at=PLANNED if is_new else READY, planned=planned, followed=s.policy)
+        )
 
     def write_epoch(self, s: State, run: int) -> State | None:
         """A run writes the epoch that it planned; if another has taken over since, no offset will name it."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.at != PLANNED or r.planned is None:
             return None
         control = s.control._replace(epochs=s.control.epochs | {r.planned})
-        return _with(s._replace(control=control), r._replace(at=READY))
+        return put_run(s._replace(control=control), r._replace(at=READY))
 
     def log_offset(self, s: State, run: int, end: int, time: int) -> State | None:
         """A run logs the batch that it planned, with the rows that came; no other run has logged one of that number."""
-        r = _run(s, run)
+        r = run_of(s, run)
         begin = s.spark.log[-1].end if s.spark.log else 0
         if r is None or r.planned is None or len(s.spark.log) != r.newest + 1:
             return None
@@ -269,86 +163,86 @@ class Batches(Model[State]):
             return None
         if end > s.offered or not self.needs("offsets are read once", end >= begin):
             return None
-        s = _wrong(s, "epochs that are named are there", r.planned not in s.control.epochs)
+        s = wronged(s, "epochs that are named are there", r.planned not in s.control.epochs)
         spark = s.spark._replace(log=(*s.spark.log, Logged(r.planned, end, time)))
-        return _with(s._replace(spark=spark, plans=s.plans + 1), r._replace(newest=r.newest + 1, at=LOGGED))
+        return put_run(s._replace(spark=spark, plans=s.plans + 1), r._replace(newest=r.newest + 1, at=LOGGED))
 
     def decide(self, s: State, run: int, outcome: Outcome) -> State | None:
         """A run decides on all rows that waited, or came with the batch."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or not r.has_begun or r.at != LOGGED or not _is_epoch_there(self, s, r):
             return None
         if sorted(sum(outcome, ())) != sorted(rows_of(s, r.newest)):
             return None
         log, logged = s.spark.log, s.spark.log[r.newest]
-        s = _wrong(s, "epochs that are named are there", logged.epoch not in s.control.epochs)
-        s = _wrong(s, "two attempts decide the same", logged.decided not in (None, outcome))
+        s = wronged(s, "epochs that are named are there", logged.epoch not in s.control.epochs)
+        s = wronged(s, "two attempts decide the same", logged.decided not in (None, outcome))
         log = (*log[: r.newest], logged._replace(decided=logged.decided or outcome), *log[r.newest + 1 :])
-        return _with(s._replace(spark=s.spark._replace(log=log)), r._replace(at=DECIDED, outcome=outcome))
+        return put_run(s._replace(spark=s.spark._replace(log=log)), r._replace(at=DECIDED, outcome=outcome))
 
     def keep_state(self, s: State, run: int) -> State | None:
         """The state after a batch is stored; that of a batch that another run stored is the same."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.at != DECIDED or r.outcome is None:
             return None
         kept = s.spark.kept
         kept = (*kept[: r.newest + 1], r.outcome.waiting, *kept[r.newest + 2 :])
-        return _with(s._replace(spark=s.spark._replace(kept=kept)), r._replace(at=KEPT))
+        return put_run(s._replace(spark=s.spark._replace(kept=kept)), r._replace(at=KEPT))
 
     def write(self, s: State, run: int) -> State | None:
         """The table takes the rows that leave, or skips a batch that it has."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.outcome is None or not (r.at == KEPT or self._skips("state before commit", r, DECIDED)):
             return None
         is_empty = not (r.outcome.admitted or r.outcome.rejected)
         table = s.table if is_empty else self._append(s, r, s.table, r.outcome.admitted)
-        return None if table is None else _with(s._replace(table=table), r._replace(at=WRITTEN))
+        return None if table is None else put_run(s._replace(table=table), r._replace(at=WRITTEN))
 
     def write_letters(self, s: State, run: int) -> State | None:
         """The dead letters take the rows that were rejected, or skip a batch that they have."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.outcome is None or not (r.at == WRITTEN or self._skips("sinks before commit", r, KEPT)):
             return None
         letters = self._append(s, r, s.letters, r.outcome.rejected) if r.outcome.rejected else s.letters
-        return None if letters is None else _with(s._replace(letters=letters), r._replace(at=LETTERED))
+        return None if letters is None else put_run(s._replace(letters=letters), r._replace(at=LETTERED))
 
     def report(self, s: State, run: int) -> State | None:
         """A batch that brought an epoch or rows reports, last of its records."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or r.at != LETTERED:
             return None
         control = s.control
-        if _has_report(s.spark.log, r.newest):
+        if has_report(s.spark.log, r.newest):
             logged = s.spark.log[r.newest]
             report = Report(r.newest, logged.time, logged.epoch.number)
             others = {each for each in control.reports if each[:2] != report[:2]}
             control = control._replace(reports=frozenset({*others, report}))
-        return _with(s._replace(control=control), r._replace(at=REPORTED))
+        return put_run(s._replace(control=control), r._replace(at=REPORTED))
 
     def commit(self, s: State, run: int) -> State | None:
         """Spark commits a batch."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None or not (r.at == REPORTED or self._skips("one report a batch", r, LETTERED)):
             return None
         spark = s.spark._replace(committed=max(s.spark.committed, r.newest + 1))
-        return _with(s._replace(spark=spark), r._replace(at=IDLE, planned=None, outcome=None))
+        return put_run(s._replace(spark=spark), r._replace(at=IDLE, planned=None, outcome=None))
 
     def refuse(self, s: State, run: int, why: str | None) -> State | None:
         """A run refuses to go on, and ends: at its start, as it begins, plans or logs, or at a sink."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if why is None or why != self.refusal(s, run):
             return None
         if r is None:
             return s._replace(starts=run)
         if not r.has_begun and why == "ConfigurationError" and "refused before it begins" in self.without:
-            s = _wrong(s._replace(control=s.control._replace(owner=run)), "who is refused takes over nothing", True)
+            s = wronged(s._replace(control=s.control._replace(owner=run)), "who is refused takes over nothing", True)
         if r.has_begun and "notes of a run" in self.without:
-            s = _wrong(s, "only the owner writes", s.control.owner != run and s.policy != r.followed)
-        return _without(s, run)
+            s = wronged(s, "only the owner writes", s.control.owner != run and s.policy != r.followed)
+        return drop_run(s, run)
 
-    def refusal(self, s: State, run: int) -> str | None:
+    def refusal(self, s: State, run: int) -> str | None:  # noqa: PLR0911 - a reason each
         """Return why a run, or one that is to start, must not go on."""
-        r = _run(s, run)
+        r = run_of(s, run)
         if r is None:
             return _refusal_of_start(self, s) if run > s.starts else None
         if not r.has_begun:
@@ -380,9 +274,11 @@ class Batches(Model[State]):
         is_same = self.needs("identity of a batch", table.identity == identity)
         return table if table.batch == run.newest and is_same else None
 
+    invariants = OF_BATCHES
     actions = (
-        "arrive", "change_policy", "die", "put_back", "back_up", "restore", "put_control_back", "start", "begin", "plan",
-        "write_epoch", "log_offset", "decide", "keep_state", "write", "write_letters", "report", "commit", "refuse",
+        "arrive", "change_policy", "die", "put_back", "back_up", "restore", "put_control_back", "start", "begin",
+        "plan", "write_epoch", "log_offset", "decide", "keep_state", "write", "write_letters", "report", "commit",
+        "refuse",
     )  # fmt: skip
 
 
@@ -405,14 +301,14 @@ def _refusal_to_begin(model: Batches, s: State, r: Run) -> str | None:
 
 def _is_epoch_there(model: Batches, s: State, r: Run) -> bool:
     """Return whether the epoch is there that the newest batch names."""
-    return model.needs("epoch is there", r.newest < 0 or _base(s, r) in s.control.epochs)
+    return model.needs("epoch is there", r.newest < 0 or base_of(s, r) in s.control.epochs)
 
 
-def _refusal_to_plan(model: Batches, s: State, r: Run, is_new: bool) -> str | None:  # noqa: FBT001
+def _refusal_to_plan(model: Batches, s: State, r: Run, is_new: bool) -> str | None:
     """Return why a run may not plan a batch."""
     if not _is_epoch_there(model, s, r):
         return "EpochMissingError"
-    is_owner, base = s.control.owner == r.id, _base(s, r)
+    is_owner, base = s.control.owner == r.id, base_of(s, r)
     beyond = base is not None and any(each.epoch > base.number for each in s.control.reports)
     is_fenced = (
         model.needs("notes of a run", s.policy == r.followed or is_owner)
@@ -453,76 +349,3 @@ def _epoch_after(base: Epoch | None, policy: int, reports: frozenset[Report]) ->
     new = {each.batch: each.time for each in sorted(reports) if each.batch > base.settled}
     settled = max([base.settled, *new])
     return Epoch(base.number + 1, policy, settled, base.counted | frozenset(new.items()))
-
-
-def _run(s: State, run: int) -> Run | None:
-    return next((each for each in s.runs if each.id == run), None)
-
-
-def _with(s: State, run: Run) -> State:
-    return s._replace(runs=tuple(run if each.id == run.id else each for each in s.runs))
-
-
-def _without(s: State, run: int) -> State:
-    return s._replace(runs=tuple(each for each in s.runs if each.id != run))
-
-
-def _wrong(s: State, invariant: str, is_broken: bool) -> State:  # noqa: FBT001
-    return s._replace(wrong=s.wrong | {invariant}) if is_broken else s
-
-
-def _base(s: State, r: Run) -> Epoch | None:
-    """Return the epoch of the newest batch that a run knows."""
-    return s.spark.log[r.newest].epoch if 0 <= r.newest < len(s.spark.log) else None
-
-
-def rows_of(s: State, batch: int) -> Rows:
-    begin = s.spark.log[batch - 1].end if batch else 0
-    return (*_kept(s.spark, batch), *range(begin, s.spark.log[batch].end))
-
-
-def _kept(spark: Spark, batch: int) -> Rows:
-    return spark.kept[batch] if batch < len(spark.kept) else ()
-
-
-def _has_report(log: tuple[Logged, ...], batch: int) -> bool:
-    before = log[batch - 1] if batch else None
-    return before is None or (before.epoch, before.end) != (log[batch].epoch, log[batch].end)
-
-
-def _none_doubled(_: Batches, s: State) -> bool:
-    rows = s.table.rows + s.letters.rows
-    return len(rows) == len(set(rows))
-
-
-def _none_lost(_: Batches, s: State) -> bool:
-    committed = s.spark.committed
-    end = s.spark.log[committed - 1].end if committed else 0
-    return set(range(end)) <= {*s.table.rows, *s.letters.rows, *_kept(s.spark, committed)}
-
-
-def _count_this_history(_: Batches, s: State) -> bool:
-    times = [(batch, each.time) for batch, each in enumerate(s.spark.log)]
-    return all(each.epoch.counted <= set(times[:batch]) for batch, each in enumerate(s.spark.log))
-
-
-def _count_every_report(_: Batches, s: State) -> bool:
-    log, is_right = s.spark.log, True
-    for batch, each in enumerate(log):
-        if batch and each.epoch != log[batch - 1].epoch:
-            told = {(before, log[before].time) for before in range(batch) if _has_report(log, before)}
-            is_right &= told <= each.epoch.counted | s.gone
-    return is_right
-
-
-_OF_STEPS: Final = (
-    "two attempts decide the same", "only the owner writes", "who is refused takes over nothing",
-    "a run begins where it was started", "a run begins behind no sink", "a query keeps its name", "epochs that are named are there",
-    "changes of policy act in the next batch",
-)  # fmt: skip
-Batches.invariants = {
-    "no row is doubled": _none_doubled,
-    "no row is lost": _none_lost,
-    "epochs count this history": _count_this_history,
-    "epochs count every report": _count_every_report,
-} | {name: lambda _, s, name=name: name not in s.wrong for name in _OF_STEPS}

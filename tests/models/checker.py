@@ -66,7 +66,7 @@ class Model(Generic[StateT]):
     def __init__(self, without: Iterable[str] = ()) -> None:
         self.without = frozenset(without)
 
-    def needs(self, guard: str, holds: bool) -> bool:  # noqa: FBT001 - a guard is a condition with a name
+    def needs(self, guard: str, holds: bool) -> bool:
         """Return whether a guard lets an action through."""
         return holds or guard in self.without
 

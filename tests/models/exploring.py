@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, NamedTuple
 
-from tests.models import leases
-from tests.models.batches import (
+from tests.models import lease_states as leases
+from tests.models.batch_states import (
     DECIDED,
     IDLE,
     KEPT,
@@ -22,13 +22,13 @@ from tests.models.batches import (
     READY,
     REPORTED,
     WRITTEN,
-    Batches,
     Control,
     Outcome,
     Rows,
     State,
     rows_of,
 )
+from tests.models.batches import Batches
 from tests.models.checker import Step, follow
 from tests.models.leases import Leases, Times
 
@@ -57,7 +57,7 @@ class ExploredBatches(Batches):
         self.bounds = bounds
         self.begins = follow(Batches(), State(), scene)
 
-    def moves(self, s: State) -> Iterator[Step]:
+    def moves(self, s: State) -> Iterator[Step]:  # noqa: PLR0912 - a branch each
         """Return the steps to try, within the bounds."""
         bounds, begins = self.bounds, self.begins
         if s.offered < begins.offered + bounds.rows:
@@ -113,7 +113,7 @@ TO_THE_SINKS: Final = {
 
 
 def decided(rows: Rows, policy: int) -> Outcome:
-    """Return what is decided in an exploration: of many rows one leaves, and the others wait, are rejected, or leave."""
+    """Return what is decided in an exploration: one row leaves, the others wait, are rejected, or leave."""
     first, others = rows[:1], rows[1:]
     return (Outcome(first, (), others), Outcome(first, others, ()), Outcome(rows, (), ()))[policy]
 
@@ -121,9 +121,9 @@ def decided(rows: Rows, policy: int) -> Outcome:
 def batch(run: int, end: int, time: int, outcome: Outcome, until: str = REPORTED) -> tuple[Step, ...]:
     """Return the steps of a batch that gets as far as `until`, with an epoch of its own."""
     steps = (
-        Step("plan", (run, True)), Step("write_epoch", (run,)), Step("log_offset", (run, end, time)), Step("decide", (run, outcome)),
-        Step("keep_state", (run,)), Step("write", (run,)), Step("write_letters", (run,)), Step("report", (run,)),
-        Step("commit", (run,)),
+        Step("plan", (run, True)), Step("write_epoch", (run,)), Step("log_offset", (run, end, time)),
+        Step("decide", (run, outcome)), Step("keep_state", (run,)), Step("write", (run,)),
+        Step("write_letters", (run,)), Step("report", (run,)), Step("commit", (run,)),
     )  # fmt: skip
     return steps[: {LOGGED: 3, WRITTEN: 6, REPORTED: 9}[until]]
 
@@ -254,7 +254,7 @@ class ExploredLeases(Leases):
 
     def _starts(self, s: leases.State, kind: str) -> Iterator[Step]:
         """Return the starts of a kind."""
-        new = max([r.id for r in s.runs] + [id for id, _ in s.registers], default=0) + 1
+        new = max([r.id for r in s.runs] + [name for name, _ in s.registers], default=0) + 1
         member, place, incarnation = "A", "a", 2 << 20
         if kind == "another":
             member, place = "C", "c"
@@ -291,16 +291,18 @@ class ExploredLeases(Leases):
             yield from (Step("pay", (r.id, since, until)) for until in sorted(ends))
 
     def _visits(self, s: leases.State, r: leases.Run) -> Iterator[Step]:
-        unreadable = tuple((id, self._member_of(s, id)) for id, each in s.registers if each.report is None and id != r.id)
+        unreadable = tuple(
+            (name, self._member_of(s, name)) for name, each in s.registers if each.report is None and name != r.id
+        )
         choices = []
-        for id, each in s.registers:
+        for name, each in s.registers:
             if each.report is not None:
                 is_stale = self.bounds.has_stale_reads and s.now - each.replaced_at <= self.times.stale
                 marks = [each.report.mark]
-                if is_stale and each.before is not None and id != r.id:
+                if is_stale and each.before is not None and name != r.id:
                     marks.append(each.before.mark)
-                found = [((id, mark),) for mark in marks]
-                choices.append([*found, ()] if is_stale and each.before is None and id != r.id else found)
+                found = [((name, mark),) for mark in marks]
+                choices.append([*found, ()] if is_stale and each.before is None and name != r.id else found)
         for some in product(*choices):
             yield Step("visit", (r.id, sum(some, ()), unreadable, r.clock))
 
@@ -324,14 +326,14 @@ def settled(claims: dict[int, int], silent: tuple[int, ...] = (), silent_ticks: 
     for run in claims:
         take(Step("start", (run, "ABC"[run - 1], "abc"[run - 1], 0, 1 << 20, QUOTA)))
     for tick in range(_TICKS_TO_SETTLE + silent_ticks):
-        for run in claims:
+        for run, claim in claims.items():
             if run in silent and tick >= _TICKS_TO_SETTLE:
                 continue
-            found = tuple((id, each.report.mark) for id, each in s.registers if each.report is not None)
+            found = tuple((name, each.report.mark) for name, each in s.registers if each.report is not None)
             take(Step("visit", (run, found, (), leases.run_of(s, run).clock)))
             usable = model.usable(leases.run_of(s, run))
             take(Step("begin_epoch", (run, usable)), Step("end_epoch", (run, usable)))
-            take(Step("report", (run, claims[run], FLOOR)))
+            take(Step("report", (run, claim, FLOOR)))
         take(Step("tick"))
     return tuple(steps[:-1])
 
@@ -344,7 +346,11 @@ LEASE_SCENES: Final = {
     "shared": settled({1: 500, 2: 500}),
     "unequal": settled({1: 800, 2: 200}),
     "one is silent": settled({1: 500, 2: 500}, (1,), 2),
-    "one has died": (*settled({1: 500, 2: 500}), Step("crash", (2,)), *settled({1: 500, 2: 500}, (2,), 10)[len(settled({1: 500, 2: 500})):]),
+    "one has died": (
+        *settled({1: 500, 2: 500}),
+        Step("crash", (2,)),
+        *settled({1: 500, 2: 500}, (2,), 10)[len(settled({1: 500, 2: 500})) :],
+    ),
 }
 """Scenes, by name."""
 

@@ -16,163 +16,30 @@ between the jobs, writes that come late, and who removes the registers of runs t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final
 
 from tests.models.checker import Model
+from tests.models.lease_states import (
+    NO_MARK,
+    Claim,
+    Mark,
+    Peer,
+    Register,
+    Report,
+    Run,
+    State,
+    Unreadable,
+    put,
+    put_run,
+    run_of,
+)
+from tests.models.promises import OF_LEASES
 
-
-class Mark(NamedTuple):
-    """The name of a report; later ones are greater."""
-
-    incarnation: int
-    run: int
-    number: int
-
-
-NO_MARK: Final = Mark(-1, 0, -1)
 FALLS: Final = (1 << 20) - 1
 """The bits of an incarnation that count falls to the floor; those above count starts."""
+
 MOST_RETURNS: Final = 8
-
-
-class Report(NamedTuple):
-    """What a run leaves in its register."""
-
-    member: str
-    mark: Mark
-    claim: int
-    floor: int
-    seen: tuple[tuple[str, Mark], ...]
-
-
-class Register(NamedTuple):
-    """An object of the exchange, as visits may find it."""
-
-    report: Report | None
-    """`None` where it was damaged, and cannot be read."""
-
-    before: Report | None = None
-    replaced_at: int = 0
-    """The report before, which a visit may still find for a short while."""
-
-
-class Claim(NamedTuple):
-    """A claim that others may go by."""
-
-    number: int
-    claim: int
-    floor: int
-
-
-class Peer(NamedTuple):
-    """What a run knows of another member."""
-
-    report: Report
-    seen_at: int
-    """When it first found this report, by its own clock."""
-
-    since: int
-    """The number of its first report that this peer can go by."""
-
-    is_dead: bool = False
-    before: tuple[tuple[int, int], ...] = ()
-    """What replaced runs of the peer may use, and until when."""
-
-    @property
-    def left(self) -> int:
-        """What the peer may use."""
-        return self.report.floor if self.is_dead else self.report.claim
-
-
-class Unreadable(NamedTuple):
-    """A register that a run found and could not read."""
-
-    member: str
-    since: int
-    seen_at: int
-    is_dead: bool = False
-
-
-class Run(NamedTuple):
-    """A process of a member; all times are by its own steady clock."""
-
-    id: int
-    member: str
-    place: str
-    """The place of its checkpoint."""
-
-    clock: int
-    incarnation: int
-    quota: int
-    number: int = 0
-    uses: bool = True
-    """Whether the job uses the scope now."""
-
-    is_born: bool = False
-    shown_at: int | None = None
-    held_until: int | None = None
-    """When the lease ends; `None` while the run is fallen."""
-
-    floor_until: int = 0
-    published: tuple[tuple[int, int], ...] = ()
-    """When which of its reports was made."""
-
-    window: tuple[Claim, ...] = (Claim(0, 0, 0),)
-    right: int = 0
-    """What it may use while its lease lasts."""
-
-    floor: int = 0
-    """What it may use afterwards."""
-
-    pinned: int = 0
-    """What its epochs may use."""
-
-    peers: tuple[tuple[str, Peer], ...] = ()
-    unreadable: tuple[tuple[int, Unreadable], ...] = ()
-    others: tuple[tuple[int, Mark], ...] = ()
-    """The last report of each other run of its member."""
-
-    passed: frozenset[int] = frozenset()
-    """The runs that it went beyond."""
-
-    yielded: tuple[tuple[int, int], ...] = ()
-    """How often it yielded, by run."""
-
-    last_yield: int = 0
-    is_superseded: bool = False
-    is_established: bool = False
-    falls: tuple[int, ...] = ()
-    """When its lease ended."""
-
-    has_lapsed: bool = False
-    """Ghost: whether its lease ended since its epoch; then it is paid for no more than it may use now."""
-
-    overpaid: bool = False
-    """Ghost: whether time was paid for which there was no lease."""
-
-    told: Mark = NO_MARK
-    """Ghost: the greatest mark of its member that a visit found named by others."""
-
-    looked: int | None = None
-    """Ghost: when its last visit began that could raise its share."""
-
-    @property
-    def mark(self) -> Mark:
-        """The mark of its last report."""
-        return Mark(self.incarnation, self.id, self.number)
-
-
-class State(NamedTuple):
-    """Runs, and the registers of these and of earlier runs."""
-
-    now: int = 0
-    runs: tuple[Run, ...] = ()
-    registers: tuple[tuple[int, Register], ...] = ()
-    silent_since: tuple[tuple[str, int], ...] = ()
-    """Ghost: when the last run of a member died that has none now."""
-
-    most_quota: int = 0
-    """Ghost: the largest quota that a run goes by."""
+"""How often a run goes on that yielded to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +73,9 @@ class Leases(Model[State]):
         runs = tuple(r if r.id in slow else r._replace(clock=r.clock + by) for r in s.runs)
         return s._replace(now=s.now + by, runs=runs)
 
-    def start(self, s: State, run: int, member: str, place: str, clock: int, incarnation: int, quota: int) -> State | None:
+    def start(
+        self, s: State, run: int, member: str, place: str, clock: int, incarnation: int, quota: int
+    ) -> State | None:
         """A process starts; a copy of a checkpoint in another place is a member of its own."""
         is_own = all(r.member != member or r.place == place for r in s.runs)
         if not self.needs("a copy is another member", is_own):
@@ -236,7 +105,7 @@ class Leases(Model[State]):
 
     # ------------------------------------------------------------------------------------------- what a run does
 
-    def measure(self, s: State, run: int, quota: int, uses: bool = True) -> State | None:  # noqa: FBT001, FBT002
+    def measure(self, s: State, run: int, quota: int, uses: bool = True) -> State | None:
         """The job tells its quota, and whether it uses the scope; it gives up none that its epochs use."""
         r = run_of(s, run)._replace(quota=quota, uses=uses)
         if not uses:
@@ -246,16 +115,24 @@ class Leases(Model[State]):
         return put_run(s, r)._replace(most_quota=max(s.most_quota, quota))
 
     def visit(
-        self, s: State, run: int, found: tuple[tuple[int, Mark], ...], unreadable: tuple[tuple[int, str], ...], began: int
+        self,
+        s: State,
+        run: int,
+        found: tuple[tuple[int, Mark], ...],
+        unreadable: tuple[tuple[int, str], ...],
+        began: int,
     ) -> State | None:
         """A run has read the registers, from the time `began` on; `found` names the reports."""
         took = run_of(s, run).clock - began
-        reports = [(id, report) for id, mark in found if (report := self._found(s, id, mark, took)) is not None]
+        reports = [(name, report) for name, mark in found if (report := self._found(s, name, mark, took)) is not None]
         may_miss = {
-            id for id, each in s.registers
+            name for name, each in s.registers
             if each.report is None or (each.before is None and s.now - each.replaced_at <= self.times.stale + took)
         }  # fmt: skip
-        if len(reports) != len(found) or {id for id, _ in s.registers} - {id for id, _ in (*found, *unreadable)} - may_miss:
+        if (
+            len(reports) != len(found)
+            or {name for name, _ in s.registers} - {name for name, _ in (*found, *unreadable)} - may_miss
+        ):
             return None
         r = self._fallen(run_of(s, run))
         if r.is_superseded:
@@ -277,7 +154,7 @@ class Leases(Model[State]):
         is_shown = shown == r.mark and r.is_born
         for report in others:
             r = self._seen(r, report if r.uses else report._replace(claim=0, floor=0))
-        r = _noted(r, {id for id, _ in found}, unreadable)
+        r = _noted(r, {name for name, _ in found}, unreadable)
         if is_shown:
             r = self._buried(r, began)
         r = self._renewed(r, shown.number if shown.incarnation == r.incarnation else 0)
@@ -290,7 +167,7 @@ class Leases(Model[State]):
             r = self._grown(r, shown.number if shown.incarnation == r.incarnation else 0, began)
         return put_run(s, r)
 
-    def report(self, s: State, run: int, claim: int, floor: int, is_written: bool = True) -> State | None:  # noqa: FBT001, FBT002
+    def report(self, s: State, run: int, claim: int, floor: int, is_written: bool = True) -> State | None:
         """A run reports a claim; from here on others may go by it, though the write may be lost."""
         r = self._fallen(run_of(s, run))
         if r.is_superseded or not self.needs("claims what its epochs use", claim >= r.pinned):
@@ -366,7 +243,7 @@ class Leases(Model[State]):
         return _anew(r._replace(falls=(*r.falls, r.held_until), floor_until=floor_until), r.incarnation + 1)
 
     def _met(self, r: Run, mark: Mark, *, is_there: bool) -> Run:
-        """Return a run that knows of another run of its member: it yields to a greater mark, or goes beyond it, once."""
+        """Return a run that knows of another run of its member: it yields to a greater mark, or goes beyond it."""
         if "other runs of one job" in self.without:
             return r
         if is_there:
@@ -407,12 +284,13 @@ class Leases(Model[State]):
         """Return a run that takes the silent for dead, and forgets who is silent for long."""
         dead_after = self.times.hold + (self.times.margin if "a margin before burial" not in self.without else 0)
         unreadable = tuple(
-            (id, each._replace(is_dead=each.is_dead or began >= each.since + dead_after))
-            for id, each in r.unreadable if began < each.seen_at + dead_after
+            (name, each._replace(is_dead=each.is_dead or began >= each.since + dead_after))
+            for name, each in r.unreadable if began < each.seen_at + dead_after
         )  # fmt: skip
         may_live = {each.member for _, each in unreadable if not each.is_dead}
+        silent = {each for each, peer in r.peers if each not in may_live and began >= peer.seen_at + dead_after}
         peers = tuple(
-            (member, peer._replace(is_dead=peer.is_dead or (member not in may_live and began >= peer.seen_at + dead_after)))
+            (member, peer._replace(is_dead=peer.is_dead or member in silent))
             for member, peer in r.peers
             if member in may_live or began < peer.seen_at + self.times.forget + self.times.margin
         )  # fmt: skip
@@ -429,8 +307,14 @@ class Leases(Model[State]):
         number = min([shown, *(self._answered(r, peer) for peer in fresh)])
         published = tuple(each for each in r.published if each[1] > r.clock - self.times.hold)
         r = r._replace(published=published)
-        times = [at if "held from its report on" not in self.without else r.clock for each, at in published if each <= number]
-        return r._replace(held_until=max([*times, (r.held_until or 0) - self.times.hold]) + self.times.hold) if times else r
+        times = [
+            at if "held from its report on" not in self.without else r.clock for each, at in published if each <= number
+        ]
+        return (
+            r._replace(held_until=max([*times, (r.held_until or 0) - self.times.hold]) + self.times.hold)
+            if times
+            else r
+        )
 
     def _grown(self, r: Run, shown: int, began: int) -> Run:
         """Return a run that uses what all have seen it claim, as far as no other claims it."""
@@ -441,10 +325,14 @@ class Leases(Model[State]):
             seen = shown
         first = max([0, *(at for at, each in enumerate(r.window) if at and each.number <= seen)])
         r = r._replace(window=r.window[first:], is_established=True, looked=began)
-        least = min(each.claim for each in r.window) if "least claim of the window" not in self.without else r.window[-1].claim
+        least = (
+            min(each.claim for each in r.window)
+            if "least claim of the window" not in self.without
+            else r.window[-1].claim
+        )
         claimed, peers = 0, []
-        for member, peer in r.peers:
-            peer = peer._replace(before=tuple(each for each in peer.before if r.clock < each[1]))
+        for member, known in r.peers:
+            peer = known._replace(before=tuple(each for each in known.before if r.clock < each[1]))
             claimed += self._kept(r, peer) + max([0, *(each - peer.left for each, _ in peer.before)])
             peers.append((member, peer))
         right = max(r.right, min(least, r.quota - claimed))
@@ -456,103 +344,26 @@ class Leases(Model[State]):
         is_cut = peer.is_dead and "floors of the quota as it stands" not in self.without
         return min(peer.left, self.times.most_kept(r.quota)) if is_cut else peer.left
 
+    invariants = OF_LEASES
     actions = (
-        "tick", "start", "crash", "vanish", "damage", "put_back", "measure", "visit", "report", "begin_epoch", "end_epoch",
-        "ask", "pay", "go_on",
+        "tick", "start", "crash", "vanish", "damage", "put_back", "measure", "visit", "report", "begin_epoch",
+        "end_epoch", "ask", "pay", "go_on",
     )  # fmt: skip
-
-
-def run_of(s: State, run: int) -> Run:
-    """Return a run that lives."""
-    return next(r for r in s.runs if r.id == run)
-
-
-def put_run(s: State, run: Run) -> State:
-    """Return a state with a run as it is now."""
-    return s._replace(runs=tuple(run if r.id == run.id else r for r in s.runs))
-
-
-KeyT = TypeVar("KeyT", int, str)
-ValueT = TypeVar("ValueT")
-
-
-def put(pairs: tuple[tuple[KeyT, ValueT], ...], key: KeyT, value: ValueT) -> tuple[tuple[KeyT, ValueT], ...]:
-    """Return pairs in the order of their keys, with one replaced or added."""
-    return tuple(sorted({**dict(pairs), key: value}.items(), key=lambda each: each[0]))
 
 
 def _anew(r: Run, incarnation: int) -> Run:
     """Return a run that begins anew with its floor alone, as a newcomer, whose reports all must see."""
     peers = tuple((member, peer._replace(since=0)) for member, peer in r.peers)
     return r._replace(
-        incarnation=incarnation, held_until=None, is_born=False, shown_at=None, published=(), right=r.floor, peers=peers,
-        window=(Claim(r.number, r.floor, r.floor),), has_lapsed=True,
+        incarnation=incarnation, held_until=None, is_born=False, shown_at=None, published=(), right=r.floor,
+        peers=peers, window=(Claim(r.number, r.floor, r.floor),), has_lapsed=True,
     )  # fmt: skip
 
 
 def _noted(r: Run, readable: set[int], unreadable: tuple[tuple[int, str], ...]) -> Run:
     """Return a run that remembers the registers that it could not read."""
-    known = {id: each for id, each in r.unreadable if id not in readable}
-    for id, member in unreadable:
-        since = known[id].since if id in known else r.clock
-        known[id] = Unreadable(member, since, r.clock, id in known and known[id].is_dead)
+    known = {name: each for name, each in r.unreadable if name not in readable}
+    for name, member in unreadable:
+        since = known[name].since if name in known else r.clock
+        known[name] = Unreadable(member, since, r.clock, name in known and known[name].is_dead)
     return r._replace(unreadable=tuple(sorted(known.items())))
-
-
-def used(r: Run) -> int:
-    """Return what a run uses: what it pinned while its lease lasts, then no more of that than its floor."""
-    is_held = r.held_until is not None and r.clock < r.held_until
-    return min(r.pinned, r.right if is_held else r.floor) if r.has_lapsed or not is_held else r.pinned
-
-
-def within_quota(_: Leases, s: State) -> bool:
-    return sum(map(used, s.runs)) <= s.most_quota
-
-
-def uses_what_it_claims(_: Leases, s: State) -> bool:
-    return all(used(r) <= min(each.claim for each in r.window) for r in s.runs)
-
-
-def silent_part_returns(model: Leases, s: State) -> bool:
-    """A run that has just looked, alone since `dead_after`, leaves the silent no more than their floor, or nothing."""
-    silent, times = dict(s.silent_since), model.times
-    for r in s.runs:
-        if r.looked is None or r.clock != r.looked or any(member not in silent for member, _ in r.peers):
-            continue
-        least = min(each.claim for each in r.window)
-        since = max(silent.values(), default=0)
-        waits = s.now - since - times.stale - (times.hold + times.margin)  # by its clock it may be a drift less
-        if waits > times.margin and r.right < min(least, r.quota - times.most_kept(r.quota)):
-            return False
-        if waits > times.forget + times.margin and r.right < min(least, r.quota):
-            return False
-    return True
-
-
-def told_go_beyond(_: Leases, s: State) -> bool:
-    return all(r.is_superseded or r.told[:2] <= (r.incarnation, r.id) for r in s.runs)
-
-
-def owner_may_go_on(model: Leases, s: State) -> bool:
-    owners = {r.place: r.id for r in s.runs}  # the last that was started
-    waits = [r for r in s.runs if r.is_superseded and owners[r.place] == r.id and r.last_yield <= MOST_RETURNS]
-    return all(model.go_on(s, r.id) is not None for r in waits)
-
-
-def nobody_yields_to_a_copy(_: Leases, s: State) -> bool:
-    return all(r.member != other.member or r.place == other.place for r in s.runs for other in s.runs)
-
-
-def unleased_time_is_unpaid(_: Leases, s: State) -> bool:
-    return not any(r.overpaid for r in s.runs)
-
-
-Leases.invariants = {
-    "the quota is kept": within_quota,
-    "a run uses what all have seen it claim": uses_what_it_claims,
-    "a silent part returns": silent_part_returns,
-    "who is told of a greater mark goes beyond it or yields": told_go_beyond,
-    "the owner of a checkpoint may go on": owner_may_go_on,
-    "nobody yields to a copy": nobody_yields_to_a_copy,
-    "time without a lease is not paid": unleased_time_is_unpaid,
-}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -16,6 +15,7 @@ from tests.models.checker import NotAllowedError, explore
 from tests.models.exploring import BATCH_CASES, BATCH_SCENES, ExploredBatches
 from tests.models.faults import OF_BATCHES
 from tests.models.traced_batches import BatchTrace, trace_batches
+from tests.models.without_mends import take_back
 
 pytestmark = pytest.mark.slow
 
@@ -26,20 +26,13 @@ REJECTING: Final[dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def reached() -> Counter[str]:
-    """How often explorations took each action."""
-    return Counter()
-
-
 @pytest.mark.parametrize("case", BATCH_CASES)
-def test_no_promise_of_the_model_is_broken_within_the_bounds_of_a_case(case: str, reached: Counter[str]) -> None:
+def test_no_promise_of_the_model_is_broken_within_the_bounds_of_a_case(case: str) -> None:
     scene, bounds = BATCH_CASES[case]
     model = ExploredBatches(bounds, BATCH_SCENES[scene])
     explored = explore(model, model.begins)
     assert explored.broken is None, str(explored)
     assert explored.is_whole
-    reached += explored.steps
 
 
 def test_every_action_of_the_model_is_reached_from_a_scene() -> None:
@@ -65,11 +58,6 @@ def test_each_invariant_of_batches_sees_a_fault() -> None:
 # ----------------------------------------------------------------------------------------- what the code does
 
 
-@pytest.fixture
-def trace(monkeypatch: pytest.MonkeyPatch) -> BatchTrace:
-    return trace_batches(monkeypatch)
-
-
 def refuses(job: SimulatedJob, *, is_start: bool = False) -> bool:
     try:
         if is_start:
@@ -81,7 +69,7 @@ def refuses(job: SimulatedJob, *, is_start: bool = False) -> bool:
     return False
 
 
-def crashed_everywhere() -> Iterator[str]:
+def crashed_everywhere() -> None:
     """Let a job die at each point of a batch, while its policies change, and start it again."""
     job = SimulatedJob(SLOW)
     for number, point in enumerate(CRASH_POINTS):
@@ -91,10 +79,9 @@ def crashed_everywhere() -> Iterator[str]:
         job.trigger()
         job.set_policies((REJECTING, SLOW)[number % 2])
         job.restart()
-    yield f"{len(job.admitted)} admitted"
 
 
-def put_back() -> Iterator[str]:
+def put_back() -> None:
     """Put the checkpoint back without its sinks, with them, and on two ways; lose the control directory."""
     job = SimulatedJob(SLOW)
 
@@ -136,11 +123,10 @@ def put_back() -> Iterator[str]:
     restore(newest, with_control=True)
     batches(1)
     job.put_back(100)
-    yield "the checkpoint is empty"
     assert refuses(job, is_start=True) or refuses(job), "a query has run here"
 
 
-def taken_over() -> Iterator[str]:
+def taken_over() -> None:
     """Start a job again while the run before is held up at each point of a batch."""
     job = SimulatedJob(SLOW)
     job.offer([("acme/a", 1)] * 3)
@@ -168,32 +154,40 @@ def taken_over() -> Iterator[str]:
         refuses(job)
         if job.is_down:
             job.restart()
-    yield f"{len(job.admitted)} admitted"
 
 
 HISTORIES: Final = (crashed_everywhere, put_back, taken_over)
 
 
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
-def test_the_model_of_batches_allows_every_step_of_a_simulated_job(history: Any, trace: BatchTrace) -> None:
-    assert list(history())
-    assert len(trace.steps) > 50
-
-
-def test_simulated_jobs_reach_nearly_every_action_of_the_model_of_batches() -> None:
-    reached: Counter[str] = Counter()
+@pytest.fixture(scope="module")
+def traces() -> dict[str, BatchTrace]:
+    """Return the steps of each history; the first that is not allowed fails."""
+    found = {}
     for history in HISTORIES:
         with pytest.MonkeyPatch.context() as patch:
-            trace = trace_batches(patch)
-            list(history())
-            reached += trace.reached
-    of_the_job = set(Batches.actions) - {"back_up"}  # which changes nothing
-    assert len(of_the_job & set(reached)) >= 0.95 * len(of_the_job), sorted(of_the_job - set(reached))
+            found[history.__name__] = trace_batches(patch)
+            history()
+    return found
 
 
-def test_a_trace_of_batches_names_the_step_of_code_that_lost_its_fence(
-    trace: BatchTrace, monkeypatch: pytest.MonkeyPatch
+def test_the_model_of_batches_allows_every_step_of_simulated_jobs(traces: dict[str, BatchTrace]) -> None:
+    assert min(len(trace.steps) for trace in traces.values()) > 50
+
+
+def test_simulated_jobs_reach_nearly_every_action_of_the_model_of_batches(traces: dict[str, BatchTrace]) -> None:
+    of_the_job = set(Batches.actions) - {"back_up"}  # which changes nothing of the job
+    reached = set().union(*(trace.reached for trace in traces.values()))
+    assert len(of_the_job & reached) >= 0.95 * len(of_the_job), sorted(of_the_job - reached)
+
+
+@pytest.mark.parametrize(
+    ("mend", "history"),
+    [("run fence", taken_over), ("reports of another run", taken_over), ("refused before it begins", put_back)],
+)
+def test_a_trace_of_batches_names_the_step_of_code_without_a_mend(
+    mend: str, history: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_throttle.control.run_fence.RunFence.check", lambda _: None)
-    with pytest.raises(NotAllowedError, match=r"plan\(.*True\)"):
-        list(taken_over())
+    take_back(mend, monkeypatch)
+    trace_batches(monkeypatch)
+    with pytest.raises(NotAllowedError, match="step"):
+        history()

@@ -8,6 +8,8 @@ from typing import Any, Final
 import pytest
 
 from spark_throttle.sharing.settings import ShareSettings
+from spark_throttle.sharing.sharing import Sharing
+from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.models.checker import NotAllowedError, explore
@@ -15,6 +17,7 @@ from tests.models.exploring import LEASE_CASES, LEASE_SCENES, ExploredLeases
 from tests.models.faults import OF_BATCHES, OF_LEASES
 from tests.models.leases import Leases
 from tests.models.traced_leases import LeaseTrace, trace_leases
+from tests.models.without_mends import take_back
 
 pytestmark = pytest.mark.slow
 
@@ -61,14 +64,20 @@ def policies(per_second: int = 50) -> dict[str, Any]:
     return {"version": 1, "resource_groups": {"gold": group}, "defaults": {"resource_group": "gold"}}
 
 
-@pytest.fixture
-def exchange() -> SimulatedExchange:
-    return SimulatedExchange(ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10))
+class Exchange(SimulatedExchange):
+    """An exchange that may be out of reach."""
+
+    is_out = False
+
+    def names(self) -> list[str]:
+        """Return the names of all objects."""
+        if self.is_out:
+            raise OSError("the exchange is out of reach")
+        return super().names()
 
 
-@pytest.fixture
-def trace(exchange: SimulatedExchange, monkeypatch: pytest.MonkeyPatch) -> LeaseTrace:
-    return trace_leases(monkeypatch, exchange)
+def new_exchange() -> Exchange:
+    return Exchange(ShareSettings(interval_ms=1_000, lease_ms=10_000, report_every=10))
 
 
 def runs(job: SimulatedJob, triggers: int, rows: int = 20) -> None:
@@ -77,11 +86,15 @@ def runs(job: SimulatedJob, triggers: int, rows: int = 20) -> None:
         job.trigger(1_000)
 
 
-def peers_come_and_go(exchange: SimulatedExchange) -> None:
-    """Peers begin to share, want other parts, die and return; a quota falls while one is silent."""
+def peers_come_and_go(exchange: Exchange) -> None:
+    """Peers begin to share, want other parts, lose the exchange, die and return; a quota falls while one is silent."""
     one = exchange.join("one", policies())
     exchange.time.pass_by(4_000)
     two = exchange.join("two", policies(), percent=30)
+    exchange.time.pass_by(6_000)
+    exchange.is_out = True
+    exchange.time.pass_by(8_000)
+    exchange.is_out = False
     exchange.time.pass_by(6_000)
     kept = dict(exchange.objects)
     exchange.leave(one)
@@ -93,12 +106,12 @@ def peers_come_and_go(exchange: SimulatedExchange) -> None:
     exchange.time.pass_by(3_000)
     exchange.objects.clear()
     exchange.time.pass_by(3_000)
-    two.want(_document(2), 100)
+    two.want(load_policies(policies(2)), 100)
     exchange.leave(exchange.members[-1])  # type: ignore[arg-type]
     exchange.time.pass_by(9_000)
 
 
-def registers_are_damaged(exchange: SimulatedExchange) -> None:
+def registers_are_damaged(exchange: Exchange) -> None:
     """A register cannot be read, first of a job that lives, then of one that is dead."""
     one = exchange.join("one", policies())
     exchange.time.pass_by(4_000)
@@ -112,7 +125,7 @@ def registers_are_damaged(exchange: SimulatedExchange) -> None:
     exchange.time.pass_by(12_000)
 
 
-def a_job_is_copied(exchange: SimulatedExchange) -> None:
+def a_job_is_copied(exchange: Exchange) -> None:
     """A job is copied, where the copy can tell it and where it cannot; it leaves, restarts and is put back."""
     job = SimulatedJob(policies(), exchange=exchange)
     exchange.join("peer", policies())
@@ -120,7 +133,7 @@ def a_job_is_copied(exchange: SimulatedExchange) -> None:
     for is_elsewhere in (True, False):
         copy = job.clone(with_sinks=True, is_elsewhere=is_elsewhere)
         copy.restart()
-        for _ in range(8):
+        for _ in range(5):
             copy.offer([("acme/a", 1)] * 20)
             copy.trigger(0)
             runs(job, 1)
@@ -131,22 +144,51 @@ def a_job_is_copied(exchange: SimulatedExchange) -> None:
     job.checkpoint.control.pop("incarnation")
     job.restart()
     runs(job, 6)
-    job.pass_time(15_000)
-    runs(job, 3)
-
-
-def _document(per_second: int) -> Any:
-    from spark_throttle.store.policy_location import load_policies
-
-    return load_policies(policies(per_second))
 
 
 HISTORIES: Final = (peers_come_and_go, registers_are_damaged, a_job_is_copied)
 
 
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: history.__name__)
-def test_the_model_of_leases_allows_every_step_of_jobs_that_share(
-    history: Any, exchange: SimulatedExchange, trace: LeaseTrace
+@pytest.fixture(scope="module")
+def traces() -> dict[str, LeaseTrace]:
+    """Return the steps of each history."""
+    found = {}
+    for history in HISTORIES:
+        with pytest.MonkeyPatch.context() as patch:
+            exchange = new_exchange()
+            found[history.__name__] = trace_leases(patch, exchange)
+            history(exchange)
+    return found
+
+
+@pytest.mark.parametrize("history", [history.__name__ for history in HISTORIES])
+def test_the_model_of_leases_allows_every_step_of_jobs_that_share(history: str, traces: dict[str, LeaseTrace]) -> None:
+    traces[history].end()
+    assert len(traces[history].steps) > 100
+
+
+def test_jobs_that_share_reach_nearly_every_action_of_the_model_of_leases(traces: dict[str, LeaseTrace]) -> None:
+    reached = set().union(*(trace.reached for trace in traces.values()))
+    assert len(reached) >= 0.95 * len(Leases.actions), sorted(set(Leases.actions) - reached)
+
+
+def test_a_trace_of_leases_names_the_step_of_code_that_does_not_know_its_other_runs(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    history(exchange)
-    assert len(trace.steps) > 100
+    take_back("other runs of one job", monkeypatch)
+    exchange = new_exchange()
+    trace = trace_leases(monkeypatch, exchange)
+    a_job_is_copied(exchange)
+    with pytest.raises(NotAllowedError, match=r"visit\("):
+        trace.end()
+
+
+def test_a_trace_of_leases_names_the_step_of_code_that_keeps_its_lease_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Sharing, "_fall_if_due", lambda _self, _now_ms: None)
+    exchange = new_exchange()
+    trace = trace_leases(monkeypatch, exchange)
+    peers_come_and_go(exchange)
+    with pytest.raises(NotAllowedError):
+        trace.end()

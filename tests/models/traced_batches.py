@@ -26,7 +26,8 @@ from spark_throttle.testing.simulation import query as query_module
 from spark_throttle.testing.simulation.disk import ConcurrentRunError, CrashPoint, SimulatedCrash
 from spark_throttle.testing.simulation.query import SimulatedBatch, SimulatedQuery, StartConditions
 from spark_throttle.testing.simulation.rows import waiting_ids
-from tests.models.batches import Backup, Batches, Control, REFUSALS, Outcome, State, rows_of
+from tests.models.batch_states import REFUSALS, Backup, Control, Outcome, State, rows_of
+from tests.models.batches import Batches
 from tests.models.checker import NotAllowedError, Step, follow
 
 PLACE = "memory:0"
@@ -193,7 +194,12 @@ class TracedQuery(SimulatedQuery):
         trace.take(self, "start", number)
 
     def _is_told(self) -> bool:
-        return self.trace is not None and not self.trace.is_over and bool(self.id) and any(run.id == self.id for run in self.trace.state.runs)
+        return (
+            self.trace is not None
+            and not self.trace.is_over
+            and bool(self.id)
+            and any(run.id == self.id for run in self.trace.state.runs)
+        )
 
     def tell(self, action: str, *arguments: Any) -> None:
         """Tell a step of this run, if it is traced."""
@@ -287,8 +293,8 @@ class TracedPlane(ControlPlane):
 
 
 _STEPS: Final[dict[CrashPoint, str]] = {
-    "after epoch": "write_epoch", "after state": "keep_state", "after table": "write", "after dead letters": "write_letters",
-    "after feedback": "report", "after commit": "commit",
+    "after epoch": "write_epoch", "after state": "keep_state", "after table": "write",
+    "after dead letters": "write_letters", "after feedback": "report", "after commit": "commit",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Simulated jobs that share a quota tell what they do as steps of the model of leases; each step is checked as it comes.
+"""Simulated jobs that share a quota tell what they do as steps of the model of leases, and each step is checked.
 
 The leases are real (`Sharing`, its keeper and its registers), in the simulated time of a simulated exchange. The model
 has one scope in one dimension: that which was measured first, in messages. A step that the model does not allow, or
@@ -25,7 +25,8 @@ from spark_throttle.testing.simulation import job as job_module
 from spark_throttle.testing.simulation import query as query_module
 from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedPeer
 from tests.models.checker import NotAllowedError, Step, follow
-from tests.models.leases import Leases, Mark, Report, State, Times, run_of
+from tests.models.lease_states import Mark, Report, State, run_of
+from tests.models.leases import Leases, Times
 
 _HEAD = ".head"
 
@@ -42,21 +43,34 @@ class LeaseTrace:
         self.reached: Counter[str] = Counter()
         self.scope: int | None = None
         self._reports: dict[Mark, Report] = {}
-        self.is_over = False
-        """Whether a step was not allowed: what comes after it is not looked at."""
+        self.problem: str | None = None
+        """The first step that was not allowed; what comes after it is not looked at."""
 
     def lives(self, run: int) -> bool:
         """Return whether a run is traced."""
-        return not self.is_over and any(each.id == run for each in self.state.runs)
+        return self.problem is None and any(each.id == run for each in self.state.runs)
+
+    def end(self) -> None:
+        """Say what was not allowed: a keeper of leases goes on after any error, so none comes through it.
+
+        Raises
+        ------
+        NotAllowedError
+            If a step was not allowed.
+        """
+        if self.problem is not None:
+            raise NotAllowedError(self.problem)
 
     def take(self, action: str, *arguments: Any) -> None:
         """Take a step, after the time that has passed."""
         passed_ms = self.exchange.time.now_ms - self.state.now
         for step in [Step("tick", (passed_ms,))] * (passed_ms > 0) + [Step(action, arguments)]:
             self.steps.append(step)
-            self.is_over = True  # unless the step is allowed
-            self.state = follow(self.model, self.state, [step])
-            self.is_over = False
+            try:
+                self.state = follow(self.model, self.state, [step])
+            except NotAllowedError as error:
+                self.problem = str(error)
+                return
             self.reached[step.action] += 1
         if action == "report":
             report = dict(self.state.registers)[arguments[0]].report
@@ -68,8 +82,8 @@ class LeaseTrace:
         ours, there = _of_model(run_of(self.state, sharing.run)), sharing.known(self.scope)
         for name, value in ours.items():
             if value != there[name]:
-                self.is_over = True
-                raise NotAllowedError(f"after {self.steps[-1]}: {name} is {there[name]}, not {value}")
+                self.problem = f"after {self.steps[-1]}: {name} is {there[name]}, not {value}"
+                return
 
     def note_registers(self) -> None:
         """Take the steps by which registers vanished, were damaged or put back."""
@@ -111,7 +125,15 @@ def _of_model(r: Any) -> dict[str, Any]:
         "published": dict(r.published),
         "others": dict(r.others),
         "peers": {
-            member: (each.report.mark, each.report.claim, each.report.floor, each.seen_at, each.since, each.is_dead, each.before)
+            member: (
+                each.report.mark,
+                each.report.claim,
+                each.report.floor,
+                each.seen_at,
+                each.since,
+                each.is_dead,
+                each.before,
+            )
             for member, each in r.peers
         },
         "unreadable": {(each.member, each.since, each.is_dead) for _, each in r.unreadable},
@@ -125,7 +147,7 @@ class TracedSharing(Sharing):
 
     def __init__(self, member: str, name: str, incarnation: int, settings: ShareSettings, run: int = 0) -> None:
         super().__init__(member, name, incarnation, settings, run)
-        if self.trace is not None and not self.trace.is_over:
+        if self.trace is not None and self.trace.problem is None:
             now_ms = self.trace.exchange.time.now_ms
             self.trace.take("start", run, member, member, now_ms, self._incarnation, 0)
 
@@ -133,7 +155,8 @@ class TracedSharing(Sharing):
         """Tell a step, and compare."""
         if self.trace is not None and self.trace.lives(self.run):
             self.trace.take(action, self.run, *arguments)
-            self.trace.compare(self)
+            if self.trace.problem is None:
+                self.trace.compare(self)
 
     def measure(self, measured: Measurement) -> None:
         """Take in what the job wants."""
