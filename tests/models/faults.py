@@ -219,12 +219,6 @@ OF_LEASES: Final = {
         "",
         "silent",
     ),
-    "a margin before burial": Fault(
-        "the quota is kept",
-        "a job is taken for dead as its lease ends",
-        "",
-        "slow",
-    ),
     "uses less as it claims less": Fault(
         "a run uses what all have seen it claim",
         "a smaller claim changes nothing",

@@ -10,7 +10,9 @@ replaced a short while ago; registers vanish and are damaged. In every state
 - what a silent member had, less its floor, is free for the others after `dead_after`, and the floor after `gone_after`.
 
 Left out: how a quota is divided (a run may claim anything), all but one scope in one dimension, settings that differ
-between the jobs, writes that come late, and who removes the registers of runs that are gone (any register may vanish).
+between the jobs, writes that come late, visits that take long, and who removes the registers of runs that are gone (any
+may vanish). Assumed: a run whose member has another run, or whose register vanished, looks once in a margin. Explorations
+hold a lease for two margins, where the code has five, and do not come to the return of floors.
 """
 
 from __future__ import annotations
@@ -282,7 +284,7 @@ class Leases(Model[State]):
 
     def _buried(self, r: Run, began: int) -> Run:
         """Return a run that takes the silent for dead, and forgets who is silent for long."""
-        dead_after = self.times.hold + (self.times.margin if "a margin before burial" not in self.without else 0)
+        dead_after = self.times.hold + self.times.margin
         unreadable = tuple(
             (name, each._replace(is_dead=each.is_dead or began >= each.since + dead_after))
             for name, each in r.unreadable if began < each.seen_at + dead_after
