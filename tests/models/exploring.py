@@ -205,7 +205,7 @@ class ExploredLeases(Leases):
         super().__init__(TICKS, without)
         self.bounds = bounds
         self.scene = follow(Leases(TICKS), leases.State(), scene)
-        self.begins = Counted(self.scene)
+        self.begins: Any = Counted(self.scene)
         self._most_reports = {r.id: r.number + most for r, most in zip(self.scene.runs, bounds.reports, strict=False)}
 
     def after(self, state: Any, step: Step) -> Any:

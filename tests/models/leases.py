@@ -10,9 +10,9 @@ replaced a short while ago; registers vanish and are damaged. In every state
 - what a silent member had, less its floor, is free for the others after `dead_after`, and the floor after `gone_after`.
 
 Left out: how a quota is divided (a run may claim anything), all but one scope in one dimension, settings that differ
-between the jobs, writes that come late, visits that take long, and who removes the registers of runs that are gone (any
-may vanish). Assumed: a run whose member has another run, or whose register vanished, looks once in a margin. Explorations
-hold a lease for two margins, where the code has five, and do not come to the return of floors.
+between the jobs, writes that come late, visits that take long, and who removes the registers of runs that are gone
+(any may vanish). Assumed: a run whose member has another run, or whose register vanished, looks once in a margin.
+Explorations hold a lease for two margins, where the code has five, and do not come to the return of floors.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from spark_throttle.policy.compile import revision_of
 from spark_throttle.spark.move.queue_frames import QueueFolder
 from spark_throttle.testing.simulation import job as job_module
 from spark_throttle.testing.simulation import query as query_module
-from spark_throttle.testing.simulation.disk import ConcurrentRunError, CrashPoint, SimulatedCrash
+from spark_throttle.testing.simulation.disk import ConcurrentRunError, CrashPoint, MemoryDirectory, SimulatedCrash
 from spark_throttle.testing.simulation.query import SimulatedBatch, SimulatedQuery, StartConditions
 from spark_throttle.testing.simulation.rows import waiting_ids
 from tests.models.batch_states import REFUSALS, Backup, Control, Outcome, State, rows_of
@@ -178,7 +178,7 @@ class TracedQuery(SimulatedQuery):
         if trace is None or not trace.is_of(given):
             super().__init__(given)
             return
-        self.files = query_module.MemoryDirectory(given.checkpoint.control, lambda _: None, given.place)
+        self.files = MemoryDirectory(given.checkpoint.control, lambda _: None, given.place)
         trace.note_surroundings(self)
         trace.note_restore(self)
         number = max(trace.state.starts, *trace._runs.values(), 0) + 1
