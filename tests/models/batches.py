@@ -194,7 +194,7 @@ class Batches(Model[State]):
         r = run_of(s, run)
         if r is None or r.outcome is None or not (r.at == KEPT or self._skips("state before commit", r, DECIDED)):
             return None
-        is_empty = not (r.outcome.admitted or r.outcome.rejected)
+        is_empty = r.newest > 0 and not (r.outcome.admitted or r.outcome.rejected)  # batch 0 leaves its mark always
         table = s.table if is_empty else self._append(s, r, s.table, r.outcome.admitted)
         return None if table is None else put_run(s._replace(table=table), r._replace(at=WRITTEN))
 
