@@ -294,7 +294,7 @@ def _refusal_of_start(model: Batches, s: State) -> str | None:
 
 def _refusal_to_begin(model: Batches, s: State, r: Run) -> str | None:
     """Return why a run may not take over the control directory."""
-    if r.newest < 0 and not model.needs("refuses a past", not s.control.reports):
+    if r.newest < 0 and s.control.reports:
         return "ConfigurationError"
     return None if model.needs("found owner", s.control.owner == r.found) else "TakenOverError"
 
@@ -318,7 +318,7 @@ def _refusal_to_plan(model: Batches, s: State, r: Run, is_new: bool) -> str | No
     if not is_fenced:
         return "TakenOverError"
     is_first = r.newest < 0
-    return "ConfigurationError" if is_first and not model.needs("refuses a past", not s.control.reports) else None
+    return "ConfigurationError" if is_first and s.control.reports else None
 
 
 def _reports_of(model: Batches, s: State) -> frozenset[Report]:

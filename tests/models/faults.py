@@ -35,12 +35,6 @@ OF_BATCHES: Final = {
         "mend",
         "logged",
     ),
-    "refuses a past": Fault(
-        "no row is doubled",
-        "a query begins anew where one has run, under the numbers that sinks have",
-        "f31096a2",
-        "two ways",
-    ),
     "reports of another run": Fault(
         "only the owner writes",
         "a run that was taken over deletes what the other has reported",
