@@ -155,6 +155,10 @@ life: setup ## simulate lives of a job for MINUTES, drawn from SEED, without a J
 life-without: setup ## revert in a copy each fix that the lives guard, and report after how many steps a law is broken
 	@$(ONE_THREAD) $(PYTHON) -m tests.life.taken_back --seed $(SEED) $(ARGS)
 
+.PHONY: model
+model: setup ## explore all states of the models of leases and batches in wide bounds (hours): counts, one line of JSON
+	@$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.models.run $(ARGS)
+
 CHANGES ?= 100000
 
 .PHONY: loosened-jobs

@@ -1,0 +1,71 @@
+"""Explores the models in wide bounds: ``python -m tests.models.run``; each case says how many states it has.
+
+The last line is JSON: states and steps by case, and the promise that was broken first, or `null`. The exit status is 1
+if one was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from tests.models.checker import explore
+from tests.models.exploring import (
+    BATCH_CASES,
+    BATCH_SCENES,
+    LEASE_CASES,
+    LEASE_SCENES,
+    BatchBounds,
+    ExploredBatches,
+    ExploredLeases,
+    LeaseBounds,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Explore all cases, each wider than the tests do."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--by", type=int, default=1, help="how much more of everything may happen")
+    parser.add_argument("--most-states", type=int, default=5_000_000, help="states of a case; a million is some GB")
+    parser.add_argument("--only", default="", help="cases whose names have this in them")
+    options = parser.parse_args(arguments)
+    told: dict[str, Any] = {}
+    broken = None
+    cases: dict[str, tuple[str, BatchBounds | LeaseBounds]] = {**BATCH_CASES, **LEASE_CASES}
+    for name, (scene, bounds) in cases.items():
+        wide = widened(bounds, options.by)
+        model: Any = (
+            ExploredBatches(wide, BATCH_SCENES[scene])
+            if isinstance(wide, BatchBounds)
+            else ExploredLeases(wide, LEASE_SCENES[scene])
+        )
+        if options.only not in name:
+            continue
+        explored = explore(model, model.begins, options.most_states)
+        told[name] = {"states": explored.states, "steps": explored.steps.total(), "whole": explored.is_whole}
+        sys.stdout.write(f"{name}: {explored}\n")
+        sys.stdout.flush()
+        broken = explored.broken
+        if broken is not None:
+            break
+    sys.stdout.write(json.dumps({"cases": told, "broken": broken}) + "\n")
+    return int(broken is not None)
+
+
+def widened(bounds: BatchBounds | LeaseBounds, by: int) -> BatchBounds | LeaseBounds:
+    """Return bounds within which more may happen."""
+    if isinstance(bounds, BatchBounds):
+        policies = min(2, bounds.policies + by)
+        return replace(
+            bounds, rows=bounds.rows + by, policies=policies, batches=bounds.batches + by, starts=bounds.starts + by
+        )
+    reports = tuple(each + by for each in bounds.reports)
+    return replace(bounds, ticks=bounds.ticks + by, reports=reports, first_reports=bounds.first_reports + by)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

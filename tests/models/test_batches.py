@@ -1,0 +1,193 @@
+"""The model of batches keeps its promises, sees each fault, and allows what simulated jobs do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import pytest
+
+from spark_throttle.errors import ThrottleError
+from spark_throttle.testing.simulation.disk import CRASH_POINTS
+from spark_throttle.testing.simulation.job import SimulatedJob
+from tests.models.batches import Batches
+from tests.models.checker import NotAllowedError, explore
+from tests.models.exploring import BATCH_CASES, BATCH_SCENES, ExploredBatches
+from tests.models.faults import OF_BATCHES
+from tests.models.traced_batches import BatchTrace, trace_batches
+from tests.models.without_mends import take_back
+
+pytestmark = pytest.mark.slow
+
+SLOW: Final[dict[str, Any]] = {"version": 1, "job": {"publish": {"messages_per_second": 1, "burst_seconds": 1}}}
+REJECTING: Final[dict[str, Any]] = {
+    "version": 1,
+    "job": {"publish": {"messages_per_second": 2, "burst_seconds": 1, "on_excess": "reject"}},
+}
+
+
+@pytest.mark.parametrize("case", BATCH_CASES)
+def test_no_promise_of_the_model_is_broken_within_the_bounds_of_a_case(case: str) -> None:
+    scene, bounds = BATCH_CASES[case]
+    model = ExploredBatches(bounds, BATCH_SCENES[scene])
+    explored = explore(model, model.begins)
+    assert explored.broken is None, str(explored)
+    assert explored.is_whole
+
+
+def test_every_action_of_the_model_is_reached_from_a_scene() -> None:
+    reached: Counter[str] = Counter()
+    for case in ("committed", "logged"):
+        scene, bounds = BATCH_CASES[case]
+        model = ExploredBatches(bounds, BATCH_SCENES[scene])
+        reached += explore(model, model.begins).steps
+    assert set(reached) == set(Batches.actions)
+
+
+@pytest.mark.parametrize("fault", OF_BATCHES)
+def test_each_fault_of_batches_is_seen_by_its_invariant(fault: str) -> None:
+    scene, bounds = BATCH_CASES[OF_BATCHES[fault].case]
+    model = ExploredBatches(bounds, BATCH_SCENES[scene], {fault})
+    assert explore(model, model.begins).broken == OF_BATCHES[fault].invariant
+
+
+def test_each_invariant_of_batches_sees_a_fault() -> None:
+    assert {fault.invariant for fault in OF_BATCHES.values()} == set(Batches.invariants)
+
+
+# ----------------------------------------------------------------------------------------- what the code does
+
+
+def refuses(job: SimulatedJob, *, is_start: bool = False) -> bool:
+    try:
+        if is_start:
+            job.restart()
+        else:
+            job.trigger()
+    except ThrottleError:
+        return True
+    return False
+
+
+def crashed_everywhere() -> None:
+    """Let a job die at each point of a batch, while its policies change, and start it again."""
+    job = SimulatedJob(SLOW)
+    for number, point in enumerate(CRASH_POINTS):
+        job.offer([("acme/a", 1)] * 3)
+        job.crash(point)
+        job.set_policies((SLOW, REJECTING)[number % 2])
+        job.trigger()
+        job.set_policies((REJECTING, SLOW)[number % 2])
+        job.restart()
+
+
+def put_back() -> None:
+    """Put the checkpoint back without its sinks, with them, and on two ways; lose the control directory."""
+    job = SimulatedJob(SLOW)
+
+    def batches(count: int, name: str = "acme/a") -> None:
+        for _ in range(count):
+            job.offer([(name, 1)] * 2)
+            job.trigger()
+
+    def backup() -> tuple[Any, Any]:
+        return job.checkpoint.copy(), job.outside.copy()
+
+    def restore(kept: tuple[Any, Any], *, with_control: bool) -> None:
+        job.stop()
+        checkpoint, outside = kept[0].copy(), kept[1].copy()
+        checkpoint.control = checkpoint.control if with_control else dict(job.checkpoint.control)
+        outside.source = job.outside.source
+        job.checkpoint, job.outside = checkpoint, outside
+        job.restart()
+
+    batches(2)
+    early = backup()
+    batches(2)
+    late = backup()
+    restore(early, with_control=False)
+    batches(2, "acme/b")
+    restore(late, with_control=False)
+    batches(1)
+    restore(early, with_control=True)
+    batches(1)
+    newest = backup()
+    job.put_back(1)
+    assert refuses(job, is_start=True), "the sink is ahead"
+    restore(newest, with_control=True)
+    job.lose_control()
+    assert refuses(job, is_start=True), "the manifest is gone"
+    restore(newest, with_control=True)
+    job.put_back(0, with_control=early[0])
+    assert refuses(job, is_start=True) or refuses(job), "the epoch is missing"
+    restore(newest, with_control=True)
+    batches(1)
+    job.put_back(100)
+    assert refuses(job, is_start=True) or refuses(job), "a query has run here"
+
+
+def taken_over() -> None:
+    """Start a job again while the run before is held up at each point of a batch."""
+    job = SimulatedJob(SLOW)
+    job.offer([("acme/a", 1)] * 3)
+    job.trigger()
+    for number, point in enumerate(CRASH_POINTS):
+        first = job
+        job.set_policies((SLOW, REJECTING)[number % 2])
+
+        def start_again(first: SimulatedJob = first) -> None:
+            nonlocal job
+            job = first.twin()
+            job.restart()
+            job.offer([("acme/a", 1)])
+            job.trigger()
+
+        first.offer([("acme/a", 1)] * 2)
+        first.hold_up(point, start_again)
+        refuses(first)
+        for _ in range(3):
+            job.offer([("acme/a", 1)])
+            if not first.is_down and refuses(first):
+                break
+        if job.is_down:
+            job.restart()
+        refuses(job)
+        if job.is_down:
+            job.restart()
+
+
+HISTORIES: Final = (crashed_everywhere, put_back, taken_over)
+
+
+@pytest.fixture(scope="module")
+def traces() -> dict[str, BatchTrace]:
+    """Return the steps of each history; the first that is not allowed fails."""
+    found = {}
+    for history in HISTORIES:
+        with pytest.MonkeyPatch.context() as patch:
+            found[history.__name__] = trace_batches(patch)
+            history()
+    return found
+
+
+def test_the_model_of_batches_allows_every_step_of_simulated_jobs(traces: dict[str, BatchTrace]) -> None:
+    assert min(len(trace.steps) for trace in traces.values()) > 50
+
+
+def test_simulated_jobs_reach_nearly_every_action_of_the_model_of_batches(traces: dict[str, BatchTrace]) -> None:
+    of_the_job = set(Batches.actions) - {"back_up"}  # which changes nothing of the job
+    reached = set().union(*(trace.reached for trace in traces.values()))
+    assert len(of_the_job & reached) >= 0.95 * len(of_the_job), sorted(of_the_job - reached)
+
+
+@pytest.mark.parametrize(
+    ("mend", "history"),
+    [("run fence", taken_over), ("reports of another run", taken_over), ("refused before it begins", put_back)],
+)
+def test_a_trace_of_batches_names_the_step_of_code_without_a_mend(
+    mend: str, history: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_back(mend, monkeypatch)
+    trace_batches(monkeypatch)
+    with pytest.raises(NotAllowedError, match="step"):
+        history()
