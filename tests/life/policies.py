@@ -10,11 +10,13 @@ import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from pydantic import BaseModel
 
 from spark_throttle.policy.model import GroupPolicy, NamespacePolicy, Quota, ScopePolicy, TenantPolicy
+from spark_throttle.testing.simulation.exchange import START_MS
 from tests.oracle.setting_values import settings_of, values_of
 
 Document: TypeAlias = dict[str, Any]
@@ -40,6 +42,7 @@ STRINGS: Final = ("2*delay*100", "3*reject*50", "5*delay*1000,9*reject*50", "20*
 KINDS: Final = (
     "rate", "zero", "absent", "bytes", "burst", "weight", "on_excess", "observe", "namespace", "tenant", "group",
     "job", "glob", "default", "exempt", "move", "queue", "age", "fail", "pegasus", "revert", "bound", "time",
+    "exception",
 )  # fmt: skip
 """What a life's policies may do."""
 
@@ -313,6 +316,15 @@ def _bound(rng: random.Random, tempers: Tempers, document: Document) -> None:
                 values[key] = rng.choice(values_of(key, BOUND_VALUES))
 
 
+def _exception(rng: random.Random, tempers: Tempers, document: Document) -> None:
+    """Give a scope an exception that ends in the first minutes of the life, or take it back."""
+    section, name = rng.choice(_places(tempers, document))
+    entry = document.setdefault(section, {}) if name is None else document.setdefault(section, {}).setdefault(name, {})
+    if entry.pop("exception", None) is None or rng.random() < 0.7:
+        until = datetime.fromtimestamp(START_MS // 1000 + rng.randint(0, 180), UTC)
+        entry["exception"] = {"until": until.isoformat(), "reason": "drawn", "publish": _quota(rng, tempers)}
+
+
 def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
     """Remove an entry whole."""
     section = rng.choice(("resource_groups", "tenants", "namespaces", "defaults", "job"))
@@ -324,5 +336,5 @@ def _remove(rng: random.Random, tempers: Tempers, document: Document) -> None:
 
 _BY_KIND: Final[dict[str, Callable[[random.Random, Tempers, Document], None]]] = {
     "move": _move, "observe": _dry_run, "exempt": _exempt, "queue": _queue, "age": _age,
-    "pegasus": _pegasus, "absent": _remove, "bound": _bound,
+    "pegasus": _pegasus, "absent": _remove, "bound": _bound, "exception": _exception,
 }  # fmt: skip

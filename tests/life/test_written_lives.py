@@ -378,6 +378,18 @@ def test_clock_that_jumps_between_an_epoch_and_its_batch_pays_ten_seconds_at_mos
     assert len(job.admitted) - admitted <= 12
 
 
+def test_time_of_a_group_is_divided_by_time_and_not_by_messages() -> None:
+    group = {"publish": {"request_percentage": 50, "burst_seconds": 2}}
+    row_ns = (("acme", 20_000_000), ("blue", 2_000_000))
+    life = Life(Birth({**GROUP, "resource_groups": {"g": group}}, row_ns=row_ns), laws=["Time"])
+    for _ in range(40):
+        life.offer([("acme/x", 1, 40), ("blue/y", 1, 300)])
+        life.trigger(1_000)
+    served = Counter(str(row.namespace) for row in life.job.admitted)
+    first_batch_ns = 500_000_000  # it does not know yet what the rows of either take
+    assert abs(served["acme/x"] * 20_000_000 - served["blue/y"] * 2_000_000) <= first_batch_ns
+
+
 @pytest.mark.parametrize("by_ms", [3_600_000, -3_600_000])
 def test_l2_clock_that_is_set_pays_nothing_and_takes_nothing(by_ms: int) -> None:
     limit = {"messages_per_second": 1, "burst_seconds": 600}
