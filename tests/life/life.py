@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from spark_throttle.control.clock import MOST_DRIFT_MS
 from spark_throttle.errors import PolicyError, QueueOverflowError, ThrottleError
+from spark_throttle.policy.compile import revision_of
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing.simulation.disk import Checkpoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedMachine, SimulatedPeer
@@ -202,7 +204,10 @@ class Life:
 
     def trigger(self, after_ms: int, *, may_refuse: bool = False, **options: Any) -> None:
         """Let the job run a batch if one is due."""
-        self._run(lambda: self.job.trigger(after_ms, **options), may_refuse=may_refuse)
+        self._run(
+            lambda: self.job.trigger(after_ms, **options), may_refuse=may_refuse,
+            planning_ms=options.get("planning_ms", 0),
+        )  # fmt: skip
 
     def drop(self, after_ms: int) -> None:
         """Let the job run a batch whose rows were all filtered out."""
@@ -276,11 +281,12 @@ class Life:
             self.peers[name] = self.exchange.join(name, self.job.policies, percent=percent)
             self._past_peers.append(self.peers[name])
 
-    def note_planned(self, revision: str | None = None) -> None:
-        """Note which policies were in force when the newest batch was planned; by default, those that are."""
+    def note_planned(self, policies: PolicyDocument | None = None, planning_ms: int = 0) -> None:
+        """Note which policies were in force when the newest batch was planned, so long before its time."""
         if self.job.checkpoint.log:
             newest = len(self.job.checkpoint.log) - 1
-            self._asked.setdefault(newest, revision or self.job.revision)
+            document = (policies or self.job.policies).at(self.job.checkpoint.log[newest].now_ms - planning_ms)
+            self._asked.setdefault(newest, revision_of(document, self.job.direction))
             self._spent.setdefault(newest, self._spent_by_peers())
 
     def _spent_by_peers(self) -> dict[tuple[Key, int], int]:
@@ -332,16 +338,18 @@ class Life:
 
     # ------------------------------------------------------------------------------------------ the laws asked
 
-    def _run(self, run: Callable[[], object], *, may_refuse: bool, is_start: bool = False) -> None:
+    def _run(
+        self, run: Callable[[], object], *, may_refuse: bool, is_start: bool = False, planning_ms: int = 0
+    ) -> None:
         if self.job.is_down and not is_start:
             self.restart(0)
         self.triggers += 1
-        asked = self.job.revision
+        asked = self.job.policies
         try:
             batch = run()
         except QueueOverflowError:
             # The queue's bounds say so; the remedy is to raise them, and to start again.
-            self.note_planned(asked)
+            self.note_planned(asked, planning_ms)
             wide = type(self.job.policies.queue)(messages=2**40, bytes=2**59)
             self.job.set_policies(self.job.policies.model_copy(update={"queue": wide}))
             self.restart(0, may_refuse=may_refuse)
@@ -354,7 +362,7 @@ class Life:
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise Violation(ISOLATION, f"{error!r} at {Path(where.filename).name}:{where.lineno}") from error
         finally:
-            self.note_planned(asked)
+            self.note_planned(asked, planning_ms)
         self._compare()
         while self._judged < self.job.checkpoint.committed:
             self._judge(self._first[self._judged])
