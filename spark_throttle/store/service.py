@@ -117,9 +117,11 @@ class PolicyService:
 
         What a change costs is told in its result, and needs no word of its author.
         """
-        return PolicyService(
+        service = PolicyService(
             self.store, clock_ms=self.clock_ms, most_tenant_entries=self._most_tenant_entries, is_dry_run=True
         )  # fmt: skip
+        service.index = service._changes.index = self.index  # else each dry run would read all entries
+        return service
 
     # ------------------------------------------------------------------------------------------ entries
 

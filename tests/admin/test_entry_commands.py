@@ -69,12 +69,23 @@ def test_exception_is_given_listed_first_and_taken_back(tmp_path: Path) -> None:
     assert "nothing to change" in run("policy", "apply", str(document)).stdout
     assert "tenants.zeta  in force  2999-12-04T17:00:00Z" in run("policy", "exceptions").stdout
     explained = run("explain", "zeta/x").stdout
-    assert "until 2999-12-04 17:00:00, tenants.zeta has an exception: a move" in explained
+    assert "until 2999-12-04T17:00:00Z, tenants.zeta has an exception: a move" in explained
     run("tenant", "update", "zeta", "exception=")
     assert "no entry has an exception" in run("policy", "exceptions").stdout
     history = run("policy", "history").stdout
     assert "tenants.zeta: given, until 2999-12-04T17:00:00Z (a move)" in history
     assert "tenants.zeta: taken back, until 2999-12-04T17:00:00Z (a move)" in history
+
+
+def test_reason_of_an_exception_is_taken_to_the_letter(tmp_path: Path) -> None:
+    document = tmp_path / "one.yaml"
+    document.write_text("tenants: {acme: {publish: {messages_per_second: 5}}}")
+    run("policy", "apply", str(document))
+    reason = "ticket: #4711 [b"
+    run("tenant", "update", "acme", "exception.until=2999-12-04T18:00Z", f"exception.reason={reason}",
+        "exception.publish.messages_per_second=21")  # fmt: skip
+    (found,) = json.loads(run("policy", "exceptions", "--output", "json").stdout)
+    assert found["reason"] == reason
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])

@@ -219,7 +219,12 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
 
 
 def _sheet(stored: StoredEntry) -> Any:  # noqa: ANN401 - what rich prints
+    from spark_throttle.store.given_exceptions import state_of
+
     rows = [tuple(line.split("=", 1)) for line in flat(stored.values)]
     head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
     title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, by default"
+    exception = getattr(stored.policy, "exception", None)
+    if exception is not None and state_of(exception, wall_clock_ms()) == "ended":
+        title += "; its exception has ended"
     return table_of([("key", False), ("value", False)], rows or [("no settings", "")], title)
