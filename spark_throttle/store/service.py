@@ -387,10 +387,17 @@ class PolicyService:
         return replace(made, notes=(*made.notes, *islice(notes_on_document(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
-        """Return what `apply` would change, and what that costs."""
+        """Return what `apply` would change, and what that costs.
+
+        Raises
+        ------
+        PolicyError
+            If it has an exception whose end is past, which `apply` refuses too.
+        """
         revision = self.store.revision()
         before = bodies_of(self.store.scan(at=revision))
         changes = changes_between(before, entries_of(document))
+        self._changes.of_exceptions(changes, revision, self.clock_ms())
         return self._planned([(Change(*each.key, before.get(each.key)), each) for each in changes], revision)
 
     # ----------------------------------------------------------------------------------------- revisions

@@ -88,15 +88,28 @@ def test_reason_of_an_exception_is_taken_to_the_letter(tmp_path: Path) -> None:
     assert found["reason"] == reason
 
 
+def test_document_with_an_exception_that_has_ended_is_noted_and_its_dry_run_is_refused_as_the_change_is(
+    tmp_path: Path,
+) -> None:
+    document = tmp_path / "one.yaml"
+    document.write_text("tenants: {acme: {publish: {messages_per_second: 5}}}")
+    run("policy", "apply", str(document))
+    exception = "{until: 2020-01-01T00:00Z, reason: old, publish: {messages_per_second: 7}}"
+    document.write_text(f"tenants: {{acme: {{publish: {{messages_per_second: 5}}, exception: {exception}}}}}")
+    assert "the exception of tenants.acme has ended" in run("policy", "validate", str(document)).stdout
+    for more in ("--dry-run", "--yes"):
+        assert "is past" in run("policy", "apply", str(document), more, code=Exit.INVALID).stderr
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])
 def test_help_has_the_settings_of_its_kind_and_no_others(kind: Kind) -> None:
     command = "group" if kind == "resource_group" else kind
     text = " ".join(run(command, "update", "--help").stdout.replace("│", "").split())
-    known = {path for path in paths_of(kind) if not path.startswith("dispatch.")}
-    listed = (
-        text.partition("Its settings: ")[2].partition(". An empty value")[0].replace(" (and dispatch. instead)", "")
-    )
-    assert set(re.split("[,;] ", listed.replace(" (and dispatch. instead)", ""))) == known
+    elsewhere = ("dispatch.", "exception.publish.", "exception.dispatch.")
+    known = {path for path in paths_of(kind) if not path.startswith(elsewhere)}
+    listed = text.partition("Its settings: ")[2].partition(". An empty value")[0]
+    said = " (and dispatch. instead; exception.publish. and exception.dispatch. until a certain time)"
+    assert set(re.split("[,;] ", listed.replace(said, ""))) == known
     for path in known:
         with pytest.raises(PolicyError) as caught:
             parse_policy(kind, "" if kind in SINGLE_KINDS else "acme", nested(path))
