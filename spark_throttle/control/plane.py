@@ -30,6 +30,7 @@ from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past,
 from spark_throttle.control.shared_quotas import SharedQuotas
 from spark_throttle.core.epoch import Epoch, SettledTime
 from spark_throttle.core.measured_time import corrected_balances
+from spark_throttle.core.names.visible_text import visible
 from spark_throttle.core.policy_change import carried_shared
 from spark_throttle.core.quota import NEVER_MS, CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.shared_buckets import SharedBuckets
@@ -337,7 +338,8 @@ class ControlPlane:
         write_next_policies(self._directory, followed)
         if last is not None and last.snapshot.document is snapshot.document:
             for path, each in exceptions[last.ended : ended]:
-                logger.info("the exception of %s has ended: it was given until %s (%s)", path, each.until, each.reason)
+                said = visible(f"{path} has ended: it was given until {each.until} ({each.reason})")
+                logger.info("the exception of %s", said)
         self._in_force = _InForce(snapshot, ended, policy)
         return policy
 

@@ -103,13 +103,14 @@ def _parse_until(value: object) -> str:
     text = value if isinstance(value, str) else ""
     try:
         at = datetime.fromisoformat(text.upper()) if _TIME.fullmatch(text) else None
-        at_ms = None if at is None else (at - _BEGIN) // _MS
+        # In UTC it may be before the year 1 or after 9999, which has no text.
+        until = None if at is None else time_text((at - _BEGIN) // _MS)
     except (ValueError, OverflowError):
-        at_ms = None
-    if at_ms is None:
+        until = None
+    if until is None:
         problem = f"{describe(value)} is not a time with its zone, in whole milliseconds"
         raise PolicyError("", f"{problem}; write one such as 2026-12-04T18:00:00+01:00")
-    return time_text(at_ms)
+    return until
 
 
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -117,9 +117,11 @@ class PolicyService:
 
         What a change costs is told in its result, and needs no word of its author.
         """
-        return PolicyService(
+        service = PolicyService(
             self.store, clock_ms=self.clock_ms, most_tenant_entries=self._most_tenant_entries, is_dry_run=True
         )  # fmt: skip
+        service.index = service._changes.index = self.index  # else each dry run would read all entries
+        return service
 
     # ------------------------------------------------------------------------------------------ entries
 
@@ -385,10 +387,17 @@ class PolicyService:
         return replace(made, notes=(*made.notes, *islice(notes_on_document(document), MOST_NOTES)))
 
     def planned(self, document: PolicyDocument) -> PlannedChange:
-        """Return what `apply` would change, and what that costs."""
+        """Return what `apply` would change, and what that costs.
+
+        Raises
+        ------
+        PolicyError
+            If it has an exception whose end is past, which `apply` refuses too.
+        """
         revision = self.store.revision()
         before = bodies_of(self.store.scan(at=revision))
         changes = changes_between(before, entries_of(document))
+        self._changes.of_exceptions(changes, revision, self.clock_ms())
         return self._planned([(Change(*each.key, before.get(each.key)), each) for each in changes], revision)
 
     # ----------------------------------------------------------------------------------------- revisions

@@ -69,7 +69,7 @@ def test_exception_is_given_listed_first_and_taken_back(tmp_path: Path) -> None:
     assert "nothing to change" in run("policy", "apply", str(document)).stdout
     assert "tenants.zeta  in force  2999-12-04T17:00:00Z" in run("policy", "exceptions").stdout
     explained = run("explain", "zeta/x").stdout
-    assert "until 2999-12-04 17:00:00, tenants.zeta has an exception: a move" in explained
+    assert "until 2999-12-04T17:00:00Z, tenants.zeta has an exception: a move" in explained
     run("tenant", "update", "zeta", "exception=")
     assert "no entry has an exception" in run("policy", "exceptions").stdout
     history = run("policy", "history").stdout
@@ -77,15 +77,39 @@ def test_exception_is_given_listed_first_and_taken_back(tmp_path: Path) -> None:
     assert "tenants.zeta: taken back, until 2999-12-04T17:00:00Z (a move)" in history
 
 
+def test_reason_of_an_exception_is_taken_to_the_letter(tmp_path: Path) -> None:
+    document = tmp_path / "one.yaml"
+    document.write_text("tenants: {acme: {publish: {messages_per_second: 5}}}")
+    run("policy", "apply", str(document))
+    reason = "ticket: #4711 [b"
+    run("tenant", "update", "acme", "exception.until=2999-12-04T18:00Z", f"exception.reason={reason}",
+        "exception.publish.messages_per_second=21")  # fmt: skip
+    (found,) = json.loads(run("policy", "exceptions", "--output", "json").stdout)
+    assert found["reason"] == reason
+
+
+def test_document_with_an_exception_that_has_ended_is_noted_and_its_dry_run_is_refused_as_the_change_is(
+    tmp_path: Path,
+) -> None:
+    document = tmp_path / "one.yaml"
+    document.write_text("tenants: {acme: {publish: {messages_per_second: 5}}}")
+    run("policy", "apply", str(document))
+    exception = "{until: 2020-01-01T00:00Z, reason: old, publish: {messages_per_second: 7}}"
+    document.write_text(f"tenants: {{acme: {{publish: {{messages_per_second: 5}}, exception: {exception}}}}}")
+    assert "the exception of tenants.acme has ended" in run("policy", "validate", str(document)).stdout
+    for more in ("--dry-run", "--yes"):
+        assert "is past" in run("policy", "apply", str(document), more, code=Exit.INVALID).stderr
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "exempt"])
 def test_help_has_the_settings_of_its_kind_and_no_others(kind: Kind) -> None:
     command = "group" if kind == "resource_group" else kind
     text = " ".join(run(command, "update", "--help").stdout.replace("│", "").split())
-    known = {path for path in paths_of(kind) if not path.startswith("dispatch.")}
-    listed = (
-        text.partition("Its settings: ")[2].partition(". An empty value")[0].replace(" (and dispatch. instead)", "")
-    )
-    assert set(re.split("[,;] ", listed.replace(" (and dispatch. instead)", ""))) == known
+    elsewhere = ("dispatch.", "exception.publish.", "exception.dispatch.")
+    known = {path for path in paths_of(kind) if not path.startswith(elsewhere)}
+    listed = text.partition("Its settings: ")[2].partition(". An empty value")[0]
+    said = " (and dispatch. instead; exception.publish. and exception.dispatch. until a certain time)"
+    assert set(re.split("[,;] ", listed.replace(said, ""))) == known
     for path in known:
         with pytest.raises(PolicyError) as caught:
             parse_policy(kind, "" if kind in SINGLE_KINDS else "acme", nested(path))

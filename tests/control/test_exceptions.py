@@ -170,3 +170,12 @@ def test_log_and_the_note_of_the_policies_that_are_followed_tell_of_the_end(capl
     followed = read_next_policies(directory)
     assert followed is not None
     assert followed.exceptions == ()
+
+
+def test_log_of_an_end_is_one_line_whatever_the_reason_says(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_throttle.control.plane")
+    document = given(THRICE)
+    document["tenants"]["acme"]["exception"]["reason"] = "a move\nERROR all is lost\u202e"
+    passed(SimulatedJob(document), 6)
+    (said,) = caplog.messages
+    assert said.endswith("(a move\\nERROR all is lost\\u202e)")

@@ -90,6 +90,13 @@ def test_author_who_writes_an_entry_is_told_that_its_exception_stays(clocked: Cl
     assert note == f"namespaces.acme/x has an exception until {FRIDAY} (a move): what it sets stays until then"
 
 
+@pytest.mark.parametrize("until_text", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+00:01"])
+def test_end_that_has_no_year_of_four_digits_in_utc_is_refused(clocked: Clocked, until_text: str) -> None:
+    exception = {"until": until_text, "reason": "a move", **quota(15)}
+    with pytest.raises(PolicyError, match="is not a time with its zone"):
+        clocked.put("acme/x", {**quota(5), "exception": exception})
+
+
 # ------------------------------------------------------------------------------------------------- what it costs
 
 
@@ -207,3 +214,10 @@ def test_dry_run_judges_as_the_change_does_and_writes_nothing(clocked: Clocked) 
     assert [loss.key for loss in tried.losses] == ["publish.messages_per_second"]
     with pytest.raises(NotPermittedError):
         clocked.service.dry_run().put("namespace", "acme/x", quota(6), BOB)
+
+
+def test_dry_runs_know_what_the_service_has_read(clocked: Clocked, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked.put("acme/*", quota(80))
+    clocked.put("acme/x", quota(60), BOB)
+    monkeypatch.setattr(clocked.service.store, "scan", None)  # who reads all entries again, fails
+    assert clocked.service.dry_run().put("namespace", "acme/y", quota(60), BOB).is_changed

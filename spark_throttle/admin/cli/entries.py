@@ -36,6 +36,9 @@ Group = Annotated[str, typer.Argument(metavar="GROUP", help="The resource group.
 _PAGE = 100
 
 
+_ELSEWHERE = "and dispatch. instead; exception.publish. and exception.dispatch. until a certain time"
+
+
 def _with_keys_of(kind: Kind) -> type[TyperCommand]:
     """Return a command whose help names the settings of a kind; the model of policies is loaded only then."""
 
@@ -45,8 +48,9 @@ def _with_keys_of(kind: Kind) -> type[TyperCommand]:
 
             paths = paths_of(kind)
             quotas = ", ".join(path for path in paths if path.startswith("publish."))
-            others = ", ".join(path for path in paths if not path.startswith(("publish.", "dispatch.")))
-            said = "; ".join(part for part in (quotas and f"{quotas} (and dispatch. instead)", others) if part)
+            elsewhere = ("publish.", "dispatch.", "exception.publish.", "exception.dispatch.")
+            others = ", ".join(path for path in paths if not path.startswith(elsewhere))
+            said = "; ".join(part for part in (quotas and f"{quotas} ({_ELSEWHERE})", others) if part)
             for parameter in self.params:
                 if parameter.name == "settings":
                     parameter.help = (  # type: ignore[attr-defined] # typer's arguments have one
@@ -219,7 +223,12 @@ def single_app(kind: Kind, noun: str) -> typer.Typer:
 
 
 def _sheet(stored: StoredEntry) -> Any:  # noqa: ANN401 - what rich prints
+    from spark_throttle.store.given_exceptions import state_of
+
     rows = [tuple(line.split("=", 1)) for line in flat(stored.values)]
     head = f"{stored.kind.replace('_', ' ')} {shown(stored.name)}".strip()
     title = f"{head}, revision {stored.revision}" if stored.revision else f"{head}, by default"
+    exception = getattr(stored.policy, "exception", None)
+    if exception is not None and state_of(exception, wall_clock_ms()) == "ended":
+        title += "; its exception has ended"
     return table_of([("key", False), ("value", False)], rows or [("no settings", "")], title)

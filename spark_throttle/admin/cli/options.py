@@ -125,6 +125,10 @@ HangingAfter = Annotated[
 ]  # fmt: skip
 
 
+_PROSE: Final = ("exception.reason",)
+"""Settings that are taken to the letter: as YAML, prose would lose what follows a ``#``."""
+
+
 def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return the plain values of settings such as ``publish.weight=3``; an empty value removes a setting.
 
@@ -132,6 +136,8 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
     --------
     >>> values_of_settings(["publish.messages_per_second=0.2", "resource_group=gold", "publish.weight="])
     {'publish': {'messages_per_second': Decimal('0.2'), 'weight': None}, 'resource_group': 'gold'}
+    >>> values_of_settings(["exception.reason=ticket: #4711"])
+    {'exception': {'reason': 'ticket: #4711'}}
     """
     from spark_throttle.policy.yaml_text import read_yaml
 
@@ -148,7 +154,8 @@ def values_of_settings(settings: Sequence[str]) -> dict[str, Any]:
                 break
         if not isinstance(here, dict) or key in here:
             raise ConfigurationError(f"{path} is set twice, the second time by {setting!r}; keep one of the settings")
-        here[key] = read_yaml(text) if text else None
+        value = text if path in _PROSE else read_yaml(text)
+        here[key] = value if text else None
     return values
 
 

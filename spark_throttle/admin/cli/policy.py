@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -58,7 +57,10 @@ def validate(file: PolicyFile, output: OutputForm = Form.TEXT) -> None:
     nouns = {"resource_groups": "resource group", "tenants": "tenant", "namespaces": "namespace", "exempt": "exemption"}
     counts = {section: len(getattr(document, section)) for section in nouns}
     said = ", ".join(some(counts[section], noun) for section, noun in nouns.items())
-    notes = list(islice(notes_on_document(document), 20))
+    now_ms, remedy = wall_clock_ms(), "apply takes it only where the entry has it already"
+    ended = [each for each in document.exceptions if each[1].until_ms <= now_ms]
+    past = [f"the exception of {path} has ended, at {each.until}: {remedy}" for path, each in ended]
+    notes = [*past, *notes_on_document(document)][:20]
     Output(output).show(
         {"valid": True, "content": revision_of(document), **counts, "notes": notes},
         lambda: "\n".join([f"{_named(file)} can be applied: {said}", *(f"note: {shown(note)}" for note in notes)]),

@@ -175,7 +175,9 @@ def _exceptions(found: Status) -> Iterator[str]:
 
 
 def _exception(each: ExceptionInForce) -> str:
-    return f"until {time_of(each.until_ms)}, {each.path} has an exception: {each.reason}"
+    from spark_throttle.policy.values import time_text
+
+    return f"until {time_text(each.until_ms)}, {each.path} has an exception: {each.reason}"
 
 
 def _destination(each: DestinationStatus) -> str:

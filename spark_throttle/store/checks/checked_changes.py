@@ -100,7 +100,7 @@ class CheckedChanges:
             now_ms = self._clock_ms()
             planned[:] = plan(revision)
             is_rollback = is_whole and not is_document
-            notes[:] = [] if is_rollback else self._of_exceptions(planned, revision, now_ms)
+            notes[:] = [] if is_rollback else self.of_exceptions(planned, revision, now_ms)
             # Read only if something is judged: a confirmed change of namespaces overtakes no entry of a tenant.
             read = cache(partial(self._read, planned, revision))
             changes = [*planned]
@@ -121,7 +121,7 @@ class CheckedChanges:
         more = (f"and {left} more entries of tenants",) if left > 0 else ()
         return replace(made, notes=(*notes[:MOST_NOTES], *more), losses=tuple(losses))
 
-    def _of_exceptions(self, changes: Sequence[Change], revision: int, now_ms: int) -> list[str]:
+    def of_exceptions(self, changes: Sequence[Change], revision: int, now_ms: int) -> list[str]:
         """Refuse new exceptions that have ended, and return what authors should know of those in force."""
         given = {
             change.key: exception for change in changes if (exception := exception_of(change.body)) is not None
