@@ -72,7 +72,13 @@ def test_exceptions_are_listed_in_force_first_and_a_tenant_sees_its_own(furnishe
     service.put("tenant", "other", excepted(5, 15), ANN)
     service.put("tenant", "acme", {**excepted(5, 15, end_ms=START_MS + 5), "resource_group": "gold"}, ANN)
     furnished.clock[0] = START_MS + 5
-    found, own = (furnished.client(role).get("/admin/v2/exceptions").json() for role in ("viewer", "tenant_admin"))
+    all_of_them, of_acme = (
+        furnished.client(role).get("/admin/v2/exceptions").json() for role in ("viewer", "tenant_admin")
+    )
+    found, own = all_of_them["exceptions"], of_acme["exceptions"]
+    assert (all_of_them["in_force"], all_of_them["ended"]) == (2, 1)
+    first = furnished.client().get("/admin/v2/exceptions?limit=1").json()
+    assert first == {"exceptions": found[:1], "in_force": 2, "ended": 1}
     assert [(each["path"], each["state"]) for each in found] == [
         ("namespaces.acme/own", "in_force"), ("tenants.other", "in_force"), ("tenants.acme", "ended"),
     ]  # fmt: skip

@@ -83,6 +83,14 @@ def test_rollback_restores_an_exception_that_has_ended_meanwhile(clocked: Clocke
     assert [each.state for each in clocked.service.exceptions()] == ["ended"]
 
 
+def test_rollback_says_which_exception_it_brings_back_into_force(clocked: Clocked) -> None:
+    clocked.put("acme/x", {**quota(5), **until(FRIDAY_MS, quota(15))})
+    at = clocked.service.store.revision()
+    clocked.put("acme/x", quota(6))
+    (note,) = clocked.service.rollback(at, ANN).notes
+    assert note == f"namespaces.acme/x has an exception until {FRIDAY} (a move): what it sets is in force again"
+
+
 def test_author_who_writes_an_entry_is_told_that_its_exception_stays(clocked: Clocked) -> None:
     clocked.put("acme/x", {**quota(5), **until(FRIDAY_MS, quota(15))})
     made = clocked.service.edit("namespace", "acme/x", lambda values: {**values, **quota(6)}, ANN)

@@ -30,6 +30,7 @@ calls = Calls("jobs")
 metrics_calls = Calls("metrics", prefix="")
 
 RECENT_BATCHES: Final = 40
+MOST_EXCEPTIONS: Final = 100
 _OF_A_SHARE: Final = ("share_messages_per_second", "share_bytes_per_second", "utilisation")
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
@@ -128,7 +129,7 @@ class JobStatus(BaseModel):
     that there is a reason."""
 
     exceptions: tuple[ExceptionInForce, ...]
-    """The exceptions that the next batch is planned with, the first to end in front; a tenant admin gets none."""
+    """The exceptions that the next batch is planned with, the 100 that end first; a tenant admin gets none."""
 
     recent: list[RecentBatch]
     scopes: list[ScopeNumbers]
@@ -306,7 +307,7 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         revision=followed.revision if followed else None,
         store_revision=followed.store_revision if followed else None,
         problem=problem_in_words(problem, is_wide=is_wide),
-        exceptions=followed.exceptions if followed and is_wide else (),
+        exceptions=followed.exceptions[:MOST_EXCEPTIONS] if followed and is_wide else (),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
         scopes=list(_scopes(view)) if is_wide else [],
         destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),

@@ -60,6 +60,15 @@ class PolicyPage:
     """`after` of the next page; null on the last page."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExceptionPage:
+    """The exceptions that an operator looks at first, and how many there are."""
+
+    exceptions: list[GivenException]
+    in_force: int
+    ended: int
+
+
 def _check_seen(tenant: str | None, kind: Kind) -> None:
     if tenant is not None and kind not in ("tenant", "namespace"):
         raise HTTPException(HTTPStatus.FORBIDDEN, "a tenant admin sees only its tenant and its namespaces")
@@ -115,12 +124,14 @@ def list_policies(
 
 
 @calls.at("GET /exceptions")
-def list_exceptions(served: ApiContext, tenant: SeenTenant) -> list[GivenException]:
-    """Return all exceptions: those in force, the first to end in front; then those that have ended.
+def list_exceptions(served: ApiContext, tenant: SeenTenant, limit: Limit = 100) -> ExceptionPage:
+    """Return the first exceptions: those in force, the first to end in front; then those that have ended.
 
     A tenant admin gets those of its tenant and its namespaces.
     """
-    return served.service.exceptions(tenant=tenant)
+    found = served.service.exceptions(tenant=tenant)
+    in_force = sum(1 for each in found if each.state == "in_force")
+    return ExceptionPage(found[:limit], in_force, len(found) - in_force)
 
 
 @calls.at("GET /status/{job}/groups", who=READS_ALL, errors=[404])

@@ -24,16 +24,16 @@ export class Exceptions {
   }
 
   async read() {
-    const { value } = await call("/admin/v2/exceptions");
+    const { value } = await call(`/admin/v2/exceptions?limit=${MOST}`);
     const shown = JSON.stringify(value);
     if (shown === this.shown) return;
     this.shown = shown;
-    const current = value.filter(({ state }) => state === "in_force").length;
-    this.root.hidden = !value.length;
-    this.about.textContent = `${some(current, "exception")} in force, ${value.length - current} ended`
-      + (value.length > MOST ? `; the first ${MOST} are shown.` : ".");
+    const { exceptions, in_force: current, ended } = value;
+    this.root.hidden = !exceptions.length;
+    this.about.textContent = `${some(current, "exception")} in force, ${ended} ended`
+      + (current + ended > MOST ? `; the first ${MOST} are shown.` : ".");
     const titles = titlesOf(this.table);
-    this.table.tBodies[0].replaceChildren(...value.slice(0, MOST).map((each) => row(titles, [
+    this.table.tBodies[0].replaceChildren(...exceptions.map((each) => row(titles, [
       ["head", long(each.path)], ["", each.state === "in_force" ? "in force" : "ended"], ["", when(each.until_ms)],
       ["text", setsText(each.sets)], ["text", long(each.reason)],
     ])));

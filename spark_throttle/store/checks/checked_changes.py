@@ -100,7 +100,7 @@ class CheckedChanges:
             now_ms = self._clock_ms()
             planned[:] = plan(revision)
             is_rollback = is_whole and not is_document
-            notes[:] = [] if is_rollback else self.of_exceptions(planned, revision, now_ms)
+            notes[:] = self.of_exceptions(planned, revision, now_ms, is_rollback=is_rollback)
             # Read only if something is judged: a confirmed change of namespaces overtakes no entry of a tenant.
             read = cache(partial(self._read, planned, revision))
             changes = [*planned]
@@ -121,8 +121,14 @@ class CheckedChanges:
         more = (f"and {left} more entries of tenants",) if left > 0 else ()
         return replace(made, notes=(*notes[:MOST_NOTES], *more), losses=tuple(losses))
 
-    def of_exceptions(self, changes: Sequence[Change], revision: int, now_ms: int) -> list[str]:
-        """Refuse new exceptions that have ended, and return what authors should know of those in force."""
+    def of_exceptions(
+        self, changes: Sequence[Change], revision: int, now_ms: int, *, is_rollback: bool = False
+    ) -> list[str]:
+        """Refuse new exceptions that have ended, and return what authors should know of those in force.
+
+        A rollback restores whatever there was. It tells which exceptions it brings back into force; any other change
+        tells which it leaves in force.
+        """
         given = {
             change.key: exception for change in changes if (exception := exception_of(change.body)) is not None
         }  # fmt: skip
@@ -130,12 +136,13 @@ class CheckedChanges:
         notes = list[str]()
         for key, exception in given.items():
             where, until = path_of(*key), exception.until
-            is_kept = key in there and exception_of(there[key].body) == exception
+            is_new = key not in there or exception_of(there[key].body) != exception
             if exception.until_ms > now_ms:
-                is_told = is_kept and len(notes) < MOST_NOTES
-                said = f"{where} has an exception until {until} ({exception.reason}): what it sets stays until then"
+                is_told = is_new == is_rollback and len(notes) < MOST_NOTES
+                what = "is in force again" if is_rollback else "stays until then"
+                said = f"{where} has an exception until {until} ({exception.reason}): what it sets {what}"
                 notes += [said] if is_told else []
-            elif not is_kept:
+            elif is_new and not is_rollback:
                 problem = f"{until} is past: it is {time_text(now_ms)}"
                 raise PolicyError(
                     f"{where}.exception.until", f"{problem}; give a later end, or leave the exception out"
