@@ -125,3 +125,39 @@ def nested(path: str) -> dict[str, Any]:
 def test_exemption_has_no_settings() -> None:
     assert "PATH=VALUE" not in run("exempt", "create", "--help").stdout
     run("exempt", "update", "x", code=Exit.USAGE)
+
+
+CHANGES = [
+    ["group", "create", "silver", "publish.messages_per_second=5"],
+    ["group", "update", "gold", "publish.messages_per_second=0"],
+    ["tenant", "create", "blue", "resource_group=gold"],
+    ["tenant", "update", "acme", "publish.weight=3"],
+    ["tenant", "delete", "acme"],
+    ["tenant", "detach", "acme"],
+    ["namespace", "attach", "blue/x", "gold"],
+    ["exempt", "create", "solo/x"],
+    ["defaults", "update", "publish.messages_per_second=1"],
+    ["job", "update", "publish.bytes_per_second=1MiB"],
+    ["queue", "update", "messages=10"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", CHANGES, ids=[" ".join(command[:2]) for command in CHANGES])
+def test_dry_run_of_a_command_shows_what_the_command_then_changes_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    document = tmp_path / "policies.yaml"
+    quota = "{publish: {messages_per_second: 9}}"
+    document.write_text(f"resource_groups: {{gold: {quota}}}\ntenants: {{acme: {{resource_group: gold}}}}\n")
+    run("policy", "apply", str(document))
+    log = tmp_path / "audit"
+    monkeypatch.setenv("SPARK_THROTTLE_AUDIT", str(log))
+    before = run("policy", "show").stdout
+    plan = json.loads(run(*command, "--dry-run", "--output", "json").stdout)
+    assert run("policy", "show").stdout == before
+    assert not log.exists() or not log.read_text()
+    run(*command, "--yes")
+    made = json.loads(run("policy", "diff", "--output", "json").stdout)
+    assert plan["revision"] == 1
+    assert [plan["differences"], plan["changes"]] == [made, len(made)]

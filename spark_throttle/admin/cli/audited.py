@@ -21,6 +21,7 @@ import typer
 
 from spark_throttle.admin.cli.options import (
     STORE_VARIABLE,
+    DryRun,
     OutputForm,
     Store,
     Who,
@@ -110,6 +111,7 @@ class ChangeOptions:
     who: Who = ""
     why: Why = ""
     yes: Yes = False
+    is_dry: DryRun = False
     output: OutputForm = Form.TEXT
 
     def author(self, *, why: str = "") -> Author:
@@ -130,11 +132,19 @@ class ChangeOptions:
         return Author(**said, door="cli", caller=f"{name} (uid {uid})", is_confirmed=self.yes)
 
     def service(self, *, is_created: bool = False) -> PolicyService:
-        """Return the service over the store."""
-        return service_of(self.store, is_created=is_created)
+        """Return the service over the store, which only tries changes if that was asked for."""
+        service = service_of(self.store, is_created=is_created)
+        return service.dry_run() if self.is_dry else service
 
     def show(self, made: CommitResult, what: str) -> None:
-        """Show the outcome of the change."""
+        """Show the outcome of the change, or what it would do."""
+        if self.is_dry:
+            from spark_throttle.admin.cli.planned import show_plan
+            from spark_throttle.admin.shown_policies import Plan, names_after, planned_of
+
+            plan = Plan.of(planned_of(made), lambda: names_after(service_of(self.store).store, made))
+            show_plan(plan, self.output, notes=made.notes)
+            return
 
         def text() -> str:
             said = f"{what}: revision {made.revision}" if made.is_changed else f"{what}: nothing to change"
@@ -146,8 +156,8 @@ class ChangeOptions:
 def changing(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command that changes policies, for typer: it takes the options of `ChangeOptions` beside its own.
 
-    `command` is given them as its first argument. Every attempt has a line: also one that finds no store. With
-    `is_dry`, a command changes nothing.
+    `command` is given them as its first argument. Every attempt has a line: also one that finds no store. A dry run
+    has none.
     """
 
     @wraps(command)
@@ -158,7 +168,7 @@ def changing(command: Callable[..., None]) -> Callable[..., None]:
             command(options, **given)
         except ThrottleError as error:
             is_of_log = _recorded.get() is error or (isinstance(error, FileUnusableError) and error.path == path)
-            if path and not given.get("is_dry") and not is_of_log:
+            if path and not options.is_dry and not is_of_log:
                 _append(_log(path), error, author=options.author())
             raise
 

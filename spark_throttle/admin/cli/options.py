@@ -101,6 +101,7 @@ Yes = Annotated[
         "takes names from a quota of 0.",
     ),
 ]  # fmt: skip
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and what it would cost.")]
 At = Annotated[int | None, typer.Option("--at", metavar="REVISION", help="Read this revision instead of the newest.")]
 Control = Annotated[
     str | None,

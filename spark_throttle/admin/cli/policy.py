@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +11,7 @@ from spark_throttle.admin.cli.audited import ChangeOptions, changing, recorder_o
 from spark_throttle.admin.cli.entries import flat
 from spark_throttle.admin.cli.options import At, Expected, OutputForm, ReportingGroup, Store, wall_clock_ms
 from spark_throttle.admin.cli.output import Form, Output, in_form, shown, some, table_of, time_of
+from spark_throttle.admin.cli.planned import as_diff, show_plan
 from spark_throttle.admin.cli.streams import read_stdin
 from spark_throttle.admin.refusals import Exit
 from spark_throttle.errors import ConfigurationError, ConflictError, StoreUnavailableError
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from spark_throttle.admin.shown_policies import ShownRevision
     from spark_throttle.policy.model import PolicyDocument
     from spark_throttle.store.checks.protection import PlannedChange
-    from spark_throttle.store.entries import Difference
     from spark_throttle.store.service import PolicyService
     from spark_throttle.store.store import Author
 
@@ -40,7 +37,6 @@ PolicyFile = Annotated[
         help="A policy document in YAML or JSON: a path, a URI such as s3://…, a store, or - for stdin.",
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and what it would cost.")]
 RevisionNumber = Annotated[int, typer.Argument(metavar="REVISION", help="A revision of the store.")]
 
 
@@ -73,15 +69,15 @@ def apply(
     options: ChangeOptions,
     file: PolicyFile,
     is_created: Annotated[bool, typer.Option("--init", help="Create the store if it does not exist.")] = False,
-    is_dry: DryRun = False,
     expected: Expected = None,
 ) -> None:
     """Replace all policies of the store by a document, in one commit."""
     document = _document_of(file)
-    if is_dry:
+    if options.is_dry:
         service, is_made = _opened_or_imagined(options.store, is_created=is_created)
         made_store = service.store.location if is_made else ""
-        _show_planned(service.planned(document), lambda: document.namespaces, expected, options.output, made_store)
+        planned = service.planned(document)
+        _show_planned(planned, lambda: document.namespaces, expected, options.output, made_store)
         return
     author = options.author()
     if is_created:
@@ -122,7 +118,7 @@ def diff(
     newest = service.store.revision()
     end = newest if after is None else after
     found = service.diff(max(0, end - 1) if before is None else before, end)
-    Output(output).show(found, lambda: _as_diff(found))
+    Output(output).show(found, lambda: as_diff(found))
     if found and is_checked:
         raise typer.Exit(int(Exit.DIFFERENT))
 
@@ -174,14 +170,13 @@ def exceptions(store: Store = "", output: OutputForm = Form.TEXT) -> None:
 def rollback(
     options: ChangeOptions,
     revision: RevisionNumber,
-    is_dry: DryRun = False,
     expected: Annotated[
         int | None, typer.Option(metavar="REVISION", help="Roll back only if the store is at this revision.")
     ] = None,
 ) -> None:
     """Restore the policies of a revision; the history keeps the changes since then."""
     service = options.service()
-    if is_dry:
+    if options.is_dry:
         from spark_throttle.admin.shown_policies import namespace_names
 
         planned = service.planned_rollback(revision)
@@ -240,52 +235,9 @@ def _show_planned(
     form: Form,
     made_store: str | None = None,
 ) -> None:
-    """Show a change that is not made, what it would cost, and which rules take over the names of removed entries.
-
-    Parameters
-    ----------
-    made_store
-        The store that would be made; empty if it is there, `None` if the command makes none.
-    """
+    """Show a change that is not made (`planned.show_plan`); refuse it at another revision than the expected one."""
     from spark_throttle.admin.shown_policies import Plan
 
     if expected is not None and expected != planned.revision:
         raise ConflictError("the policy store", expected, planned.revision)
-    plan = Plan.of(planned, names_after)
-    makes = {} if made_store is None else {"makes_store": bool(made_store)}
-
-    def text() -> Any:  # noqa: ANN401 - what rich prints
-        from rich.console import Group
-        from rich.text import Text
-
-        costs = [Text(shown(f"costs protection (--yes): {loss}"), style="bold red") for loss in plan.losses]
-        made = [Text(shown(f"the policy store {made_store} would be made, with"))] if made_store else []
-        return Group(*made, _as_diff(plan.differences, plan.heirs), *costs)
-
-    Output(form).show({**asdict(plan), **makes}, text)
-
-
-def _as_diff(found: Sequence[Difference], heirs: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Any:  # noqa: ANN401 - what rich prints
-    from rich.text import Text
-
-    text = Text()
-    for each in found:
-        before, after = (_lines(values) for values in (each.before, each.after))
-        text.append(f"{shown(each.path)}", style="bold")
-        text.append(
-            {(True, False): "  new", (False, True): "  removed"}.get((each.before is None, each.after is None), "")
-        )
-        if each.kind == "namespace" and each.name in heirs:
-            text.append(f": falls to {shown(' and '.join(heirs[each.name]))}")
-        text.append("\n")
-        for line in list(difflib.unified_diff(before, after, lineterm="", n=99))[3:]:
-            style = {"+": "green", "-": "red"}.get(line[:1], "")
-            text.append(f"  {line[:1]} {shown(line[1:])}\n", style=style)
-    text.rstrip()
-    return text if found else "nothing differs"
-
-
-def _lines(values: dict[str, Any] | None) -> list[str]:
-    from spark_throttle.policy.yaml_text import dump_yaml
-
-    return dump_yaml(values, width=1000).splitlines() if values else []
+    show_plan(Plan.of(planned, names_after), form, made_store=made_store)
