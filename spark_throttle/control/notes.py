@@ -23,6 +23,7 @@ from typing import Annotated, Final
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.run_fence import RunFence, owner_of
 from spark_throttle.files.storage import Directory, read_note
+from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import Count, Name, WallMs, Within, to_json
 
 NAME: Final = "alive.json"
@@ -200,6 +201,15 @@ class ExceptionInForce:
     """When it ends, by the wall clock of the job's machine."""
 
     reason: Annotated[str, Within(0, 1000)]
+
+
+def exceptions_in_force(document: PolicyDocument, now_ms: int) -> tuple[ExceptionInForce, ...]:
+    """Return the exceptions of a document that have not ended; the first to end comes first."""
+    return tuple(
+        ExceptionInForce(path, each.until_ms, each.reason)
+        for path, each in document.exceptions
+        if now_ms < each.until_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)

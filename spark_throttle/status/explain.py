@@ -21,7 +21,7 @@ import pyarrow as pa
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import newest_epoch, policy_of_epoch
-from spark_throttle.control.notes import ExceptionInForce, NextPolicies, read_next_policies
+from spark_throttle.control.notes import NextPolicies, exceptions_in_force, read_next_policies
 from spark_throttle.control.reports import newest_batch, report_of
 from spark_throttle.core.names.globs import first_match, is_glob
 from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
@@ -94,8 +94,8 @@ def explain_policy(
         found = explained_tenant(policy, namespace, direction, ())
     else:
         found = _explained(policy, namespace, direction)
-    given = [ExceptionInForce(path, each.until_ms, each.reason) for path, each in document.exceptions]
-    return replace(found, exceptions=exceptions_of(found, given, now_ms, is_wide=is_wide))
+    in_force = exceptions_in_force(document, now_ms)
+    return replace(found, exceptions=exceptions_of(found, in_force, now_ms, is_wide=is_wide))
 
 
 def _concerning(entries: Iterable[Entry], namespace: str, tenant: str) -> Iterable[Entry]:

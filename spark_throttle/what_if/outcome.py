@@ -19,7 +19,7 @@ from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s, Level
 from spark_throttle.status.ranking import worst_first
 from spark_throttle.what_if.proposal import ProposedQuota, proposed
-from spark_throttle.what_if.replay import Delays, Policies, Replay, replay
+from spark_throttle.what_if.replay import Delays, Policies, Replay, in_order, replay
 from spark_throttle.what_if.traffic import Traffic
 
 LEVELS: Final = ("job", "resource_group", "tenant")
@@ -138,10 +138,10 @@ def what_if(
     >>> acme.scope, acme.policy.delayed_messages, acme.policy.delay_longest_ms, acme.policy.held_by
     ('acme', 1, 1000, {'tenant messages': 4})
     """
-    policies = [(0, policy)] if isinstance(policy, CompiledPolicy) else policy
+    policies = in_order(policy)
     first = policies[0][1]
     found = _by_scope(traffic, policies)
-    other = {} if against is None else _by_scope(traffic, against)
+    other = {} if against is None else _by_scope(traffic, in_order(against))
     scopes = [
         ScopeChange(*key, *offered, outcome, other[key][1] if key in other else None)
         for key, (offered, outcome) in found.items()
@@ -170,16 +170,13 @@ def _worst_first(scopes: list[ScopeChange]) -> list[ScopeChange]:
     return ordered
 
 
-def _by_scope(
-    traffic: Traffic, policy: CompiledPolicy | Policies
-) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
-    """Return what was offered, and what became of it under a policy, by level and scope."""
-    found = replay(traffic, policy)
-    scopes_of = policy if isinstance(policy, CompiledPolicy) else policy[0][1]  # exceptions change no scope
+def _by_scope(traffic: Traffic, policies: Policies) -> dict[tuple[str, str], tuple[tuple[int, int], ScopeOutcome]]:
+    """Return what was offered, and what became of it under policies, by level and scope."""
+    found = replay(traffic, policies)
     the_job = "job", pa.array(["job"]), np.zeros(len(traffic.names), dtype=np.int64)
     return {
         (level, scope): outcome
-        for level, scopes, at in (the_job, *traffic.groups_and_tenants(scopes_of))
+        for level, scopes, at in (the_job, *traffic.groups_and_tenants(policies[0][1]))  # exceptions change no scope
         for scope, outcome in zip(shown(scopes).to_pylist(), _outcomes(found, at, len(scopes)), strict=True)
     }
 

@@ -101,6 +101,11 @@ Policies: TypeAlias = Sequence[tuple[int, CompiledPolicy]]
 """Policies that follow each other, each behind the event time from which it is in force; the first from the start."""
 
 
+def in_order(policy: CompiledPolicy | Policies) -> Policies:
+    """Return the policies that follow each other; a single one is in force from the start."""
+    return [(0, policy)] if isinstance(policy, CompiledPolicy) else policy
+
+
 def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
     """Decide recorded traffic under a policy.
 
@@ -130,7 +135,7 @@ def replay(traffic: Traffic, policy: CompiledPolicy | Policies) -> Replay:
     >>> found.admitted.tolist(), found.waiting.tolist(), found.delays.delay_ms.tolist()
     ([[20, 20]], [10], [1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000])
     """
-    policies = [(0, policy)] if isinstance(policy, CompiledPolicy) else list(policy)
+    policies = [*in_order(policy)]
     has_rules = any(each.namespace_windows.has_rule.any() for _, each in policies)
     if has_rules and traffic.interval_ms > _BATCH_MS:
         raise ConfigurationError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,13 @@ from spark_throttle.admin.watch.otlp import MetricsSender
 from tests.admin.conftest import ServedApp
 from tests.admin.job_world import World
 from tests.admin.server_process import server_process
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenFile:
+    made = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
+    made.create("ann", "admin")
+    return made
 
 
 @contextmanager
@@ -93,11 +101,7 @@ def test_what_is_sent_is_what_prometheus_would_scrape(
 
 
 @pytest.mark.slow
-def test_server_sends_at_each_interval_and_once_more_at_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
-    tokens.create("ann", "admin")
+def test_server_sends_at_each_interval(tmp_path: Path, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
     with collector() as (address, sent):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
@@ -110,24 +114,32 @@ def test_server_sends_at_each_interval_and_once_more_at_its_end(
 
 
 @pytest.mark.slow
+def test_server_sends_once_more_at_its_end(tmp_path: Path, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector() as (address, sent):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        with server_process(tmp_path, tokens, "--otlp") as server:
+            server.process.terminate()
+            server.process.wait(timeout=20)
+        assert sent.get(timeout=20)[0] == "/v1/metrics"
+        assert sent.empty()
+
+
+@pytest.mark.slow
 def test_collector_that_is_gone_costs_a_line_in_the_log_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
-    tokens.create("ann", "admin")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
     with server_process(tmp_path, tokens, "--otlp") as server:
         while "took no metrics" not in server.log.read_text():
             assert server.process.poll() is None
+            select.select([], [], [], 0.05)
         server.process.terminate()
         assert server.process.wait(timeout=20) in {0, -15}
 
 
-def test_metrics_over_otlp_need_their_extra_and_say_so(tmp_path: Path) -> None:
-    tokens = TokenFile(tmp_path / "tokens.json", clock_ms=lambda: 0)
-    tokens.create("ann", "admin")
+def test_metrics_over_otlp_need_their_extra_and_say_so(tokens: TokenFile) -> None:
     hidden = "import sys; sys.modules['opentelemetry.sdk'] = None; from spark_throttle.command_line import main; main()"
     command = ["serve", "--store", "memory:", "--tokens", str(tokens.path), "--otlp"]
     ran = subprocess.run(

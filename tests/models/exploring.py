@@ -383,3 +383,16 @@ BATCH_CASES: Final = {
     "two ways": ("two ways", BatchBounds(0, 0, 2, 2, 2, 0)),
 }
 """Explorations of the model of batches: a scene, and how far."""
+
+CASES: Final[dict[str, tuple[str, BatchBounds | LeaseBounds]]] = {**BATCH_CASES, **LEASE_CASES}
+
+
+def explored_model(
+    case: str, bounds: BatchBounds | LeaseBounds | None = None, without: frozenset[str] = frozenset()
+) -> ExploredBatches | ExploredLeases:
+    """Return the model of a case, within its bounds or others, and without some guards."""
+    scene, own = CASES[case]
+    within = bounds or own
+    if isinstance(within, BatchBounds):
+        return ExploredBatches(within, BATCH_SCENES[scene], without)
+    return ExploredLeases(within, LEASE_SCENES[scene], without)

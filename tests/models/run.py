@@ -14,16 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.models.checker import explore
-from tests.models.exploring import (
-    BATCH_CASES,
-    BATCH_SCENES,
-    LEASE_CASES,
-    LEASE_SCENES,
-    BatchBounds,
-    ExploredBatches,
-    ExploredLeases,
-    LeaseBounds,
-)
+from tests.models.exploring import CASES, BatchBounds, LeaseBounds, explored_model
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,16 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     told: dict[str, Any] = {}
     broken = None
-    cases: dict[str, tuple[str, BatchBounds | LeaseBounds]] = {**BATCH_CASES, **LEASE_CASES}
-    for name, (scene, bounds) in cases.items():
-        wide = widened(bounds, options.by)
-        model: Any = (
-            ExploredBatches(wide, BATCH_SCENES[scene])
-            if isinstance(wide, BatchBounds)
-            else ExploredLeases(wide, LEASE_SCENES[scene])
-        )
+    for name, (_, bounds) in CASES.items():
         if options.only not in name:
             continue
+        model: Any = explored_model(name, widened(bounds, options.by))
         explored = explore(model, model.begins, options.most_states)
         told[name] = {"states": explored.states, "steps": explored.steps.total(), "whole": explored.is_whole}
         sys.stdout.write(f"{name}: {explored}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 import pytest
@@ -11,9 +10,7 @@ from spark_throttle.errors import ThrottleError
 from spark_throttle.testing.simulation.disk import CRASH_POINTS
 from spark_throttle.testing.simulation.job import SimulatedJob
 from tests.models.batches import Batches
-from tests.models.checker import NotAllowedError, explore
-from tests.models.exploring import BATCH_CASES, BATCH_SCENES, ExploredBatches
-from tests.models.faults import OF_BATCHES
+from tests.models.checker import NotAllowedError
 from tests.models.traced_batches import BatchTrace, trace_batches
 from tests.models.without_mends import take_back
 
@@ -24,35 +21,6 @@ REJECTING: Final[dict[str, Any]] = {
     "version": 1,
     "job": {"publish": {"messages_per_second": 2, "burst_seconds": 1, "on_excess": "reject"}},
 }
-
-
-@pytest.mark.parametrize("case", BATCH_CASES)
-def test_no_promise_of_the_model_is_broken_within_the_bounds_of_a_case(case: str) -> None:
-    scene, bounds = BATCH_CASES[case]
-    model = ExploredBatches(bounds, BATCH_SCENES[scene])
-    explored = explore(model, model.begins)
-    assert explored.broken is None, str(explored)
-    assert explored.is_whole
-
-
-def test_every_action_of_the_model_is_reached_from_a_scene() -> None:
-    reached: Counter[str] = Counter()
-    for case in ("committed", "logged"):
-        scene, bounds = BATCH_CASES[case]
-        model = ExploredBatches(bounds, BATCH_SCENES[scene])
-        reached += explore(model, model.begins).steps
-    assert set(reached) == set(Batches.actions)
-
-
-@pytest.mark.parametrize("fault", OF_BATCHES)
-def test_each_fault_of_batches_is_seen_by_its_invariant(fault: str) -> None:
-    scene, bounds = BATCH_CASES[OF_BATCHES[fault].case]
-    model = ExploredBatches(bounds, BATCH_SCENES[scene], {fault})
-    assert explore(model, model.begins).broken == OF_BATCHES[fault].invariant
-
-
-def test_each_invariant_of_batches_sees_a_fault() -> None:
-    assert {fault.invariant for fault in OF_BATCHES.values()} == set(Batches.invariants)
 
 
 # ----------------------------------------------------------------------------------------- what the code does

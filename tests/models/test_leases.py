@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
 
 import pytest
@@ -12,48 +11,12 @@ from spark_throttle.sharing.sharing import Sharing
 from spark_throttle.store.policy_location import load_policies
 from spark_throttle.testing.simulation.exchange import SimulatedExchange
 from spark_throttle.testing.simulation.job import SimulatedJob
-from tests.models.checker import NotAllowedError, explore
-from tests.models.exploring import LEASE_CASES, LEASE_SCENES, ExploredLeases
-from tests.models.faults import OF_BATCHES, OF_LEASES
+from tests.models.checker import NotAllowedError
 from tests.models.leases import Leases
 from tests.models.traced_leases import LeaseTrace, trace_leases
 from tests.models.without_mends import take_back
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize("case", LEASE_CASES)
-def test_no_promise_of_the_model_is_broken_within_the_bounds_of_a_case(case: str) -> None:
-    scene, bounds = LEASE_CASES[case]
-    model = ExploredLeases(bounds, LEASE_SCENES[scene])
-    explored = explore(model, model.begins)
-    assert explored.broken is None, str(explored)
-    assert explored.is_whole
-
-
-def test_every_action_of_the_model_is_reached_from_a_scene() -> None:
-    reached: Counter[str] = Counter()
-    for case in ("runs of one job", "a quota falls", "damaged", "paid", "a job that is put back"):
-        scene, bounds = LEASE_CASES[case]
-        model = ExploredLeases(bounds, LEASE_SCENES[scene])
-        reached += explore(model, model.begins).steps
-    assert set(reached) == set(Leases.actions)
-
-
-@pytest.mark.parametrize("fault", OF_LEASES)
-def test_each_fault_of_leases_is_seen_by_its_invariant(fault: str) -> None:
-    scene, bounds = LEASE_CASES[OF_LEASES[fault].case]
-    model = ExploredLeases(bounds, LEASE_SCENES[scene], {fault})
-    assert explore(model, model.begins).broken == OF_LEASES[fault].invariant
-
-
-def test_each_invariant_of_leases_sees_a_fault() -> None:
-    assert {fault.invariant for fault in OF_LEASES.values()} == set(Leases.invariants)
-
-
-def test_ten_faults_that_the_project_had_can_be_switched_on_again() -> None:
-    faults = [*OF_BATCHES.values(), *OF_LEASES.values()]
-    assert len([fault for fault in faults if fault.found]) >= 10
 
 
 # ----------------------------------------------------------------------------------------- what the code does
