@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fractions import Fraction
 from typing import Final, TypeAlias
 
 from spark_throttle.testing.simulation.query import SimulatedBatch
@@ -10,6 +11,7 @@ from spark_throttle.testing.simulation.rows import RejectedRow, Row
 from tests.life.account import DIMENSIONS, cost_of, costs_of
 from tests.life.contract import MICRO, Contracts, Key, Scope, text_of
 from tests.life.laws import Law, World
+from tests.life.laws_of_fairness import way_of, weights_on
 from tests.life.laws_of_sharing import place_of
 
 REJECTION: Final = "Rejection"
@@ -22,7 +24,8 @@ class Rejection(Law):
     """A scope that surely has the tokens rejects neither what is wanted of it nor anybody's first message.
 
     It rejects nothing where all that competes for it in a batch is less than it has. Where more competes, it rejects
-    the first message of no namespace if it has tokens for the first messages of all.
+    the first message of no namespace if it has tokens for the first messages of all, but for one that is ahead: while
+    the scope was short, it was served more than somebody who is served now.
 
     A scope that surely owes before a batch, and for longer than until the next one, lets no new message wait for it. A
     job that has no share of its quota yet rejects nothing, whatever it owes. One that leaves the exchange before it has
@@ -30,11 +33,13 @@ class Rejection(Law):
     """
 
     name = REJECTION
+    is_put_back = True
 
     def __init__(self) -> None:
         self._batch_ms = 0
         self._interval_ms = 0
         self._was_sharing = False
+        self._contests = Contests()
 
     def after_batch(self, world: World, batch: SimulatedBatch) -> Iterator[str]:
         """Look at the messages that were rejected for a quota of many namespaces."""
@@ -59,11 +64,73 @@ class Rejection(Law):
             if _has(world, scope, most, left):
                 yield f"{letter} was rejected by {scope.key}, of which {_text(most)} were wanted, fewer than it had"
             of_first = [of_all.get((scope.key, d), 0) for d in range(2)]
-            if first[text_of(letter.row.namespace)] == letter.row.id and _has(world, scope, of_first, left):
+            name = text_of(letter.row.namespace)
+            if (
+                first[name] == letter.row.id
+                and _has(world, scope, of_first, left)
+                and not self._contests.is_ahead(contracts, scope, name, batch.admitted)
+            ):
                 yield (
                     f"{letter}, the first of its namespace, was rejected by {scope.key}, which had more than the "
                     f"{_text(of_first)} that the largest messages of all namespaces take"
                 )
+        scopes = {scope.key: scope for row in competing for scope in contracts.of(text_of(row.namespace)).enforced}
+        self._contests.serve(contracts, batch.admitted, short={
+            key for key, scope in scopes.items()
+            if not _has(world, scope, [wanted.get((key, d), 0) for d in range(2)], left)
+        })  # fmt: skip
+
+    def forget(self) -> None:
+        """Forget who is ahead."""
+        self._contests = Contests()
+
+
+class Contests:
+    """Who was served how much of each scope since it became short: in one batch with enough for all, all is forgotten.
+
+    Two namespaces are compared where their ways part: by what was served to all of each side, and by its weight.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[Key, dict[str, list[int]]] = {}
+
+    def is_ahead(self, contracts: Contracts, scope: Scope, name: str, admitted: Iterable[Row]) -> bool:
+        """Return whether a namespace was served more, by weight, than another that a scope now serves."""
+        served = self._served.get(scope.key, {})
+        others = {text_of(row.namespace) for row in admitted} - {name}
+        return any(
+            self._is_ahead_of(contracts, served, name, other, dimension)
+            for other in others
+            if scope.key in {each.key for each in contracts.of(other).enforced}
+            for dimension, limit in enumerate(scope.limits)
+            if limit is not None
+        )
+
+    @staticmethod
+    def _is_ahead_of(
+        contracts: Contracts, served: Mapping[str, list[int]], name: str, other: str, dimension: int
+    ) -> bool:
+        ways = {each: way_of(each, contracts.of(each)) for each in {*served, name, other}}
+        one, two = ways[name], ways[other]
+        depth = next(d for d in (1, 2, 3) if one[:d] != two[:d])
+        per_weight = [
+            Fraction(
+                sum(costs[dimension] for each, costs in served.items() if ways[each][:depth] == way[:depth]),
+                weights_on(way, contracts.of(way[2]))[way[:depth]],
+            )
+            for way in (one, two)
+        ]
+        return per_weight[0] > per_weight[1]
+
+    def serve(self, contracts: Contracts, admitted: Iterable[Row], *, short: Collection[Key]) -> None:
+        """Count what a batch served, and forget the scopes that were not short in it."""
+        self._served = {key: self._served.get(key, {}) for key in short}
+        for row in admitted:
+            for scope in contracts.of(text_of(row.namespace)).enforced:
+                if scope.key in self._served:
+                    total = self._served[scope.key].setdefault(text_of(row.namespace), [0, 0])
+                    for dimension in range(2):
+                        total[dimension] += cost_of(row, dimension)
 
 
 def _waiting_for_debts(world: World, batch: SimulatedBatch, in_ms: int) -> Iterator[str]:

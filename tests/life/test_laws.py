@@ -320,6 +320,33 @@ def test_a_law_of_more_than_one_run_or_job_finds_the_fault_that_breaks_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fault", [pays(0.2), serves_by_name])
+def test_the_law_of_rejection_finds_that_a_group_rejects_whom_it_has_tokens_for(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [Step("run", {"rows": [("acme/a", 1, 9), ("blue/a", 1, 1)], "triggers": 6, "after_ms": 1_000})]
+    Life(Birth(STRICT), ("Rejection", ISOLATION)).play(steps)
+    fault(monkeypatch)
+    with pytest.raises(Violation) as found:
+        Life(Birth(STRICT), ("Rejection", ISOLATION)).play(steps)
+    assert found.value.law == "Rejection"
+
+
+@pytest.mark.slow
+def test_the_law_of_rejection_lets_one_that_was_served_a_large_message_wait_for_its_turn() -> None:
+    group = {"bytes_per_second": 1_000, "burst_seconds": 1}
+    delays, rejects = (
+        GROUP | {"resource_groups": {"gold": {"publish": group | {"on_excess": on_excess}}}}
+        for on_excess in ("delay", "reject")
+    )
+    large = Step("run", {"rows": [("blue/a", 5_000, 1), ("acme/a", 100, 40)], "triggers": 1, "after_ms": 1_000})
+    small = Step("run", {"rows": [("acme/a", 10, 60), ("blue/a", 10, 60)], "triggers": 12, "after_ms": 1_000})
+    life = Life(Birth(delays), ("Rejection", ISOLATION))
+    life.play([large, Step("policy", {"document": rejects}), small])
+    assert life.batches > 12
+
+
+@pytest.mark.slow
 def test_laws_count_paying_time_from_the_clock_as_it_is_set_at_the_first_epoch() -> None:
     life = Life(Birth(PATIENT), ("L2", ISOLATION))
     move = Step("move", {"machines": MACHINES[:1], "rows": [], "triggers": 3, "down_ms": 1_000})
