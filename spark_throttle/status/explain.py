@@ -138,9 +138,10 @@ def explain_job(
     policy = policy_of_epoch(directory, epoch.number, epoch.revision)
     batch = newest_batch(directory)
     last = report_of(directory, batch)
+    of_last = match(pa.array([], pa.string()) if last is None else last.names, policy)
     waiting = None
     if is_tenant(policy, namespace, last):
-        waiting = WaitingPart.of(policy, namespace, last)
+        waiting = WaitingPart.of(policy, namespace, last, of_last)
         explained = explained_tenant(policy, namespace, direction, waiting.groups)
     else:
         explained = _explained(policy, namespace, direction)
@@ -154,7 +155,7 @@ def explain_job(
     if last is None:
         return replace(explained, notes=(*notes, "no batch has reported since the newest epoch was made"))
     asked = [*explained.levels, *(() if waiting is None else waiting.levels)]
-    observed = observed_levels(asked, policy, epoch, last, is_settled=batch <= epoch.settled_batch)
+    observed = observed_levels(asked, policy, epoch, last, of_last, is_settled=batch <= epoch.settled_batch)
     levels, own = observed[: len(explained.levels)], observed[len(explained.levels) :]
     seen = last_batch_of(batch, last, flows_of(last, namespace, is_tenant=waiting is not None))
     passed = levels if waiting is None else waiting.passed(levels)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from spark_throttle.control.notes import ExceptionInForce
 from spark_throttle.core.arithmetic.units import NS_PER_MS_OF_A_PERCENT
 from spark_throttle.core.epoch import Epoch
-from spark_throttle.core.names.matching import SHARED_LEVELS, Matches, match
+from spark_throttle.core.names.matching import SHARED_LEVELS, Matches
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import (
     MICRO,
@@ -180,6 +180,7 @@ def observed_levels(
     policy: CompiledPolicy,
     epoch: Epoch,
     last: UsageReport,
+    found: Matches,
     *,
     is_settled: bool,
 ) -> list[LevelExplanation]:
@@ -189,19 +190,20 @@ def observed_levels(
     ----------
     last
         The report of the last batch.
+    found
+        The scopes of its namespaces.
     is_settled
         Whether the epoch knows what that batch used of processing time.
     """
     is_of_policy = last.revision == policy.revision
     balance_micro = last.shared_micro if is_of_policy else SharedBuckets.full(policy, now_ms=0).balance_micro
     times = _times(levels, epoch, policy)
-    of_last = match(last.names, policy)
     quota = policy.shared.rate_micro_per_ms
     in_force = under_share(policy, epoch.share_in_force(len(policy.shared))).shared.rate_micro_per_ms
     observed = []
     for level, time in zip(levels, times, strict=True):
         scope = position_of(policy, level.level, level.scope)
-        waiting = _waiting(last, of_last, level, scope)
+        waiting = _waiting(last, found, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         earned = rates if scope < 0 else np.where(in_force[scope] == 0, quota[scope], in_force[scope])
         balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)

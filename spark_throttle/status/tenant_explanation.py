@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_throttle.core.names.matching import match
+from spark_throttle.core.names.matching import Matches
 from spark_throttle.core.names.shown_names import shown
 from spark_throttle.core.quota import CompiledPolicy, Dimension, Int64s
 from spark_throttle.core.usage import UsageReport
@@ -53,8 +53,8 @@ class WaitingPart:
     """How many wait in all."""
 
     @classmethod
-    def of(cls, policy: CompiledPolicy, tenant: str, last: UsageReport | None) -> WaitingPart:
-        """Return what waits of a tenant."""
+    def of(cls, policy: CompiledPolicy, tenant: str, last: UsageReport | None, found: Matches) -> WaitingPart:
+        """Return what waits of a tenant, by the report of the last batch and the scopes of its namespaces."""
         if last is None:
             return cls([], np.zeros(0, np.int64), [], [], 0)
         waiting = last.waiting[:, Dimension.MESSAGES]
@@ -64,7 +64,7 @@ class WaitingPart:
             rejected=last.rejected[flows, Dimension.MESSAGES],
             used_ratio=np.zeros(len(flows)), waiting=waiting[flows], offered=last.offered[flows, Dimension.MESSAGES],
         )  # fmt: skip
-        first, found = flows[order[:MOST_NAMESPACES]], match(last.names, policy)
+        first = flows[order[:MOST_NAMESPACES]]
         names = [*policy.group_names.to_pylist(), None]  # -1 stands for none
         return cls(
             [

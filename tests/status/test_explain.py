@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_throttle.checkpoint.manifest import bind
@@ -13,6 +14,7 @@ from spark_throttle.control.plane import ControlPlane
 from spark_throttle.control.reports import write_report
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.batch.admission import plan_admission
+from spark_throttle.core.names import matching
 from spark_throttle.core.policy_change import under_epoch
 from spark_throttle.core.quota import Dimension
 from spark_throttle.core.state import DeciderState
@@ -208,6 +210,22 @@ def test_only_the_worst_of_many_waiting_namespaces_are_told(tmp_path: Path) -> N
     assert tenant.waiting_namespaces > 10
     waiting = [each.waiting[0] for each in tenant.namespaces]
     assert waiting == sorted(waiting, reverse=True)
+
+
+def test_names_of_a_batch_are_matched_once_when_a_tenant_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_batch(tmp_path, ["acme/x"] * 9 + ["acme/same"] * 3)
+    matched: list[list[str]] = []
+    tenants_of = matching.tenants_of
+
+    def counted(names: pa.StringArray) -> pa.StringArray:
+        matched.append(names.to_pylist())
+        return tenants_of(names)
+
+    monkeypatch.setattr(matching, "tenants_of", counted)
+    assert explain_job(str(tmp_path), "acme").waiting_namespaces == 2
+    assert matched == [["acme/x", "acme/same"]]
 
 
 def test_name_that_rows_have_as_their_namespace_is_explained_as_one(tmp_path: Path) -> None:
