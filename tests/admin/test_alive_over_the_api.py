@@ -101,6 +101,9 @@ def test_job_that_hangs_is_not_listening_though_it_gives_signs(world: World) -> 
     job = world.status()
     assert (job["state"], job["listening"], job["asked_age_ms"]) == ("hanging", False, 610_000)
     assert world.change(30)["state"] == "not_listening"
+    text = world.client.get("/metrics").text  # the alert of a job that hangs asks for both
+    assert 'spark_throttle_job_reporting{spark_job="ingest"} 0.0' in text
+    assert 'spark_throttle_job_up{spark_job="ingest"} 1.0' in text
 
 
 def test_job_that_ended_is_not_listening(world: World) -> None:

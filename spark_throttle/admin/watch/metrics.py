@@ -300,7 +300,7 @@ def _store_metrics(store: PolicyStore) -> Iterator[Metric]:
 
 
 _JOB_GAUGES: Final = {
-    "up": "1 if the job's control directory can be read, and the job is not known to be silent.",
+    "up": "1 if the job's control directory can be read, and the job is not known to be silent or to have ended.",
     "reporting": "1 if the job gives signs of life and Spark asks it for batches.",
     "sign_of_life_age_seconds": "Time since the job's last sign of life.",
     "batch_age_seconds": "Time since the newest batch.",
@@ -319,7 +319,7 @@ def _job_metrics(views: list[JobView]) -> Iterator[Metric]:
     for view in views:
         life, batch_age_ms = view.liveness(), view.batch_age_ms()
         values: dict[str, float | None] = {
-            "up": int(view.problem is None and life.is_listening),
+            "up": int(view.problem is None and (life.is_listening or life.state == "hanging")),
             "reporting": None if life.state == "unknown" else int(life.state == "reporting"),
             "sign_of_life_age_seconds": None if life.sign_age_ms is None else life.sign_age_ms / 1000,
             "batch_age_seconds": None if batch_age_ms is None else batch_age_ms / 1000,
