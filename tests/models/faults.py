@@ -14,7 +14,7 @@ OF_BATCHES: Final = {
     "decides by what is pinned": Fault(
         "two attempts decide the same",
         "a batch that runs again goes by the policies of that time",
-        "the prototype that lost 563 rows and doubled 718 (docs/how-it-works.md)",
+        "the prototype that lost 563 rows and doubled 718 (CONTRIBUTING.md)",
         "logged",
     ),
     "identity of a batch": Fault(
