@@ -156,7 +156,7 @@ LINES: Final = (
     Line("a new column", "leave with null in it", lambda job: job.over(_with_new_columns), "columns"),
     Line(
         "a new column that has no null, as `F.lit(1)`",
-        "leave with null in it: columns count as nullable",
+        "leave with null in it",
         lambda job: job.over(_with_one),
         "columns",
     ),
@@ -178,7 +178,7 @@ LINES: Final = (
         lambda job: job.over(lambda events: events.select(*reversed(events.columns))),
         "columns",
     ),
-    Line("another place of the sink", "leave into the new one", lambda job: replace(job, sink="other"), "columns"),
+    Line("another place of the sink", "leave into the new sink", lambda job: replace(job, sink="other"), "columns"),
     Line(
         "`namespace`",
         "keep theirs, and so their quotas",
@@ -202,13 +202,13 @@ LINES: Final = (
         usage=(job.lake.path("usage"),)), "expressions"),
     Line(
         "the place of the policies: a document, a file or a store",
-        "are held to what is there",
+        "are held to the new ones at once",
         _from_a_file,
         "surroundings",
     ),
     Line(
         "the place of the dead letters",
-        "go to the new one if they are rejected",
+        "go to the new place if they are rejected",
         lambda job: job.told(rejected=("delta", job.lake.path("rejected"))),
         "surroundings",
     ),
@@ -269,14 +269,15 @@ LINES: Final = (
 REFUSALS: Final = (
     Refusal(
         "a column dropped",
-        "keep it until no row waits with it, and drop it behind the throttle; or [take out what waits]"
-        "(streams.md#take-out-what-waits)",
+        "keep it, and drop or rename it behind the throttle, until no row waits with it; or "
+        "[take out what waits](streams.md#take-out-what-waits)",
         lambda job: job.over(lambda events: events.drop("number")),
         r"^rows that wait in the queue have the columns \['number'\], which the stream no longer has: keep the columns",
     ),
     Refusal(
         "a column renamed",
-        "as if it was dropped: rename it behind the throttle",
+        "keep it, and drop or rename it behind the throttle, until no row waits with it; or "
+        "[take out what waits](streams.md#take-out-what-waits)",
         lambda job: job.over(lambda events: events.withColumnRenamed("number", "count")),
         r"^rows that wait in the queue have the columns \['number'\], .* drop or rename them behind the throttle",
     ),
@@ -343,22 +344,20 @@ REFUSED_AFTERWARDS: Final = (
         "the throttle on the checkpoint of a query without one",
         "start with a new checkpoint, [from the position of that query](streams.md#throttle-an-existing-query)",
     ),
-    ("a start after `drain`", "start with a new checkpoint, from the positions that the drain names"),
+    ("a start after `drain`", "start with a new checkpoint, from the positions that it named"),
 )
 
 
 def table() -> str:
-    """Return the lines as a table in Markdown."""
-    works = [*((line.change, line.rows) for line in LINES), *BY_A_TOOL]
-    refusals = [(line.change, "refused by Spark" if line.is_sparks else "refused", line.way_out) for line in REFUSALS]
-    refusals += [(change, "refused", way_out) for change, way_out in REFUSED_AFTERWARDS]
-    return "\n".join([
-        "| change | rows that wait |",
-        "|---|---|",
-        *(f"| {change} | {rows} |" for change, rows in works),
-        *(f"| {change} | {refused}: {way_out} |" for change, refused, way_out in refusals),
-        "",
-    ])  # fmt: skip
+    """Return the lines as a table in Markdown; what becomes of rows is said once for all changes that do it."""
+    lines = [*((line.change, line.rows) for line in LINES), *BY_A_TOOL]
+    lines += [(line.change, f"refused{' by Spark' * line.is_sparks}: {line.way_out}") for line in REFUSALS]
+    lines += [(change, f"refused: {way_out}") for change, way_out in REFUSED_AFTERWARDS]
+    changes: dict[str, list[str]] = {}
+    for change, rows in lines:
+        changes.setdefault(rows, []).append(change)
+    table = [f"| {'; '.join(each)} | {rows} |" for rows, each in changes.items()]
+    return "\n".join(["| change | rows that wait |", "|---|---|", *table, ""])
 
 
 if __name__ == "__main__":
