@@ -31,6 +31,10 @@ def serve(
     job: Annotated[
         list[str] | None, typer.Option(metavar="NAME=PATH", help="A job to show and its control directory; repeatable.")
     ] = None,
+    usage: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="The usage table of a job, for its numbers further back; repeatable."),
+    ] = None,
     tls_certificate: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file.")] = None,
     is_confirmed: Annotated[
@@ -57,7 +61,11 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the admin API and its page."""
-    control = _control_directories(job or ())
+    control = _by_name("--job", job or (), "/checkpoints/ingest/throttle")
+    usage_tables = _by_name("--usage", usage or (), "/lake/usage")
+    for name in usage_tables:
+        if name not in control:
+            raise ConfigurationError(f"--usage {name}: no --job has that name; give the job's, one of {list(control)}")
     if not store:
         raise ConfigurationError("no policy store is named; give --store, or set SPARK_THROTTLE_STORE")
     from spark_throttle.admin.api.app import make_app
@@ -95,7 +103,8 @@ def serve(
     audit_log = AuditLog(audit or f"{tokens}.audit", clock_ms=wall_clock_ms)
     audit_log.check()
     opened = open_store(store, is_created=is_created)
-    watch = JobWatch(control, bounds=LifeBounds.of_seconds(silent_after, hanging_after))
+    bounds = LifeBounds.of_seconds(silent_after, hanging_after)
+    watch = JobWatch(control, bounds=bounds, usage_tables=usage_tables)
     app = make_app(
         opened, token_file, watch, clock_ms=wall_clock_ms, audit=audit_log, proxies=proxy or (), sign_in=sign_in,
         most_tenant_entries=most_tenant_entries, is_confirmed=is_confirmed,
@@ -104,21 +113,19 @@ def serve(
     make_server(app, host=host, port=port, tls_certificate=tls_certificate, tls_key=tls_key).run()
 
 
-def _control_directories(jobs: Sequence[str]) -> dict[str, str]:
-    """Return the control directory of each job, by its name."""
-    control: dict[str, str] = {}
-    for named in jobs:
+def _by_name(option: str, given: Sequence[str], example: str) -> dict[str, str]:
+    """Return the paths that an option gives to jobs, by their names."""
+    paths: dict[str, str] = {}
+    for named in given:
         name, equals, path = named.partition("=")
         if not (name and equals and path):
+            raise ConfigurationError(f"{option} {named}: write it as NAME=PATH, such as ingest={example}")
+        if name in paths:
             raise ConfigurationError(
-                f"--job {named}: write it as NAME=PATH, such as ingest=/checkpoints/ingest/throttle"
+                f"{option} {name}: the name is given twice, for {paths[name]} and {path}; give each job its own name"
             )
-        if name in control:
-            raise ConfigurationError(
-                f"--job {name}: the name is given twice, for {control[name]} and {path}; give each job its own name"
-            )
-        control[name] = path
-    return control
+        paths[name] = path
+    return paths
 
 
 def _sender(watch: JobWatch, store: PolicyStore) -> MetricsSender:

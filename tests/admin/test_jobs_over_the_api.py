@@ -50,17 +50,6 @@ def test_status_tells_the_shares_of_a_job_and_how_its_exchange_does(world: World
     assert "gamma" not in told.text
 
 
-def test_series_have_a_number_a_batch(world: World) -> None:
-    page = world.client.get("/admin/v2/status/ingest/series").json()
-    gold = next(series for series in page["scopes"] if series["scope"] == "gold")
-    assert page["batch"] == [0, 1, 2, 3]
-    assert gold["offered"] == [None, 60, 60, 60]
-    assert gold["quota"] == [20, 20, 20, 20]
-    assert gold["waiting"][-1] == 159
-    later = world.client.get("/admin/v2/status/ingest/series?after_batch=1").json()
-    assert later["batch"] == [2, 3]
-
-
 def test_throttled_namespaces_come_with_what_holds_them(world: World) -> None:
     page = world.client.get("/admin/v2/status/ingest/namespaces?throttled=true").json()
     assert {row["namespace"] for row in page["namespaces"]} == {"acme/a", "acme/b"}

@@ -22,7 +22,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from spark_throttle.admin.api import job_calls, pip82_calls, policy_calls
+from spark_throttle.admin.api import job_calls, pip82_calls, policy_calls, scope_calls
 from spark_throttle.admin.api.answers import Problem, answer_errors
 from spark_throttle.admin.api.calls import Context, refuse_unknown_query
 from spark_throttle.admin.api.gate import Gate
@@ -156,7 +156,7 @@ def make_app(  # noqa: PLR0913 - what a server is made of
     app.state.context = Context(service, watch, is_confirmed)
     routers = (
         pip82_calls.group_calls, pip82_calls.attachment_calls, policy_calls.calls, policy_calls.revision_calls,
-        job_calls.calls, job_calls.metrics_calls, _page,
+        job_calls.calls, scope_calls.calls, job_calls.metrics_calls, _page,
     )  # fmt: skip
     for router in routers:
         app.include_router(router, dependencies=[Depends(refuse_unknown_query)])

@@ -2,80 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from fastapi import Query, Response
 from pydantic import BaseModel
 
 from spark_throttle.admin.api.calls import AnyCaller, ApiContext, Calls, SeenTenant, check_tenant, view_of
 from spark_throttle.admin.api.requests import Segment
+from spark_throttle.admin.api.scope_calls import ScopeNumbers, scope_numbers
 from spark_throttle.admin.caller import READS_ALL, ROLES, Role
-from spark_throttle.admin.watch.batch_numbers import BatchNumbers
-from spark_throttle.admin.watch.job_numbers import NamespacePage, TimeNumbers, balances_of, namespaces_of, time_numbers
-from spark_throttle.admin.watch.job_watch import BATCHES_KEPT, JobView
+from spark_throttle.admin.watch.batch_numbers import MOST_NAMED
+from spark_throttle.admin.watch.job_numbers import NamespacePage, TimeNumbers, namespaces_of, time_numbers
+from spark_throttle.admin.watch.job_watch import JobView
 from spark_throttle.admin.watch.metrics import CONTENT_TYPE, exposed
 from spark_throttle.control.notes import ExceptionInForce
-from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.errors import NotFoundError, ThrottleError
-from spark_throttle.policy.model import Direction
 from spark_throttle.policy.values import MAX_NAME_BYTES
 from spark_throttle.status.explain import explain_job, explain_policy
 from spark_throttle.status.explanation import Explanation
 from spark_throttle.status.liveness import JobState, life_in_words, problem_in_words
 from spark_throttle.status.status import DestinationStatus, ExchangeStatus, destinations_of, exchange_status
-from spark_throttle.status.usage_table import AT, scope_shares
 
 calls = Calls("jobs")
 metrics_calls = Calls("metrics", prefix="")
 
 RECENT_BATCHES: Final = 40
 MOST_EXCEPTIONS: Final = 100
-_OF_A_SHARE: Final = ("share_messages_per_second", "share_bytes_per_second", "utilisation")
 
 Count: TypeAlias = Annotated[int, Query(ge=1, le=500)]
 GroupQuery: TypeAlias = Annotated[str | None, Query(max_length=MAX_NAME_BYTES, description="Only its namespaces.")]
 JobQuery: TypeAlias = Annotated[
     str | None, Query(max_length=MAX_NAME_BYTES, description="A watched job; without it, only the store is consulted.")
 ]
-
-
-class ScopeNumbers(BaseModel):
-    """Numbers of the job, a resource group or a tenant in the newest batch; null where there is no quota."""
-
-    level: str
-    scope: str
-    offered_messages: int
-    offered_bytes: int
-    admitted_messages: int
-    admitted_bytes: int
-    rejected_messages: int
-    rejected_bytes: int
-    waiting_messages: int
-    waiting_bytes: int
-    oldest_waiting_ms: int | None
-    """How long its oldest waiting message had waited when the newest batch began; null if none waits."""
-
-    held_messages: int
-    """The waiting messages that this quota holds back, and not a narrower one."""
-
-    waited_p50_ms: int
-    """The time within which half of the messages that the newest batch admitted had left; most often 0."""
-
-    waited_p95_ms: int
-    waited_p99_ms: int
-    messages_per_second: float | None
-    bytes_per_second: float | None
-    balance_messages: float | None
-    """Tokens in the bucket when the newest batch was planned; below 0 the bucket is in debt."""
-
-    balance_bytes: float | None
-    share_messages_per_second: float | None = None
-    """This job's share of the quota now; null also where it is not shared with other jobs, as are the next two."""
-
-    share_bytes_per_second: float | None = None
-    utilisation: float | None = None
-    """The part of the quota that all jobs use together, in messages or in bytes, whichever is larger."""
 
 
 class RecentBatch(BaseModel):
@@ -136,6 +94,9 @@ class JobStatus(BaseModel):
     """The job, then at most 200 groups and 200 tenants that were active: first those whose messages have waited
     longest, then those that rejected most, then those nearest to their quota. A tenant admin gets none."""
 
+    has_usage_table: bool
+    """Whether the server reads the job's usage table: numbers over time then go back as far as it does."""
+
     time: TimeNumbers | None
     """Null if the policies have no quota on processing time."""
 
@@ -170,26 +131,6 @@ class Status(BaseModel):
     jobs: list[JobStatus]
 
 
-class Series(BaseModel):
-    """One scope over time: a value for each batch; rates are per second."""
-
-    level: str
-    scope: str
-    quota: list[float | None]
-    offered: list[float | None]
-    admitted: list[float | None]
-    rejected: list[float | None]
-    waiting: list[int]
-
-
-class SeriesPage(BaseModel):
-    """The batches of a job over time."""
-
-    batch: list[int]
-    time_ms: list[int]
-    scopes: list[Series]
-
-
 @calls.at("GET /caller")
 def get_caller(caller: AnyCaller) -> CallerAnswer:
     """Return the owner of the request's token, and its role."""
@@ -198,14 +139,18 @@ def get_caller(caller: AnyCaller) -> CallerAnswer:
 
 
 @calls.at("GET /status")
-def get_status(served: ApiContext, tenant: SeenTenant) -> Status:
+def get_status(
+    served: ApiContext, tenant: SeenTenant, scopes: Annotated[int, Query(ge=0, le=MOST_NAMED)] = MOST_NAMED
+) -> Status:
     """Return the newest state of every watched job; a tenant admin gets no numbers of the job and its groups.
+
+    At most `scopes` groups, and as many tenants, of each job come with their numbers.
 
     Jobs go on while their store cannot be read, so they are told of all the same.
     """
     is_wide = tenant is None
     store = served.service.store
-    jobs = [_status(view, tenant) for view in served.watch.views()]
+    jobs = [_status(view, tenant, scopes) for view in served.watch.views()]
     revision, problem = None, None
     try:
         store.check_whole()
@@ -213,26 +158,6 @@ def get_status(served: ApiContext, tenant: SeenTenant) -> Status:
     except ThrottleError as error:
         problem = problem_in_words(str(error), is_wide=is_wide)
     return Status(store=store.location if is_wide else "", store_revision=revision, store_problem=problem, jobs=jobs)
-
-
-@calls.at("GET /status/{job}/series", who=READS_ALL, errors=[404])
-def get_series(
-    served: ApiContext,
-    job: Segment,
-    dimension: Literal["messages", "bytes"] = "messages",
-    after_batch: Annotated[int, Query(ge=-1, le=NEVER_MS)] = -1,
-    limit: Annotated[int, Query(ge=1, le=BATCHES_KEPT)] = 300,
-) -> SeriesPage:
-    """Return the rates and the backlog of the job and its groups over the newest batches."""
-    view = view_of(served.watch, job)
-    batches = [kept for kept in view.batches if kept.batch > after_batch][-limit:]
-    seen = {key for kept in batches for key in kept.shared}
-    keys = [key for key in view.totals.named if key in seen]
-    return SeriesPage(
-        batch=[kept.batch for kept in batches],
-        time_ms=[kept.now_ms for kept in batches],
-        scopes=[_series(batches, key, dimension) for key in keys],
-    )
 
 
 @calls.at("GET /status/{job}/namespaces", errors=[404])
@@ -285,7 +210,7 @@ def get_metrics(served: ApiContext) -> Response:
     return Response(exposed(served.watch, served.service.store), media_type=CONTENT_TYPE)
 
 
-def _status(view: JobView, tenant: str | None) -> JobStatus:
+def _status(view: JobView, tenant: str | None, scopes: int) -> JobStatus:
     is_wide = tenant is None
     followed, newest = view.followed, view.batches[-1] if view.batches else None
     recent = list(view.batches)[-RECENT_BATCHES:]
@@ -309,58 +234,9 @@ def _status(view: JobView, tenant: str | None) -> JobStatus:
         problem=problem_in_words(problem, is_wide=is_wide),
         exceptions=followed.exceptions[:MOST_EXCEPTIONS] if followed and is_wide else (),
         recent=[RecentBatch(batch=kept.batch, epoch=kept.epoch, revision=kept.revision) for kept in recent],
-        scopes=list(_scopes(view)) if is_wide else [],
+        scopes=scope_numbers(view, view.totals.worst(scopes)) if is_wide else [],
+        has_usage_table=view.usage is not None,
         destinations=destinations_of(view.epoch, view.epoch_policy) if is_wide else (),
         exchange=exchange_status(view.exchange) if is_wide else None,
         time=None if view.time is None else time_numbers(view.time, tenant),
-    )
-
-
-def _scopes(view: JobView) -> Iterable[ScopeNumbers]:
-    newest, totals = view.newest, view.totals
-    if newest is None:
-        return
-    named = [scope for level, scope in totals.named if level == "tenant"]
-    balances, shares = balances_of(view, named), {}
-    if view.exchange is not None and view.epoch_policy is not None:
-        direction: Direction = "dispatch" if view.direction == "dispatch" else "publish"
-        shares = scope_shares(view.exchange, view.epoch_policy, direction, frozenset(totals.named))
-    for key in totals.named:
-        if key not in newest.shared:
-            continue
-        measures, (messages, size_bytes) = newest.shared[key], newest.quotas[key]
-        counts: dict[str, Any] = {
-            name: count
-            for name, count in (*zip(AT, measures.tolist(), strict=False), *newest.waits[key].items())
-            if name in ScopeNumbers.model_fields
-        }
-        held, shared = balances.get(key, ((None, None), (None, None)))[0], shares.get(key)
-        if shared is not None:
-            counts |= {name: getattr(shared, name) for name in _OF_A_SHARE}
-        yield ScopeNumbers(
-            level=key[0], scope=key[1], messages_per_second=messages, bytes_per_second=size_bytes,
-            balance_messages=held[0], balance_bytes=held[1], **counts,
-        )  # fmt: skip
-
-
-def _series(batches: list[BatchNumbers], key: tuple[str, str], dimension: str) -> Series:
-    def rates(count: str) -> list[float | None]:
-        at = AT[f"{count}_{dimension}"]
-        return [
-            (float(kept.shared[key][at] * 1000 / kept.elapsed_ms) if key in kept.shared else 0.0)
-            if kept.elapsed_ms
-            else None
-            for kept in batches
-        ]
-
-    offset, waiting = 0 if dimension == "messages" else 1, AT[f"waiting_{dimension}"]
-
-    return Series(
-        level=key[0],
-        scope=key[1],
-        quota=[kept.quotas[key][offset] if key in kept.quotas else None for kept in batches],
-        offered=rates("offered"),
-        admitted=rates("admitted"),
-        rejected=rates("rejected"),
-        waiting=[int(kept.shared[key][waiting]) if key in kept.shared else 0 for kept in batches],
     )

@@ -27,7 +27,6 @@ from spark_throttle.admin.api.calls import (
     SeenTenant,
     answered,
     check_tenant,
-    view_of,
 )
 from spark_throttle.admin.api.requests import After, IfNoneMatch, Limit, RevisionNumber, Segment
 from spark_throttle.admin.caller import READS_ALL
@@ -132,16 +131,6 @@ def list_exceptions(served: ApiContext, tenant: SeenTenant, limit: Limit = 100) 
     found = served.service.exceptions(tenant=tenant)
     in_force = sum(1 for each in found if each.state == "in_force")
     return ExceptionPage(found[:limit], in_force, len(found) - in_force)
-
-
-@calls.at("GET /status/{job}/groups", who=READS_ALL, errors=[404])
-def list_worst_groups(served: ApiContext, job: Segment, limit: Limit = 100) -> PolicyPage:
-    """Return the groups that are worst off in a job, the worst first."""
-    named = view_of(served.watch, job).totals.named
-    keys: list[Key] = [("resource_group", scope) for level, scope in named if level == "resource_group"][:limit]
-    found = served.service.store.find(keys)
-    now_ms = served.service.clock_ms()
-    return PolicyPage([Policy.of(StoredEntry.of(found[key]), now_ms) for key in keys if key in found], None)
 
 
 @calls.at("GET /policies/{section}/{name}", errors=[404], response_model=Policy, responses=_UNMODIFIED)

@@ -96,11 +96,24 @@ class BatchNumbers:
         rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, 2)
         return ratio_of_quota(counts[:, by_dimension("admitted")], rates, self.elapsed_ms).max(axis=1, initial=-1.0)
 
+    def worst_first(self, keys: Sequence[Key], placed: Collection[Key] = ()) -> Int64s:
+        """Return the order of some scopes, the worst first; those that are `placed` keep their places (`ranking`)."""
+        idle = np.zeros(COLUMNS, np.int64)
+        rows = np.array([self.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
+        return worst_first(
+            oldest_ms=np.array([self.oldest_of(key) for key in keys], np.int64),
+            rejected=rows[:, AT["rejected_messages"]],
+            used_ratio=self.used_ratios(keys),
+            waiting=rows[:, AT["waiting_messages"]],
+            offered=rows[:, AT["offered_messages"]],
+            has_place=np.array([key in placed for key in keys], np.bool_),
+        )
+
     def without_details(self) -> BatchNumbers:
-        """Return the numbers of only the job and its groups."""
-        kept = {key: counts.copy() for key, counts in self.shared.items() if key[0] != "tenant"}
-        return replace(self, shared=kept, quotas={key: self.quotas[key] for key in kept}, waits={}, names=_NO_NAMES,
-                       counts=self.counts[:0], oldest_ms=self.oldest_ms[:0], held_by=self.held_by[:0])  # fmt: skip
+        """Return the numbers of only the job, its groups and its tenants."""
+        kept = {key: counts.copy() for key, counts in self.shared.items()}
+        return replace(self, shared=kept, waits={}, names=_NO_NAMES, counts=self.counts[:0].copy(),
+                       oldest_ms=self.oldest_ms[:0].copy(), held_by=self.held_by[:0].copy())  # fmt: skip
 
 
 def numbers_of(batch: int, report: UsageReport, policy: CompiledPolicy, elapsed_ms: int) -> BatchNumbers:
@@ -168,6 +181,11 @@ class Totals:
         others = ((level, OTHER) for level in ("resource_group", "tenant"))
         yield from ((key, self.counts[key]) for key in (*self.named, *others) if key in self.counts)
 
+    def worst(self, most: int) -> list[Key]:
+        """Return the job, and the first of the groups and of the tenants that have a place."""
+        of_level = [[key for key in self.named if key[0] == level][:most] for level in ("resource_group", "tenant")]
+        return [JOB, *of_level[0], *of_level[1]]
+
     def with_batch(self, numbers: BatchNumbers) -> Totals:
         """Return totals with those of one more batch."""
         counts, named = dict(self.counts), [JOB]
@@ -178,14 +196,7 @@ class Totals:
             keys += sorted(placed.difference(keys))
             idle = np.zeros(COLUMNS, np.int64)
             rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
-            order = worst_first(
-                oldest_ms=np.array([numbers.oldest_of(key) for key in keys], np.int64),
-                rejected=rows[:, AT["rejected_messages"]],
-                used_ratio=numbers.used_ratios(keys),
-                waiting=rows[:, AT["waiting_messages"]],
-                offered=rows[:, AT["offered_messages"]],
-                has_place=np.array([key in placed for key in keys], np.bool_),
-            )
+            order = numbers.worst_first(keys, placed)
             for at in order[:MOST_NAMED].tolist():
                 named.append(keys[at])
                 _add(counts, keys[at], rows[at])

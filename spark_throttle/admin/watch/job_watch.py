@@ -1,7 +1,7 @@
 """Running jobs are read from their control directories every quarter of a second, and kept for a while.
 
-The watch collects a job's reports from its own start on: for every batch it keeps the numbers of the job and its
-groups, and for the newest batches also those of every namespace, up to a number of rows.
+The watch collects a job's reports from its own start on: for a while it keeps the numbers of the job, its groups and
+tenants, and for the newest batches also those of every namespace, both up to a number of rows.
 
 Nothing is decided here, and no job waits for the watch. If a directory cannot be read, its job's view says why. Every
 job has a thread of its own, so a directory that hangs makes no other job look silent.
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.admin.watch.batch_numbers import BatchNumbers, TimeTotals, Totals, numbers_of
+from spark_throttle.admin.watch.scope_history import UsageTable
 from spark_throttle.checkpoint.manifest import read_manifest
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.epochs import read_epoch, read_policy
@@ -39,7 +40,9 @@ from spark_throttle.status.time_status import TimeStatus, time_status_of
 logger = logging.getLogger(__name__)
 
 BATCHES_KEPT: Final = 900
-"""A quarter of an hour at one batch per second."""
+SCOPES_KEPT: Final = 200_000
+"""Bounds on the numbers of groups and tenants that are kept: a quarter of an hour at one batch a second, unless there
+are more than some 200 of them; a scope of a batch takes half a KiB."""
 
 WINDOW_BATCHES: Final = 10
 WINDOW_ROWS: Final = 2_000_000
@@ -87,6 +90,9 @@ class JobView:
     location: str
     clock: Clock
     """The watcher's clocks."""
+
+    usage: UsageTable | None
+    """The job's usage table, if the server was told where it is."""
 
     signs: SignWatch
     direction: str | None = None
@@ -147,17 +153,22 @@ class JobWatch:
         The watcher's clocks; by default the machine's.
     bounds
         When a job counts as silent or hanging.
+    usage_tables
+        Where the usage tables of some jobs are, by the job's name.
     """
 
     def __init__(
-        self, control_paths: Mapping[str, str], *, clock: Clock | None = None, bounds: LifeBounds | None = None
-    ) -> None:
+        self, control_paths: Mapping[str, str], *, clock: Clock | None = None, bounds: LifeBounds | None = None,
+        usage_tables: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._lock = threading.Lock()
         clock = clock or Clock.system()
         self._jobs = dict[str, _Job]()
         for name, path in control_paths.items():
             directory = Directory(path)
-            view = JobView(name, path, clock, SignWatch(directory, clock, bounds))
+            table = (usage_tables or {}).get(name)
+            usage = None if table is None else UsageTable(table)
+            view = JobView(name, path, clock, usage, SignWatch(directory, clock, bounds))
             self._jobs[name] = _Job(view, directory)
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -317,6 +328,8 @@ class _Job:
             elapsed_ms = max(0, report.now_ms - before.now_ms) if before else 0
             numbers, self._balances = numbers_of(batch, report, policy, elapsed_ms), report
             batches.append(numbers.without_details())
+            while len(batches) > 1 and sum(len(kept.shared) for kept in batches) > SCOPES_KEPT:
+                batches.popleft()
             totals = totals.with_batch(numbers)
             by_reason = _sum(by_reason, numbers.rejected_by_reason)
             is_same = bool(self._newest) and self._newest[-1].revision == numbers.revision

@@ -1,0 +1,178 @@
+"""One scope over time: as the server saw its batches, or further back from the job's usage table, which outlives it.
+
+A range of the table is summed in steps by DataFusion, which comes with `deltalake`: it reads the files whose statistics
+fit the range. A step's rates count from the newest batch before it to its own newest batch, so they are right however
+long batches take. The steps are counted back from the end of the range.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import DeltaError
+
+from spark_throttle.admin.watch.batch_numbers import BatchNumbers
+from spark_throttle.errors import ConfigurationError, FileUnusableError
+from spark_throttle.status.ranking import Key
+from spark_throttle.status.usage_table import AT
+
+Counted: TypeAlias = Literal["messages", "bytes"]
+Rates: TypeAlias = list[float | None]
+
+COUNTS: Final = ("offered", "admitted", "rejected")
+MOST_STEPS: Final = 300
+MOST_ROWS: Final = 50_000_000
+"""The most rows of a table that one range may read: DataFusion takes some seconds for them."""
+
+_GAP: Final = 10
+"""Where the time between two points is this many times the usual, the job stood still."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeHistory:
+    """A scope over time; lists run over the points."""
+
+    time_ms: list[int]
+    """Time of the newest batch of each point."""
+
+    offered: Rates
+    """This and the other rates are per second; `None` where it is not known how long a batch took, or none ran."""
+
+    admitted: Rates
+    rejected: Rates
+    quota: Rates
+    """What its quota earned, `None` without one; of a job that shares its quotas, its share."""
+
+    waiting: Rates
+    """The most that waited after a batch of the point: no rate, but messages or bytes."""
+
+    changes_ms: list[int]
+    """Times of the first batches that other policies decided."""
+
+
+def seen_history(batches: Sequence[BatchNumbers], key: Key, dimension: Counted) -> ScopeHistory:
+    """Return a scope over some batches that the server saw, a point for each."""
+    counts = np.array([kept.shared[key] if key in kept.shared else 0 * kept.shared["job", "job"] for kept in batches])
+    elapsed_ms = np.array([kept.elapsed_ms for kept in batches], np.float64)
+
+    def rates(count: str) -> Rates:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return _numbers(counts[:, AT[f"{count}_{dimension}"]] * 1000 / elapsed_ms)
+
+    at = 0 if dimension == "messages" else 1
+    return ScopeHistory(
+        time_ms=[kept.now_ms for kept in batches],
+        offered=rates("offered"),
+        admitted=rates("admitted"),
+        rejected=rates("rejected"),
+        quota=[kept.quotas[key][at] if key in kept.quotas else None for kept in batches],
+        waiting=counts[:, AT[f"waiting_{dimension}"]].tolist(),
+        changes_ms=[later.now_ms for one, later in pairwise(batches) if one.revision != later.revision],
+    )
+
+
+class UsageTable:
+    """The usage table of a job, a Delta table, as the server reads it; several threads read one after the other."""
+
+    def __init__(self, location: str) -> None:
+        self._location = location
+        self._lock = threading.Lock()
+        self._table: DeltaTable | None = None
+
+    def history(self, key: Key, dimension: Counted, *, since_ms: int, until_ms: int) -> ScopeHistory:
+        """Return a scope over a range, in at most `MOST_STEPS` points; what the table no longer has is missing.
+
+        Raises
+        ------
+        ConfigurationError
+            If the files of the range have more than `MOST_ROWS` rows.
+        FileUnusableError
+            If the table cannot be read.
+        """
+        try:
+            with self._lock:
+                if self._table is None:
+                    self._table = DeltaTable(self._location)
+                self._table.update_incremental()
+                rows = _rows_since(self._table, since_ms)
+                if rows > MOST_ROWS:
+                    raise ConfigurationError(
+                        f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
+                    )
+                query = _query(key, dimension, since_ms, until_ms)
+                return _summed(pa.table(QueryBuilder().register("usage", self._table).execute(query).read_all()))
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            self._table = None
+            raise FileUnusableError(self._location, f"as a usage table: {error}") from error
+
+
+def _rows_since(table: DeltaTable, since_ms: int) -> int:
+    """Return the rows of the files that have batches of the range, or do not say when theirs were."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    if "max.batch_time" in files.column_names:
+        since = pa.scalar(since_ms * 1000, pa.timestamp("us", tz="UTC"))
+        files = files.filter(pc.fill_null(pc.greater_equal(files["max.batch_time"], since), fill_value=True))
+    return pc.sum(files["num_records"]).as_py() or 0
+
+
+def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
+    """Return the sums of a scope by step, the newest first; a step before the range tells when its first one began."""
+    step_us = 1000 * -(-(until_ms - since_ms) // MOST_STEPS)
+    since, until = (f"arrow_cast({us}, 'Timestamp(Microsecond, Some(\"UTC\"))')" for us in (
+        since_ms * 1000 - step_us, until_ms * 1000,
+    ))  # fmt: skip
+    # A literal of SQL ends at no quote that is doubled, and knows no other escape.
+    level, scope = ("'" + text.replace("'", "''") + "'" for text in key)
+    of_scope = f"FILTER (WHERE level = {level} AND scope = {scope})"
+    sums = ", ".join(f"sum({count}_{dimension}) {of_scope} AS {count}" for count in (*COUNTS, "granted"))
+    return " ".join((
+        f"SELECT ({until_ms * 1000} - arrow_cast(batch_time, 'Int64')) / {step_us} AS step,",
+        f"max(arrow_cast(batch_time, 'Int64')) / 1000 AS time_ms, {sums},",
+        f"max(waiting_{dimension}) {of_scope} AS waiting, min(revision) AS first, max(revision) AS last",
+        f"FROM usage WHERE batch_time > {since} AND batch_time <= {until}",
+        f"AND (level = 'job' OR (level = {level} AND scope = {scope})) GROUP BY step ORDER BY step DESC",
+    ))  # fmt: skip
+
+
+def _summed(steps: pa.Table) -> ScopeHistory:
+    """Return the points of steps; the first is only where the second begins."""
+    time_ms = steps["time_ms"].to_numpy()
+    elapsed_ms = np.diff(time_ms)
+    usual_ms = float(np.median(elapsed_ms)) if len(elapsed_ms) else 0.0
+    # A point without numbers, a moment after the last one, interrupts the lines where the job stood still.
+    gaps = np.flatnonzero(elapsed_ms > _GAP * usual_ms)
+
+    def with_gaps(numbers: np.ndarray) -> Rates:
+        return _numbers(np.insert(numbers.astype(np.float64), gaps, np.nan))
+
+    def rates(name: str) -> np.ndarray:
+        counts = pc.fill_null(steps[name].cast(pa.float64()), np.nan if name == "granted" else 0.0).to_numpy()
+        return counts[1:] * 1000 / elapsed_ms
+
+    first, last = steps["first"].to_pylist(), steps["last"].to_pylist()
+    is_changed = [len({last[at - 1], first[at], last[at]}) > 1 for at in range(1, len(steps))]
+    waiting = pc.fill_null(steps["waiting"].cast(pa.float64()), 0.0).to_numpy()[1:]
+    # The batch that brings other policies says that it was granted nothing.
+    quota = np.where(is_changed & (steps["granted"].to_numpy()[1:] == 0), np.nan, rates("granted"))
+    return ScopeHistory(
+        time_ms=np.insert(time_ms[1:], gaps, time_ms[gaps] + 1).tolist(),
+        offered=with_gaps(rates("offered")),
+        admitted=with_gaps(rates("admitted")),
+        rejected=with_gaps(rates("rejected")),
+        quota=with_gaps(quota),
+        waiting=with_gaps(waiting),
+        changes_ms=time_ms[1:][is_changed].tolist(),
+    )
+
+
+def _numbers(values: np.ndarray) -> Rates:
+    """Return numbers, `None` in place of those that are none."""
+    return [each if np.isfinite(each) else None for each in values.tolist()]
