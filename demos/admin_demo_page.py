@@ -42,13 +42,16 @@ class Page:
             page.picture("0-sign-in")
             driver.find_element(By.ID, "token").send_keys(token)
             driver.find_element(By.CSS_SELECTOR, "#sign-in button").click()
-            page.wait_for(f"[data-group='{group}']")
+            page.wait_for("#scopes-about:not(:empty)")
             yield page
         finally:
             driver.quit()
 
     def begin(self) -> None:
-        """Wait until the page shows the job's numbers."""
+        """Open the group, and wait until the page shows what the job did with it."""
+        opens = f"#scopes th[title='{self.group}'] button"
+        self.wait_for(opens)
+        self.driver.find_element(By.CSS_SELECTOR, opens).click()
         self.wait_for(f"[data-group='{self.group}'] canvas")
 
     def look(self, name: str) -> None:

@@ -141,6 +141,10 @@ class UsageReport:
     left_messages: int = 0
     """The messages that may come back after the batch, those that were sent again included."""
 
+    own_micro: Int64s | None = None
+    """Shape (n, 2): what the namespace's own buckets of messages and bytes hold after the batch, 0 without one;
+    `None` if no namespace of the batch has any."""
+
     def number(self, name: str) -> Int64s:
         """Return a number of `ScopeUsage` for each namespace: 0 where the report has none."""
         column, _, unit = name.rpartition("_")

@@ -206,7 +206,10 @@ def observed_levels(
         waiting = _waiting(last, found, level, scope)
         rates = np.array([UNLIMITED if r is None else round(r * 1000) for r in level.per_second], dtype=np.int64)
         earned = rates if scope < 0 else np.where(in_force[scope] == 0, quota[scope], in_force[scope])
+        own_micro = _own_micro(last, level.scope) if level.level == "namespace" and is_of_policy else None
         balance = balance_micro[scope] if scope >= 0 else np.zeros(len(Dimension), dtype=np.int64)
+        if own_micro is not None:
+            balance[: Dimension.TIME] = own_micro
         left_ns = None if time is None else time.balance_ns
         if left_ns is not None and not is_settled:
             left_ns = int(balance[Dimension.TIME]) if scope >= 0 else _own_left_ns(last, level.scope, left_ns)
@@ -217,6 +220,8 @@ def observed_levels(
         if scope >= 0:
             own = np.where(in_force[scope] == quota[scope], UNLIMITED, in_force[scope])
             seen = replace(seen, balance=pair_of(balance, MICRO, rates), share=pair_of(own, 1000, own))
+        elif own_micro is not None:
+            seen = replace(seen, balance=pair_of(balance, MICRO, rates))
         observed.append(seen)
     return observed
 
@@ -249,6 +254,12 @@ def _own_left_ns(report: UsageReport, namespace: str, otherwise_ns: int) -> int:
     """Return what a report leaves of a namespace's own quota on processing time."""
     at = pc.index(report.names, namespace).as_py()
     return otherwise_ns if at < 0 or report.own_time_ns is None else int(report.own_time_ns[at])
+
+
+def _own_micro(report: UsageReport, namespace: str) -> Int64s | None:
+    """Return what a namespace's own buckets of messages and bytes hold, `None` if a report does not say."""
+    at = pc.index(report.names, namespace).as_py()
+    return None if at < 0 or report.own_micro is None else report.own_micro[at]
 
 
 def _waiting(report: UsageReport, found: Matches, level: LevelExplanation, scope: int) -> Int64s:

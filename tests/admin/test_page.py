@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.skipif(MISSING is not None, reason=str(MISSING)), pyte
 def test_admin_signs_in_edits_a_quota_and_sees_it_act(shown: ShownPage) -> None:
     shown.sign_in()
     shown.wait_for("[data-group=gold] canvas")
-    assert shown.text("[data-group=gold] .figures").split("\n")[5] == "20/s"
+    assert "gold delaying 65/s 20/s 20/s 100 % 0/s" in shown.text("#scopes tbody tr", text="gold").replace("\n", " ")
     shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed; the next batch of ingest will have it.")
     shown.job.batch(OFFERED)
@@ -39,7 +39,7 @@ def test_dead_job_is_shown_as_silent_and_a_change_finds_no_job_listening(shown: 
     shown.job.now_ms += 60_000
     shown.wait_for("#job-problem", text="ingest: no job is listening: no sign of life for 60 s (the bound is 30 s)")
     shown.wait_for("#facts", text="silent · sign of life 60 s ago · batch 14, 60 s ago")
-    shown.wait_for("[data-group=gold] .state", text="silent")
+    shown.wait_for("#scopes tbody tr", text="gold silent")
     shown.wait_for("#throttled-count", text="When the job was last seen: ")
     shown.edit("publish.messages_per_second", "2.5")
     shown.wait_for("[data-group=gold] .acted", text="Revision 3 is committed, but no job is listening: no sign of life")

@@ -102,7 +102,7 @@ def test_form_of_a_namespace_keeps_what_it_does_not_edit(shown: ShownPage) -> No
 def test_viewer_sees_entries_and_cannot_edit_them(shown: ShownPage) -> None:
     shown.sign_in("viewer")
     assert "gold" in shown.text("[data-entries=tenants] tbody tr", text="acme")
-    assert shown.texts("[data-entries] button:not([type])") == ["Find", "Find"]
+    assert shown.texts("[data-entries] button:not([type])") == ["Find", "Find", "Find"]
     edits = "[data-entries] tbody button, [data-entries] .find [type=button]"
     assert shown.driver.find_elements("css selector", edits)
     assert shown.texts(edits) == []
@@ -279,7 +279,7 @@ def test_name_of_every_field_is_the_key_of_the_document_in_words(shown: ShownPag
         " [label.querySelector('span').textContent, label.querySelector('input, select').name])"
     )
     found = shown.driver.execute_script(script)
-    assert len(found) == 15
+    assert len(found) == 16
     assert all(name.split(".")[-1] == title.lower().replace(" ", "_") for title, name in found)
 
 
@@ -304,7 +304,8 @@ def test_page_of_many_and_of_no_namespaces(
             1: "1 entry, by name.", 10_000: "The first 10 entries by name.",
         }[namespaces]  # fmt: skip
         shown.wait_for("[data-entries=namespaces] .quiet", text=about)
-        shown.wait_for("#no-groups", text="There is no resource group yet.")
+        shown.wait_for("[data-entries=resource_groups] .quiet", text="There is no resource group yet.")
+        shown.wait_for("#scopes-about", text="The server watches no job: start it with --job")
         shown.wait_for("#throttled-count", text="The server watches no job: start it with --job")
         shown.wait_for("#no-history" if not namespaces else "#history tbody tr")
         if namespaces == 10_000:

@@ -53,3 +53,44 @@ def test_exceptions_come_first_and_an_edit_leaves_them_as_they_are(shown: ShownP
     assert values["publish"] == {"messages_per_second": 60}
     assert values["exception"]["until"] == FRIDAY
     assert shown.complaints() == []
+
+
+def test_admin_gives_an_exception_with_an_end_and_ends_it(shown: ShownPage) -> None:
+    shown.sign_in()
+    shown.click("[data-group=gold] .quotas button")
+    fields = {"publish.messages_per_second": "60", "why": "they move house"}
+    for name, typed in fields.items():
+        box = shown.driver.find_element("name", name)
+        box.clear()
+        box.send_keys(typed)
+    # As a browser's own field gives it, without keys that differ from one locale to the next.
+    shown.driver.execute_script(
+        "const box = document.querySelector('form.edit [name=until]'); const at = new Date(arguments[0]);"
+        "at.setMinutes(at.getMinutes() - at.getTimezoneOffset()); box.value = at.toISOString().slice(0, 16);"
+        "box.dispatchEvent(new Event('input', { bubbles: true }))",
+        FRIDAY_MS // 60_000 * 60_000,
+    )
+    shown.wait_for("form.edit .end p", text="exception.publish.messages_per_second \u2013 → 60")
+    shown.click("form.edit button[type=submit]")
+    shown.wait_for("#exceptions-about", text="1 exception in force, 0 ended.")
+    values = shown.served.service.get("resource_group", "gold").values
+    assert values["publish"] == {"messages_per_second": 20, "weight": 2}
+    assert values["exception"] == {
+        "until": time_text(FRIDAY_MS // 60_000 * 60_000), "reason": "they move house",
+        "publish": {"messages_per_second": 60},
+    }  # fmt: skip
+    shown.click("[data-group=gold] .quotas button")
+    shown.click("form.edit [name=ended]")
+    shown.click("form.edit button[type=submit]")
+    shown.wait_for("#history .exception", text="exception taken back")
+    assert "exception" not in shown.served.service.get("resource_group", "gold").values
+    assert shown.complaints() == []
+
+
+@pytest.mark.thorough
+def test_exception_that_sets_no_quota_is_refused_at_its_field(shown: ShownPage) -> None:
+    shown.sign_in()
+    shown.click("[data-group=gold] .quotas button")
+    shown.driver.execute_script("document.querySelector('form.edit [name=until]').value = '2030-01-01T00:00'")
+    shown.click("form.edit button[type=submit]")
+    shown.wait_for("form.edit .problem", text="until: change a quota above, or leave this empty")

@@ -48,7 +48,7 @@ def test_page_that_gets_no_news_says_so_and_goes_on(shown: ShownPage, answer: Re
     ("status", "said"),
     [
         (401, "The token is unknown or has expired. Sign in with one that is valid"),
-        (403, "This page needs a token of an admin or a viewer. No."),
+        (403, "This page needs a token that may read. No."),
     ],
 )
 def test_page_whose_token_counts_no_longer_signs_out_and_says_why(shown: ShownPage, status: int, said: str) -> None:

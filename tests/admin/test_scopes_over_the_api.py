@@ -144,6 +144,17 @@ def test_a_namespace_over_time_comes_from_the_usage_table_whatever_its_name(reco
     assert recorded.series(level="namespace", scope="' OR '1'='1")["offered"][-1] == 0
 
 
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_usage_table_that_has_just_begun_has_no_point_before_its_second_batch(
+    serve: Callable[..., ServedApp], tmp_path: Path, batches: int
+) -> None:
+    world = RecordedWorld(serve, tmp_path)
+    world.run(batches)
+    world.restart()
+    assert world.series(seconds=30 * 24 * 3600)["offered"] == []  # both batches are of one step
+    assert len(world.series(level="namespace", scope="acme/a")["offered"]) == batches - 1
+
+
 def test_a_tenants_administrator_sees_its_own_scopes_over_time_alone(world: World) -> None:
     tenant = world.served.client("tenant_admin")
 

@@ -33,7 +33,9 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
     """Return the usage of every flow, by name."""
     names: list[str] = usage.names.to_pylist()
     assert len(set(names)) == len(names), f"a flow is reported twice: {names}"
-    numbers = [each.name for each in fields(FlowUsage) if each.name not in ("waited", "held_by", "granted_micro")]
+    numbers = [
+        each.name for each in fields(FlowUsage) if each.name not in ("waited", "held_by", "granted_micro", "own_micro")
+    ]
     waited: dict[int, list[tuple[int, int]]] = defaultdict(list)
     if usage.waited is not None:
         times = usage.waited
@@ -45,6 +47,7 @@ def usage_by_name(usage: UsageReport) -> dict[str, FlowUsage]:
             waited=tuple(waited[i]),
             held_by=_row_of(usage.held_by, i, 2),
             granted_micro=_row_of(usage.granted_micro, i, 3),
+            own_micro=(0, 0) if usage.own_micro is None else tuple(usage.own_micro[i].tolist()),
         )
         for i, name in enumerate(names)
     }

@@ -37,6 +37,7 @@ class FlowUsage:
     rejected: Tokens
     waiting: Tokens
     demand: Tokens
+    own_micro: tuple[int, ...]
     own_time_ns: int
     observed_messages: int
     delayed_ms: int
@@ -76,6 +77,10 @@ def usage_of(
         rejected=total_tokens(by_verdict[Verdict.REJECT]),
         waiting=total_tokens(waiting),
         demand=_demand(flow, wanted, waiting, now_ms, since_last_ms),
+        own_micro=tuple(
+            flow.buckets[each].balance_micro if each in flow.buckets else 0
+            for each in (Dimension.MESSAGES, Dimension.BYTES)
+        ),
         own_time_ns=flow.buckets[Dimension.TIME].balance_micro if Dimension.TIME in flow.buckets else 0,
         observed_messages=sum(1 for row in admitted if decisions[row.index].reason),
         delayed_ms=sum(waits_ms),

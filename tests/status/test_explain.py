@@ -141,6 +141,16 @@ def test_explain_shows_balance_backlog_and_predicted_release(tmp_path: Path) -> 
     assert next(level for level in found.levels if level.level == "namespace").balance == (None, None)
 
 
+def test_explain_shows_what_a_namespaces_own_bucket_holds_and_when_its_debt_is_paid(tmp_path: Path) -> None:
+    found = run_batch(tmp_path, ["acme/own"] * 120)
+    own = found.levels[0]
+    assert own.waiting is not None
+    assert own.balance == (None, 10_240 - 100 * (120 - own.waiting[0]))
+    assert own.balance[1] < 0
+    owed = own.waiting[1] - own.balance[1]
+    assert own.release_ms == pytest.approx(1000 * owed / 1024, abs=1)
+
+
 @pytest.mark.parametrize(("share_micro_per_ms", "share", "release_ms"), [(500, 0.5, 16_000), (0, 0.0, 4_000)])
 def test_a_backlog_leaves_at_the_jobs_share_of_a_quota_and_at_the_quota_while_it_has_none(
     tmp_path: Path, share_micro_per_ms: int, share: float, release_ms: int

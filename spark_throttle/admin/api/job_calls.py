@@ -162,16 +162,17 @@ def get_status(
 
 @calls.at("GET /status/{job}/namespaces", errors=[404])
 def get_namespaces(
-    served: ApiContext, tenant: SeenTenant, job: Segment, resource_group: GroupQuery = None, *,
+    served: ApiContext, seen: SeenTenant, job: Segment, resource_group: GroupQuery = None, tenant: GroupQuery = None, *,
     throttled: bool = False, limit: Count = 50,
 ) -> NamespacePage:  # fmt: skip
     """Return the worst namespaces first, and what holds them back; a tenant admin sees those of its own tenant."""
     view = view_of(served.watch, job)
-    if view.window is None:
+    if view.window is None or (seen is not None and tenant not in (None, seen)):
         return NamespacePage((), 0, 0, None)
     return namespaces_of(
-        view.window, resource_group=resource_group, tenant=tenant, is_throttled=throttled, limit=limit, time=view.time
-    )
+        view.window, resource_group=resource_group, tenant=tenant if seen is None else seen, is_shown_all=seen is None,
+        is_throttled=throttled, limit=limit, time=view.time,
+    )  # fmt: skip
 
 
 @calls.at("GET /explain/{namespace}", errors=[404])

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from spark_throttle.admin.api.calls import ApiContext, Calls, SeenTenant, view_of
 from spark_throttle.admin.api.requests import Segment
-from spark_throttle.admin.caller import READS_ALL
 from spark_throttle.admin.watch.batch_numbers import COLUMNS
 from spark_throttle.admin.watch.job_numbers import balances_of, shared_positions
 from spark_throttle.admin.watch.job_watch import JobView
@@ -83,20 +82,25 @@ class ScopePage(BaseModel):
     """How many of these have waiting or rejected messages."""
 
 
-@calls.at("GET /status/{job}/scopes", who=READS_ALL, errors=[404])
-def list_scopes(
-    served: ApiContext, job: Segment, level: SharedLevel = "resource_group",
+@calls.at("GET /status/{job}/scopes", errors=[404])
+def list_scopes(  # noqa: PLR0913 - what a caller may ask for
+    served: ApiContext, tenant: SeenTenant, job: Segment, level: SharedLevel = "resource_group",
     search: Annotated[str, Query(max_length=MAX_NAME_BYTES, description="Part of the names, in any case.")] = "",
     *, throttled: Annotated[bool, Query(description="Only those with waiting or rejected messages.")] = False,
     skip: Annotated[int, Query(ge=0, le=1_000_000)] = 0, limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> ScopePage:  # fmt: skip
-    """Return the groups or the tenants that the job's policy names, the worst first, then those without traffic."""
+    """Return the groups or the tenants that the job's policy names, the worst first, then those without traffic.
+
+    A tenant admin sees its own tenant.
+    """
     view = view_of(served.watch, job)
     newest, policy = view.newest, view.epoch_policy
     if newest is None or policy is None:
         return ScopePage(scopes=[], found=0, throttled=0)
     names = (policy.group_names if level == "resource_group" else policy.tenant_names).to_pylist()
     part = search.casefold()
+    if tenant is not None:
+        names = [tenant] if level == "tenant" and tenant in names else []
     keys = [(level, name) for name in names if part in name.casefold()]
     active = [key for key in keys if key in newest.shared]
     active = [active[at] for at in newest.worst_first(active, view.totals.named).tolist()]

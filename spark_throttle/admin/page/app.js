@@ -1,14 +1,16 @@
-// The page: signs in, asks for news once a second, and hands it to the groups' cards and the tables.
+// The page: signs in, asks for news once a second, and hands it to its parts.
 
-import { call, segment, session } from "./client.js";
+import { address } from "./address.js";
+import { call, session } from "./client.js";
 import { element, long, row, setText, titlesOf, visible } from "./elements.js";
 import { Entries } from "./entries.js";
 import { Exceptions } from "./exceptions.js";
-import { GroupCard } from "./group.js";
 import { History } from "./history.js";
+import { Jobs } from "./jobs.js";
 import { count, duration } from "./numbers.js";
-import { justBefore, learn, otherText, quotaText } from "./policy_fields.js";
+import { learn, otherText, quotaText } from "./policy_fields.js";
 import { ProcessingTime } from "./processing_time.js";
+import { Scopes } from "./scopes.js";
 import { SharedQuotas } from "./shared_quotas.js";
 import { ThrottledTable } from "./throttled.js";
 
@@ -16,23 +18,21 @@ const EVERY_MS = 1000;
 const AFTER_ERROR_MS = 3000;
 const SLOW_MS = 3000;
 const HISTORY_EVERY = 30;
-const GROUPS = 60;
 const LOCKS = 50;
+const SHARED = 20;  // groups, and tenants, whose shares are shown
 const $ = (id) => document.getElementById(id);
 
-const cards = new Map();
 const onProblem = (error) => { if (session.token) showAlert(error.message); };
 const throttled = new ThrottledTable({ onProblem });
 const processingTime = new ProcessingTime();
 const sharedQuotas = new SharedQuotas();
 const exceptions = new Exceptions();
 const history = new History({ onChanged: refresh, onProblem });
-const lists = ["tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
+const jobs = new Jobs({ onChosen: (job) => choose({ job, open: [] }) });
+const scopes = new Scopes({ onChanged: refresh });
+const lists = ["resource_groups", "tenants", "namespaces"].map((section) => new Entries(section, { onChanged: refresh, onProblem }));
 $("entries").replaceChildren(...lists.map((list) => list.root));
-let isAdmin = false;
-let mostGroups = GROUPS;
-let groupStart = "";
-const gone = new Set();  // scopes of the newest batch of which no card is shown
+let caller = null;
 let turn = 0;
 let timer = null;
 let shownRevision = null;  // the store's, of which the page shows the entries; null if that is not known
@@ -58,8 +58,8 @@ async function patiently(action) {
 async function begin() {
   clearTimeout(timer);
   try {
-    const [caller, description] = await patiently(() => Promise.all(["/admin/v2/caller", "/openapi.json"].map((path) => call(path))));
-    isAdmin = caller.value.role === "admin";
+    const [asked, description] = await patiently(() => Promise.all(["/admin/v2/caller", "/openapi.json"].map((path) => call(path))));
+    caller = asked.value;
     learn(description.value.components.schemas.Quota);
   } catch (error) {
     if (!session.token) return;
@@ -74,20 +74,25 @@ async function begin() {
   $("sign-in").hidden = true;
   $("board").hidden = false;
   $("sign-out").hidden = false;
-  history.isAdmin = isAdmin;
-  for (const list of lists) list.isAdmin = isAdmin;
+  const isTenant = caller.role === "tenant_admin";
+  for (const part of [history, scopes, ...lists]) part.isAdmin = caller.role === "admin";
+  scopes.isTenant = isTenant;
+  // What concerns others is not asked for: a tenant's people see their own tenant and its namespaces.
+  for (const id of ["find-scopes", "changes", "locked"]) $(id).hidden = isTenant;
+  lists[0].root.hidden = isTenant;
+  setText($("scopes-title"), isTenant ? `Tenant ${visible(caller.tenant)}` : "Groups and tenants");
   await refresh();
 }
 
 const problemOfToken = (error) => (error.status === 401
   ? "The token is unknown or has expired. Sign in with one that is valid: spark-throttle token create makes one."
-  : `This page needs a token of an admin or a viewer. ${error.message}`);
+  : `This page needs a token that may read. ${error.message}`);
 
 function end(problem = "") {
   clearTimeout(timer);
   session.end();
-  cards.clear();
-  for (const part of [exceptions, history, throttled, processingTime, sharedQuotas, ...lists]) part.forget();
+  address.forget();
+  for (const part of [exceptions, history, jobs, scopes, throttled, processingTime, sharedQuotas, ...lists]) part.forget();
   $("locks").tBodies[0].replaceChildren();
   for (const id of ["group-names", "job", "explanation-text", "confirmation-text", "editor-title", "editor-text"]) $(id).replaceChildren();
   $("explanation-title").textContent = "";
@@ -95,10 +100,10 @@ function end(problem = "") {
   shownRevision = null;
   answeredAt = null;
   for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  $("groups").replaceChildren();
+  $("scopes-title").textContent = "Groups and tenants";
   $("facts").textContent = "";
   showAlert("");
-  for (const id of ["board", "sign-out", "job-choice", "dimension-choice"]) $(id).hidden = true;
+  for (const id of ["board", "sign-out", "job-choice", "dimension-choice", "range-choice"]) $(id).hidden = true;
   $("sign-in").hidden = false;
   $("sign-in-problem").textContent = visible(problem);
   $("token").value = "";
@@ -125,48 +130,49 @@ async function refresh() {
 }
 
 async function update() {
-  const { value: status } = await call("/admin/v2/status");
-  chooseJobs(status.jobs.map((job) => job.job));
-  const job = status.jobs.find((entry) => entry.job === $("job").value) || null;
-  const dimension = $("dimension").value;
+  const { value: status } = await call(`/admin/v2/status?scopes=${SHARED}`);
+  const { job: named, dimension, range } = address.read();
+  const job = status.jobs.find((entry) => entry.job === named) || status.jobs[0] || null;
+  showChoices(status.jobs.map((entry) => entry.job), job, dimension, range);
   showFacts(status, job);
+  jobs.show(status.jobs);
   if (status.store_revision === null) {
     shownRevision = null;  // what is shown stays, and is read anew as soon as the store can be read
   } else if (status.store_revision !== shownRevision) {
-    await Promise.all([readGroups(job), showLocks(), exceptions.read(), history.read(), ...lists.map((list) => list.read())]);
+    await Promise.all([...(caller.role === "tenant_admin" ? [] : [showLocks(), history.read(), readGroupNames()]),
+      exceptions.read(), scopes.readEntries(), ...lists.filter(({ root }) => !root.hidden).map((list) => list.read())]);
     shownRevision = status.store_revision;
-  } else {
-    const worst = (job?.scopes ?? []).filter((s) => s.level === "resource_group").slice(0, mostGroups);
-    if (!groupStart && worst.some((s) => !cards.has(s.scope) && !gone.has(s.scope))) await readGroups(job);
-    if (turn % HISTORY_EVERY === 0) await Promise.all([history.read(), exceptions.read()]);
+  } else if (turn % HISTORY_EVERY === 0) {
+    await Promise.all([...(caller.role === "tenant_admin" ? [] : [history.read()]), exceptions.read()]);
   }
   for (const list of lists) if (job) list.followed.show(job);
   processingTime.show(job);
   sharedQuotas.show(job, dimension);
-  if (!job) { showNothing(); return; }
-  const where = `/admin/v2/status/${segment(job.job)}`;
-  const [{ value: series }] = await Promise.all([
-    call(`${where}/series?dimension=${dimension}&limit=180`), throttled.read(job, dimension)]);
-  const scopes = new Map(job.scopes.filter((s) => s.level === "resource_group").map((s) => [s.scope, s]));
-  const lines = new Map(series.scopes.filter((s) => s.level === "resource_group").map((s) => [s.scope, s]));
-  for (const [name, card] of cards) {
-    card.show(job, scopes.get(name), series.time_ms, lines.get(name), dimension);
-    if (card.details.open) {
-      const { value } = await call(`${where}/namespaces?limit=30&resource_group=${segment(name)}`);
-      card.showMembers(value, dimension);
-    }
-  }
+  if (job) await Promise.all([scopes.read(job), throttled.read(job, dimension)]);
+  else for (const part of [scopes, throttled]) part.showNoJob();
 }
 
-function chooseJobs(names) {
+// The groups that a form offers.
+async function readGroupNames() {
+  if (caller.role !== "admin") return;
+  const { value } = await call("/admin/v2/policies/resource_groups?limit=500");
+  $("group-names").replaceChildren(...value.policies.map(({ name }) => element("option", { value: name })));
+}
+
+function showChoices(names, job, dimension, range) {
   const choice = $("job");
-  const shown = [...choice.options].map((option) => option.value);
-  if (shown.join("\n") !== names.join("\n")) {
-    const chosen = choice.value;
-    choice.replaceChildren(...names.map((name) => element("option", { value: name, selected: name === chosen }, name)));
+  if (names.join("\n") !== [...choice.options].map((option) => option.value).join("\n")) {
+    choice.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
   }
-  $("job-choice").hidden = names.length === 0;
-  $("dimension-choice").hidden = names.length === 0;
+  choice.value = job?.job ?? "";
+  $("dimension").value = dimension;
+  $("range").value = range;
+  for (const id of ["job-choice", "dimension-choice", "range-choice"]) $(id).hidden = names.length === 0;
+}
+
+function choose(changes) {
+  address.write(changes);
+  refresh();
 }
 
 function showFacts(status, job) {
@@ -197,39 +203,6 @@ function showProblem(problem) {
   setText(place, visible(problem));
 }
 
-// Read the groups that the job ranks worst, then others by name; or, if a beginning was given, those of such names.
-async function readGroups(job) {
-  const read = async (path, query) => (await call(`/admin/v2/${path}?${new URLSearchParams(query)}`)).value;
-  const worst = job && !groupStart ? (await read(`status/${segment(job.job)}/groups`, { limit: mostGroups })).policies : [];
-  const page = await read("policies/resource_groups", { after: justBefore(groupStart), limit: mostGroups });
-  const others = page.policies.filter(({ name }) => name.startsWith(groupStart) && !worst.some((entry) => entry.name === name));
-  const found = [...worst, ...others].slice(0, mostGroups);
-  const names = found.map((entry) => entry.name);
-  gone.clear();
-  for (const { scope } of job?.scopes ?? []) if (!names.includes(scope)) gone.add(scope);
-  for (const entry of found) {
-    if (!cards.has(entry.name)) cards.set(entry.name, new GroupCard(entry.name, { isAdmin, onChanged: refresh }));
-    cards.get(entry.name).read(entry);
-  }
-  for (const name of [...cards.keys()]) if (!names.includes(name)) cards.delete(name);
-  const roots = names.map((name) => cards.get(name).root);
-  const place = $("groups");
-  if (roots.length !== place.children.length || roots.some((root, at) => place.children[at] !== root)) {
-    place.replaceChildren(...roots);
-    $("group-names").replaceChildren(...names.map((name) => element("option", { value: name })));
-  }
-  $("no-groups").hidden = names.length > 0 || groupStart !== "";
-  $("groups-about").textContent = groupStart ? (names.length ? "" : `No group begins with ${groupStart}.`)
-    : page.next === null ? "" : `${names.length} groups: those that are worst off in the job first, then others by name.`;
-  $("more-groups").hidden = page.next === null || mostGroups >= 1000;
-}
-
-function showNothing() {
-  const none = { job: "", recent: [], listening: true };
-  for (const card of cards.values()) card.show(none, null, [], null, $("dimension").value);
-  throttled.showNoJob();
-}
-
 async function showLocks() {
   const { value } = await call(`/admin/v2/policies/namespaces?locked=true&limit=${LOCKS}`);
   const titles = titlesOf($("locks"));
@@ -252,17 +225,10 @@ $("sign-in").addEventListener("submit", (event) => {
   begin();
 });
 $("sign-out").addEventListener("click", () => end());
-$("job").addEventListener("change", refresh);
-$("dimension").addEventListener("change", refresh);
-function showGroups(start, most) {
-  [groupStart, mostGroups, shownRevision] = [start, Math.min(most, 1000), null];
-  refresh();
-}
-
-$("more-groups").addEventListener("click", () => showGroups(groupStart, mostGroups + GROUPS));
-$("find-groups").addEventListener("submit", (event) => {
-  event.preventDefault();
-  showGroups($("group-start").value, GROUPS);
-});
+$("job").addEventListener("change", () => choose({ job: $("job").value, open: [] }));
+$("dimension").addEventListener("change", () => choose({ dimension: $("dimension").value }));
+$("range").addEventListener("change", () => choose({ range: $("range").value }));
+$("find-scopes").addEventListener("submit", (event) => event.preventDefault());
+addEventListener("hashchange", refresh);
 if (session.token) begin();
 else $("token").focus();

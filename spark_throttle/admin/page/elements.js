@@ -50,10 +50,12 @@ export class Rows {
     this.titles = titlesOf(table);
     this.head = head;
     this.rows = new Map();
+    this.below = new Map();
   }
 
-  // Show `items`, named by `key`; `cells` gives the class and the content of every cell after the first.
-  show(items, key, cells) {
+  // Show `items`, named by `key`; `cells` gives the class and the content of every cell after the first. Some have an
+  // element `below` them, by name, as wide as the table.
+  show(items, key, cells, below = new Map()) {
     const kept = new Map();
     for (const item of items) {
       const name = item[key];
@@ -70,9 +72,17 @@ export class Rows {
       });
       kept.set(name, shown);
     }
+    const wide = new Map();
+    for (const [name, content] of below) {
+      const made = () => element("tr", { class: "below" }, element("td", { colspan: this.titles.length }, content));
+      const shown = this.below.get(name);
+      wide.set(name, shown?.contains(content) ? shown : made());
+    }
     for (const [name, shown] of this.rows) if (!kept.has(name)) shown.remove();
+    for (const [name, shown] of this.below) if (wide.get(name) !== shown) shown.remove();
     this.rows = kept;
-    [...kept.values()].forEach((shown, at) => {
+    this.below = wide;
+    [...kept].flatMap(([name, shown]) => [shown, wide.get(name)]).filter(Boolean).forEach((shown, at) => {
       if (this.body.children[at] !== shown) this.body.insertBefore(shown, this.body.children[at] || null);
     });
   }

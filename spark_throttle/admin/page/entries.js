@@ -1,4 +1,4 @@
-// The entries of tenants, or of namespaces and globs: found by name, a page at a time, and edited.
+// The entries of groups, of tenants, or of namespaces and globs: found by name, a page at a time, and edited.
 
 import { call } from "./client.js";
 import { element, long, row } from "./elements.js";
@@ -11,6 +11,8 @@ const PAGE = 10;
 const MOST = 990;
 const TITLES = ["Name", "Resource group", "Publish", "Dispatch", "Also", ""];
 const KINDS = {
+  resource_groups: { title: "Resource groups", one: "resource group", add: "Add a group…",
+    none: "There is no resource group yet. Several tenants and namespaces can share the quota of one." },
   tenants: { title: "Tenants", one: "tenant", add: "Add a tenant…",
     none: "No tenant has an entry: no quota holds all namespaces of a tenant together." },
   namespaces: { title: "Namespaces and globs", one: "namespace or glob", add: "Add a namespace or glob…",

@@ -77,6 +77,23 @@ export function changedPolicy(policy, values) {
   return changed;
 }
 
+// A policy with what was typed as an exception: it sets what differs, until a time, and the rest stays as it is. Throws
+// what is wanted instead.
+export function exceptedPolicy(policy, values, untilMs, reason) {
+  const changed = changedPolicy(policy, values);
+  const sets = {};
+  for (const [path] of differences(policy, changed)) {
+    const [direction, key] = path.split(".");
+    if (!DIRECTIONS.includes(direction)) throw new RangeError(`${path} cannot be set for a time only, quotas can`);
+    const value = values[path] ?? FIELDS.find((field) => field.key === key).preset;
+    if (value === null) throw new RangeError(`an exception sets quotas, and takes none away: give ${path} a number`);
+    (sets[direction] ??= {})[key] = value;
+  }
+  if (!Object.keys(sets).length) throw new RangeError("change a quota above, or leave this empty");
+  if (!reason.trim()) throw new RangeError("an exception needs a reason: say why");
+  return { ...policy, exception: { until: new Date(untilMs).toISOString().replace(".000Z", "Z"), reason: reason.trim(), ...sets } };
+}
+
 // What differs between two policies: [path, before, after] as texts.
 export function differences(before, after) {
   const [was, becomes] = [flat(before), flat(after)];

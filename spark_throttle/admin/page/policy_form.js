@@ -3,12 +3,13 @@
 import { RefusalError, call, segment } from "./client.js";
 import { confirmed } from "./confirm.js";
 import { element, visible } from "./elements.js";
-import { DELAYS_ALL, DIRECTIONS, FIELDS, changedPolicy, delaysAll, differences, otherText } from "./policy_fields.js";
+import { DELAYS_ALL, DIRECTIONS, FIELDS, changedPolicy, delaysAll, differences, exceptedPolicy, otherText } from "./policy_fields.js";
 
 const LEGENDS = { publish: "Rows into the lake", dispatch: "Rows out of the lake" };
 // A title is the key that policy documents, the command line and errors have, in words.
 const labelled = (title, input, text = null) => element("div", { class: "field" },
   element("label", {}, element("span", {}, title), input), text && element("small", {}, text));
+const NAMED = { resource_groups: "Group", tenants: "Tenant", namespaces: "Namespace, or a glob such as acme/*" };
 let forms = 0;
 
 export class PolicyForm {
@@ -19,14 +20,17 @@ export class PolicyForm {
     forms += 1;
     this.problem = element("p", { class: "problem", role: "alert", id: `problem-${forms}` });
     this.save = element("button", { type: "submit", class: "primary" }, "Save");
-    this.end = element("div", { class: "end" },
+    this.changes = element("p", { class: "quiet", role: "status" });
+    this.end = element("div", { class: "end" }, this.changes,
       element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
     const others = otherText({ ...entry.policy, locked: false }, entry.exception);
     this.why = element("input", { name: "why", maxlength: "500", autocomplete: "off" });
     this.root = element("form", { class: "edit", autocomplete: "off", novalidate: true,
+      oninput: () => this.showChanges(), onchange: () => this.showChanges(),
       onsubmit: (event) => { event.preventDefault(); this.submit(); } },
     ...this.nameAndGroup(),
     ...DIRECTIONS.map((direction) => this.quota(direction)),
+    this.limitedTime(),
     others ? element("p", { class: "quiet" }, `Stays as it is: ${others}.`) : null,
     element("label", { class: "why" }, "Why (kept with the change)", this.why), this.end);
   }
@@ -39,7 +43,7 @@ export class PolicyForm {
       this.inputs[path] = element("input", { name: path, autocomplete: "off", spellcheck: "false", value, ...more });
       fields.push(labelled(title, this.inputs[path]));
     };
-    if (!this.entry.revision) text(this.section === "tenants" ? "Tenant" : "Namespace, or a glob such as acme/*", "name", "");
+    if (!this.entry.revision) text(NAMED[this.section], "name", "");
     if (this.section !== "resource_groups") {
       text("Resource group", "resource_group", this.entry.policy.resource_group ?? "",
         { list: "group-names", placeholder: this.section === "tenants" ? "none" : "that of its tenant" });
@@ -75,6 +79,29 @@ export class PolicyForm {
     return root;
   }
 
+  // Whether the change holds for a time only, and the end of an exception that there is.
+  limitedTime() {
+    this.until = element("input", { type: "datetime-local", name: "until", step: "60" });
+    this.isEnded = element("input", { type: "checkbox", name: "ended" });
+    const ends = this.entry.policy.exception
+      ? labelled("End the exception now", this.isEnded, "What the entry says beside it is in force again.") : null;
+    return element("fieldset", {}, element("legend", {}, "For a time only ", element("small", {}, "exception")),
+      element("div", { class: "fields" },
+        labelled("Until", this.until, "By your clock: what you change above ends then by itself. Empty: it stays."), ends));
+  }
+
+  // The policy as it would be saved.
+  changed(values, { reason }) {
+    const { exception, ...others } = this.entry.policy;
+    if (this.isEnded.checked) return changedPolicy(others, values);
+    if (!this.until.value) return changedPolicy(this.entry.policy, values);
+    try {
+      return exceptedPolicy(this.entry.policy, values, new Date(this.until.value).getTime(), reason);
+    } catch (error) {
+      throw new RefusalError(422, { path: "until", detail: error.message });
+    }
+  }
+
   // What was typed into a field. Throws what is wanted instead.
   typed(path) {
     const input = this.inputs[path];
@@ -83,11 +110,20 @@ export class PolicyForm {
     return FIELDS.find(({ key }) => path.endsWith(`.${key}`)).read(input.value);
   }
 
+  // Say what would be saved, as far as what was typed can be read.
+  showChanges() {
+    const read = (path) => { try { return [[path, this.typed(path)]]; } catch { return []; } };
+    const values = Object.fromEntries(Object.keys(this.inputs).filter((path) => path !== "name").flatMap(read));
+    let changed = [];
+    try { changed = differences(this.entry.policy, this.changed(values, { reason: this.why.value || "…" })); } catch { /* said when it is saved */ }
+    this.changes.textContent = changed.length ? visible(`Changes: ${changed.map(([path, was, becomes]) => `${path} ${was} → ${becomes}`).join(", ")}.`) : "";
+  }
+
   async submit() {
     this.save.disabled = true;
     this.save.textContent = "Saving…";
     this.problem.textContent = "";
-    for (const input of Object.values(this.inputs)) {
+    for (const input of [this.until, ...Object.values(this.inputs)]) {
       input.removeAttribute("aria-invalid");
       input.removeAttribute("aria-describedby");
     }
@@ -116,7 +152,7 @@ export class PolicyForm {
     const { revision, etag, policy } = this.entry;
     const name = revision ? this.entry.name : this.inputs.name.value.trim();
     if (!name) throw new RefusalError(422, { path: "name", detail: "give a name" });
-    const body = changedPolicy(policy, values);
+    const body = this.changed(values, { reason: this.why.value });
     const path = `/admin/v2/policies/${this.section}/${segment(name)}?${new URLSearchParams({ why: this.why.value })}`;
     const condition = revision ? { ifMatch: etag } : { ifNoneMatch: "*" };
     const { value } = await confirmed(path, { method: "PUT", body, ...condition }, differences(policy, body));
@@ -126,7 +162,7 @@ export class PolicyForm {
   // Say what is wrong, at the field that is meant; at the buttons if none is.
   point(error) {
     const found = Object.keys(this.inputs).find((path) => error.path === path || error.path?.endsWith(`.${path}`));
-    const input = this.inputs[found];
+    const input = error.path === "until" ? this.until : this.inputs[found];
     if (input) {
       input.setAttribute("aria-invalid", "true");
       input.setAttribute("aria-describedby", this.problem.id);

@@ -96,6 +96,7 @@ def namespaces_of(
     tenant: str | None,
     is_throttled: bool,
     limit: int,
+    is_shown_all: bool = True,
     time: TimeStatus | None = None,
 ) -> NamespacePage:
     """Return the namespaces of a group and a tenant, or of all; the worst come first (`status.ranking`).
@@ -104,6 +105,8 @@ def namespaces_of(
     ----------
     is_throttled
         Whether to leave out namespaces without waiting or rejected messages.
+    is_shown_all
+        Whether the reader may see how full the group and the job are.
     time
         The processing time of the newest epoch, if it has any.
     """
@@ -153,7 +156,12 @@ def namespaces_of(
                 service=float(service[at]) if service[at] >= 0 else None,
                 oldest_waiting_ms=int(window.oldest_ms[at]) if window.oldest_ms[at] >= 0 else None,
                 held_by=_held_by(
-                    window.held_by[at], ratios[at], found.shared_scope[at], policy, labels[at].as_py(), tenant
+                    window.held_by[at],
+                    ratios[at],
+                    found.shared_scope[at],
+                    policy,
+                    labels[at].as_py(),
+                    is_shown_all=is_shown_all,
                 )
                 if is_held[at]
                 else None,
@@ -243,7 +251,7 @@ def _time_ratio(rows: pa.Table) -> np.ndarray:
 
 
 def _held_by(
-    held_by: Int64s, ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, tenant: str | None
+    held_by: Int64s, ratios: np.ndarray, scopes: Int64s, policy: CompiledPolicy, namespace: str, *, is_shown_all: bool
 ) -> HoldingQuota | None:
     at, dimension = held_by.tolist()
     if at < 0:
@@ -251,7 +259,7 @@ def _held_by(
     level = Level(at)
     ratio = float(ratios[_LEVELS.index(level), dimension])
     # How full the job and a group are tells a tenant what others use.
-    is_shown = tenant is None or level in (Level.NAMESPACE, Level.TENANT)
+    is_shown = is_shown_all or level in (Level.NAMESPACE, Level.TENANT)
     used_ratio = ratio if is_shown and np.isfinite(ratio) and ratio >= 0 else None
     return HoldingQuota(
         level.name.lower(), _scope_name(level, scopes, policy, namespace), _QUOTAS[dimension], used_ratio

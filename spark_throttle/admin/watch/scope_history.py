@@ -158,7 +158,7 @@ def _summed(steps: pa.Table) -> ScopeHistory:
         return counts[1:] * 1000 / elapsed_ms
 
     first, last = steps["first"].to_pylist(), steps["last"].to_pylist()
-    is_changed = [len({last[at - 1], first[at], last[at]}) > 1 for at in range(1, len(steps))]
+    is_changed = np.array([len({last[at - 1], first[at], last[at]}) > 1 for at in range(1, len(steps))], np.bool_)
     waiting = pc.fill_null(steps["waiting"].cast(pa.float64()), 0.0).to_numpy()[1:]
     # The batch that brings other policies says that it was granted nothing.
     quota = np.where(is_changed & (steps["granted"].to_numpy()[1:] == 0), np.nan, rates("granted"))

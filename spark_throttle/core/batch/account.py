@@ -189,6 +189,7 @@ def report(
         waited=waited if len(waited) else None,
         held_by=held_by[active] if (held_by >= 0).any() else None,
         granted_micro=_granted(limits, batch.elapsed_ms)[active] if limits.is_limited.any() else None,
+        own_micro=plan.balance_micro[active, :_TIME] if limits.is_limited.any() else None,
         shared_granted_micro=_granted(shares, batch.elapsed_ms),
         own_time_ns=None if price_ns is None else plan.balance_micro[active, _TIME],
         returned=came_back,
