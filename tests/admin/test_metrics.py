@@ -179,9 +179,8 @@ def test_group_that_is_worst_off_has_a_place_everywhere_however_late_it_comes(se
     assert scopes[:2] == [("job", "job"), ("resource_group", "zealous")]
     assert scopes[1 + MOST_NAMED] == ("tenant", "zealous")
     assert len(scopes) == 1 + 2 * MOST_NAMED
-    groups = world.client.get("/admin/v2/status/ingest/groups?limit=2").json()["policies"]
-    assert groups[0]["name"] == "zealous"
-    assert world.client.get("/admin/v2/status/ingest/series").json()["scopes"][1]["scope"] == "zealous"
+    groups = world.client.get("/admin/v2/status/ingest/scopes?limit=2").json()["scopes"]
+    assert groups[0]["scope"] == "zealous"
     found = read_status(str(tmp_path / "control"))
     shown = [(each.level, each.scope) for each in worst(found, ("resource_group", "tenant", "namespace"), 1)]
     assert shown == [("resource_group", "zealous"), ("tenant", "zealous"), ("namespace", "zealous/x")]
