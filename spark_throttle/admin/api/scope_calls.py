@@ -98,15 +98,14 @@ def list_scopes(  # noqa: PLR0913 - what a caller may ask for
     if newest is None or policy is None:
         return ScopePage(scopes=[], found=0, throttled=0)
     names = (policy.group_names if level == "resource_group" else policy.tenant_names).to_pylist()
-    part = search.casefold()
     if tenant is not None:
         names = [tenant] if level == "tenant" and tenant in names else []
-    keys = [(level, name) for name in names if part in name.casefold()]
-    active = [key for key in keys if key in newest.shared]
-    active = [active[at] for at in newest.worst_first(active, view.totals.named).tolist()]
-    at = [AT["waiting_messages"], AT["rejected_messages"]]
-    held = [key for key in active if newest.shared[key][at].any()]
-    found = held if throttled else [*active, *sorted(set(keys).difference(active))]
+    part, known = search.casefold(), frozenset(names)
+    ranked = [key for key in view.totals.ranked.get(level, ()) if key[1] in known]
+    idle = sorted(known.difference(scope for _, scope in ranked))
+    keys = [key for key in (*ranked, *((level, scope) for scope in idle)) if part in key[1].casefold()]
+    held = [key for key in keys if key in view.totals.throttled]
+    found = held if throttled else keys
     shown = found[skip : skip + limit]
     return ScopePage(scopes=scope_numbers(view, shown), found=len(found), throttled=len(held))
 

@@ -15,8 +15,8 @@ const NONE = {
 };
 
 export class Scopes {
-  constructor({ onChanged }) {
-    Object.assign(this, { onChanged, isAdmin: false, isTenant: false, most: PAGE, cards: new Map() });
+  constructor({ onChanged, onProblem }) {
+    Object.assign(this, { onChanged, onProblem, isAdmin: false, isTenant: false, most: PAGE, cards: new Map() });
     const at = (id) => document.getElementById(id);
     [this.about, this.table, this.more, this.search, this.throttled] = ["scopes-about", "scopes", "more-scopes",
       "scope-search", "scopes-throttled"].map(at);
@@ -35,6 +35,7 @@ export class Scopes {
     this.search.value = "";
     this.about.textContent = "";
     this.cards.clear();
+    Object.assign(this, { job: null, page: null, isTurned: false });
     this.rows.show([], "scope", () => []);
   }
 
@@ -50,23 +51,31 @@ export class Scopes {
     const { open } = address.read();
     address.write({ open: open.includes(scope) ? open.filter((each) => each !== scope) : [...open, scope] });
     this.isTurned = true;
-    this.onChanged();
+    this.show(this.job, this.page).catch(this.onProblem);  // at once, by the newest numbers that are known
   }
 
   async read(job) {
-    const { level: asked, search, throttled, dimension } = address.read();
+    const { level: asked, search, throttled } = address.read();
     const level = this.isTenant ? "tenant" : asked;
     for (const choice of this.levels) choice.checked = choice.value === level;
     this.throttled.checked = throttled !== "";
     if (document.activeElement !== this.search) this.search.value = search;
     const query = new URLSearchParams({ level, search, throttled: throttled !== "", limit: this.most });
     const { value: page } = await call(`/admin/v2/status/${segment(job.job)}/scopes?${query}`);
+    const now = address.read();
+    if (now.search !== search || now.throttled !== throttled || now.level !== asked) return;  // another answer is on its way
     if (level !== this.level) this.cards.clear();
     this.level = level;
     this.say(page, level, search, throttled, job);
     // One alone is opened: there is nothing to choose.
     if (page.found === 1 && !search && !throttled && !this.isTurned) address.write({ open: [page.scopes[0].scope] });
-    const { open } = address.read();
+    await this.show(job, page);
+  }
+
+  async show(job, page) {
+    Object.assign(this, { job, page });
+    const { level } = this;
+    const { open, dimension } = address.read();
     const opened = page.scopes.filter(({ scope }) => open.includes(scope));
     for (const name of this.cards.keys()) if (!opened.some(({ scope }) => scope === name)) this.cards.delete(name);
     const fresh = opened.filter(({ scope }) => !this.cards.has(scope)).map(({ scope }) => {

@@ -176,6 +176,12 @@ class Totals:
     named: tuple[Key, ...] = ()
     """The job, then the groups and the tenants that have a place, each level with the worst first."""
 
+    ranked: Mapping[str, tuple[Key, ...]] = field(default_factory=dict)
+    """By level, all that were active in the newest batch or have a place, the worst first."""
+
+    throttled: frozenset[Key] = frozenset()
+    """Those that had waiting or rejected messages in it."""
+
     def series(self) -> Iterator[tuple[Key, Int64s]]:
         """Yield the totals that are shown: of the named scopes, and of the others of a level."""
         others = ((level, OTHER) for level in ("resource_group", "tenant"))
@@ -188,7 +194,7 @@ class Totals:
 
     def with_batch(self, numbers: BatchNumbers) -> Totals:
         """Return totals with those of one more batch."""
-        counts, named = dict(self.counts), [JOB]
+        counts, named, ranked, throttled = dict(self.counts), [JOB], dict[str, tuple[Key, ...]](), set[Key]()
         _add(counts, JOB, numbers.shared[JOB])
         for level in ("resource_group", "tenant"):
             placed = frozenset(key for key in self.named if key[0] == level)
@@ -197,12 +203,15 @@ class Totals:
             idle = np.zeros(COLUMNS, np.int64)
             rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
             order = numbers.worst_first(keys, placed)
+            ranked[level] = tuple(keys[at] for at in order.tolist())
+            is_held = (rows[:, [AT["waiting_messages"], AT["rejected_messages"]]] > 0).any(axis=1)
+            throttled.update(keys[at] for at in np.flatnonzero(is_held).tolist())
             for at in order[:MOST_NAMED].tolist():
                 named.append(keys[at])
                 _add(counts, keys[at], rows[at])
             if len(order) > MOST_NAMED:
                 _add(counts, (level, OTHER), rows[order[MOST_NAMED:]].sum(axis=0))
-        return Totals(counts, tuple(named))
+        return Totals(counts, tuple(named), ranked, frozenset(throttled))
 
 
 def _add(counts: dict[Key, Int64s], key: Key, more: Int64s) -> None:
