@@ -78,6 +78,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(root: Path) -> None:
+    """<https://github.com/apache/spark/pull/52487> and #53303: a refresh that the fence refuses."""
     (root / "flows" / "admitted.py").write_text(FLOW.format(root=root))
     offer(root, range(50))
     run(root)
