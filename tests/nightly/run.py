@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.crash.account import FAULTS
+from tests.models.exploring import CASES
 from tests.sessions import ROOT
 
 Answer = Mapping[str, Any]
@@ -40,6 +41,7 @@ _SECONDS_OF_A_KILL: Final = 30
 _GRACE_MINUTES: Final = 15
 """So long a part may go on when its time is over: a job that was killed has to drain, and a test to end."""
 
+_STATES_OF_A_MINUTE: Final = 180_000
 _FEWEST_MINUTES: Final = 1
 _JSON_IS_MISSING: Final = "its last line is no JSON"
 
@@ -70,6 +72,7 @@ def parts_of(seed: int, minutes: float) -> list[Part]:
     dice = random.Random(seed)
     kinds = dice.sample(KINDS, max(1, min(4, int(0.3 * minutes / _MINUTES_OF_A_KIND))))
     lives, models, search = (f"{share * minutes:.2f}" for share in (0.35, 0.1, 0.2))
+    states = str(max(10_000, int(_STATES_OF_A_MINUTE * float(models) / len(CASES))))
     return [
         Part(
             "lives",
@@ -79,18 +82,7 @@ def parts_of(seed: int, minutes: float) -> list[Part]:
         ),
         Part(
             "models",
-            (
-                "-m",
-                "tests.models.run",
-                "--by",
-                "1",
-                "--most-states",
-                "300000",
-                "--minutes",
-                models,
-                "--seed",
-                str(seed),
-            ),
+            ("-m", "tests.models.run", "--most-states", states, "--minutes", models, "--seed", str(seed)),
             float(models),
             lambda answer: int(answer["broken"] is not None),
         ),
@@ -129,7 +121,7 @@ def run(part: Part, folder: Path, grace_minutes: float = _GRACE_MINUTES) -> dict
     """Run a part to its end, or kill it, and return what is to be told of it."""
     log = folder / f"{part.name.replace(' ', '-')}.log"
     begun = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)} | part.environment
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | dict(part.environment)
     with log.open("w") as out:
         # A session of its own: a part that is killed leaves no process behind.
         process = subprocess.Popen(

@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count from here on."""
+    """Watch the run."""
     config.pluginmanager.register(SomeMinutes(60 * config.getoption("--minutes")), "some minutes of tests")
 
 
@@ -25,14 +25,16 @@ class SomeMinutes:
     """The tests that some minutes are enough for."""
 
     def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
+        self._seconds = seconds
+        self._end = float("inf")
         self._counts: Counter[str] = Counter()
         self._failed: list[str] = []
         self._collected = 0
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note how many tests there are."""
+        """Note how many tests there are, and count the time from here: to find thousands of them takes a minute."""
         self._collected = len(session.items)
+        self._end = time.monotonic() + self._seconds
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
