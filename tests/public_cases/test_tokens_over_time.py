@@ -31,10 +31,10 @@ def of_group(**keys: Any) -> dict[str, Any]:
 
 
 def offered_over_time(
-    policies: Any, per_second: dict[str, int], seconds: int
+    policies: Any, per_second: dict[str, int], seconds: int, gaps_ms: tuple[int, ...] = GAPS_MS
 ) -> tuple[SimulatedJob, list[tuple[int, Counter[str]]]]:
     """Run a job with triggers at uneven times; return it, and when how many rows of each namespace waited."""
-    job, gaps, sent, waiting = SimulatedJob(policies), cycle(GAPS_MS), Counter[str](), []
+    job, gaps, sent, waiting = SimulatedJob(policies), cycle(gaps_ms), Counter[str](), []
     while job.steady_ms < seconds * 1000:
         gap_ms = next(gaps)
         for name, rate in per_second.items():
@@ -51,16 +51,16 @@ def test_who_sends_less_than_the_limit_at_uneven_times_never_waits_and_loses_not
     scopes = {"of-namespace/x": "namespaces", "of-tenant/x": "tenants", "of-group/x": "resource_groups"}
     policies: dict[str, Any] = {
         "version": 1,
-        "namespaces": {"of-namespace/x": quota(messages_per_second=50), "rejects/x": quota(
-            messages_per_second=50, on_excess="reject")},
-        "tenants": {"of-tenant": quota(messages_per_second=50), "of-group": {"resource_group": "g"}},
-        "resource_groups": {"g": quota(messages_per_second=50)},
-        "job": quota(messages_per_second=200),
+        "namespaces": {"of-namespace/x": quota(messages_per_second=50, burst_seconds=0.2), "rejects/x": quota(
+            messages_per_second=50, burst_seconds=0.2, on_excess="reject")},
+        "tenants": {"of-tenant": quota(messages_per_second=50, burst_seconds=0.2), "of-group": {"resource_group": "g"}},
+        "resource_groups": {"g": quota(messages_per_second=50, burst_seconds=0.2)},
+        "job": quota(messages_per_second=200, burst_seconds=0.2),
     }  # fmt: skip
-    job, waiting = offered_over_time(policies, dict.fromkeys([*scopes, "rejects/x"], 40), 20)
+    job, waiting = offered_over_time(policies, dict.fromkeys([*scopes, "rejects/x"], 49), 10, GAPS_MS[:-1])
     assert not [each for each in waiting if each[1]]
     assert not job.rejected
-    assert len(job.admitted) == len(job.outside.source) > 4 * 40 * 20 - 4
+    assert len(job.admitted) == len(job.outside.source) > 4 * 49 * 10 - 4
 
 
 def test_exactly_the_limit_is_earned_at_uneven_times_and_a_queue_grows_by_what_is_more() -> None:
