@@ -38,7 +38,7 @@ def cost_ns(rows: Sequence[Row]) -> dict[str, int]:
 def test_a_message_larger_than_the_burst_passes_as_often_as_the_rate_lets_it() -> None:
     """<https://github.com/milvus-io/talon/pull/551>: 16 MiB at 10 MiB/s is told to come back in 0.6 s, for ever."""
     job, passed_ms = SimulatedJob(limited()), []
-    for at_ms in range(0, 30_000, 100):
+    for at_ms in range(0, 15_000, 100):
         job.offer(LARGE if at_ms % 1_000 == 0 and len(job.waiting) < 9 else [])
         batch = job.trigger(100)
         passed_ms += [job.steady_ms] * (0 if batch is None else len(batch.admitted))
@@ -72,13 +72,13 @@ def test_a_rejected_message_that_comes_back_when_it_is_told_passes_and_a_millise
 def test_a_policy_that_changes_every_second_grants_nothing(on_excess: str) -> None:
     """`thingsboard/tbmq#356`: each change of the configuration grants a fresh interval."""
     job, admitted = SimulatedJob(limited(on_excess=on_excess)), 0
-    for second in range(60):
+    for second in range(40):
         job.set_policies(limited(10 * MIB + second % 2, 1 if second // 2 % 2 else 1.001, on_excess))
         job.offer(LARGE if len(job.waiting) < 9 else [])
         job.trigger()
         admitted = sum(row.size_bytes or 0 for row in job.admitted)
         assert admitted <= 16 * MIB + 10.011 * MIB + (10 * MIB + 1) * (job.steady_ms - 1_000) / 1000
-    assert admitted >= (36 if on_excess == "delay" else 29) * 16 * MIB
+    assert admitted >= (24 if on_excess == "delay" else 19) * 16 * MIB
 
 
 def test_costs_that_are_known_before_stop_the_message_behind_the_one_on_credit() -> None:
@@ -95,14 +95,14 @@ def test_costs_that_are_known_afterwards_overdraw_by_a_batch_and_are_repaid(*, i
     quota = {"request_percentage": 10, "burst_seconds": 1}
     job = SimulatedJob({"version": 1, "namespaces": {"a/x": {"publish": quota}}}, cost_ns=cost_ns)
     used_ms = largest_ms = 0
-    for second in range(240):
-        due = ([PRICES[second % 5]] if second < 60 else []) if is_each_a_batch else (PRICES if second % 20 == 0 else [])
+    for second in range(140):
+        due = ([PRICES[second % 5]] if second < 40 else []) if is_each_a_batch else (PRICES if second % 20 == 0 else [])
         job.offer(("a/x", price) for price in due)
         batch = job.trigger()
         batch_ms = 0 if batch is None else 10 * sum(row.size_bytes or 0 for row in batch.admitted)
         used_ms, largest_ms = used_ms + batch_ms, max(largest_ms, batch_ms)
         assert used_ms <= 100 * (second + 2) + largest_ms
-    assert used_ms >= 100 * 239, "what was overdrawn is repaid, and no more than that"
+    assert used_ms >= 100 * 139, "what was overdrawn is repaid, and no more than that"
 
 
 def test_jobs_that_share_a_quota_on_time_overdraw_it_by_a_batch_each_and_repay_it() -> None:
@@ -112,7 +112,7 @@ def test_jobs_that_share_a_quota_on_time_overdraw_it_by_a_batch_each_and_repay_i
     jobs = [SimulatedJob(policies, exchange=exchange, cost_ns=cost_ns) for _ in range(3)]
     batches: list[list[int]] = [[] for _ in jobs]
     began_ms, rows = exchange.time.now_ms, [("a/x", 58)] * 9
-    for _ in range(20):
+    for _ in range(14):
         for job, used in zip(jobs, batches, strict=True):
             job.offer(rows)
             batch = job.trigger(1_000)
