@@ -170,14 +170,14 @@ def night(
 ) -> dict[str, Any]:
     """Run all parts, and one more in what is left of the time."""
     folder.mkdir(parents=True, exist_ok=True)
-    begun, told = time.monotonic(), dict[str, dict[str, Any]]()
+    begun, commit, told = time.monotonic(), _commit(), dict[str, dict[str, Any]]()
     for part in [*parts, None]:
         each = part or last(seed, minutes - (time.monotonic() - begun) / 60)
         if each is not None:
             _say(f"{each.name}: {each.repeat}")
             told[each.name] = run(each, folder)
             _say(f"{each.name}: {json.dumps(told[each.name])}")
-    return {"seed": seed, "commit": _commit(), "minutes": minutes, "parts": told}
+    return {"seed": seed, "commit": commit, "minutes": minutes, "parts": told}
 
 
 def is_quiet(answer: Answer) -> bool:
