@@ -3,8 +3,10 @@
 A *block* is a header of 24 bytes, the record as JSON, and the bytes of its arrays, each at a multiple of 8. The JSON
 holds an array as its integer type, the place of its bytes and its shape. Integers are stored in the narrowest type that
 holds all of an array, and one number alone where all are equal; strings as their lengths and their text. The header has
-a CRC-32 of all other bytes, in one place in every format. A *note*, which people read, is the same JSON with the arrays
-in it, and has no checksum.
+a CRC-32 of all other bytes, in one place in every format. A block that is stored in a file of its own may be *bound* to
+the file's name, which the CRC then begins with: a store that puts it in another file's place is noticed. A *note*, which
+people read, is the same JSON with the arrays in it, and with a CRC-32 of its fields: who changes one leaves the
+``checksum`` out.
 
 Laws::
 
@@ -50,6 +52,7 @@ _HEADER: Final = struct.Struct("<4sHHQI")  # magic, format, whether compressed, 
 _CHECKSUM: Final = struct.Struct("<I")
 _BODY_AT: Final = _HEADER.size + _CHECKSUM.size
 _CODEC: Final = "lz4_raw"
+_SUM: Final = "checksum"
 _PADDING: Final = [bytes(count) for count in range(8)]
 
 _UNSIGNED: Final = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
@@ -87,13 +90,15 @@ WallMs: TypeAlias = Annotated[int, Within(0, 253_402_300_799_999)]
 Name: TypeAlias = Annotated[str, Within(1, 1000)]
 
 
-def pack(record: object, *, is_compressed: bool = False) -> bytes:
+def pack(record: object, *, is_compressed: bool = False, bound_to: str = "") -> bytes:
     """Return a record as a block.
 
     Parameters
     ----------
     is_compressed
         Whether the content is compressed: worth it for a block that is copied more often than it is read.
+    bound_to
+        The name of the file that it is stored in, if it is to be found there alone.
 
     Raises
     ------
@@ -114,13 +119,20 @@ def pack(record: object, *, is_compressed: bool = False) -> bytes:
     if is_compressed:
         parts = [pa.compress(b"".join(parts), codec=_CODEC)]
     header = _HEADER.pack(_MAGIC, FORMAT, is_compressed, body_size, len(text))
-    checksum = zlib.crc32(header)
+    checksum = zlib.crc32(header, zlib.crc32(bound_to.encode()))
     for part in parts:
         checksum = zlib.crc32(part, checksum)
     return b"".join([header, _CHECKSUM.pack(checksum), *parts])
 
 
-def unpack(kind: type[Record], block: bytes | memoryview, what: str, *, remedy: str = RESTORE_CHECKPOINT) -> Record:
+def unpack(
+    kind: type[Record],
+    block: bytes | memoryview,
+    what: str,
+    *,
+    remedy: str = RESTORE_CHECKPOINT,
+    bound_to: str = "",
+) -> Record:
     """Return the record that a block holds.
 
     Parameters
@@ -131,6 +143,8 @@ def unpack(kind: type[Record], block: bytes | memoryview, what: str, *, remedy: 
         The name of the stored object in errors.
     remedy
         What to do if it is damaged.
+    bound_to
+        As in `pack`.
 
     Raises
     ------
@@ -146,7 +160,8 @@ def unpack(kind: type[Record], block: bytes | memoryview, what: str, *, remedy: 
     if magic != _MAGIC:
         raise DamagedError(what, f"it begins with {magic!r}, not with {_MAGIC!r}", remedy)
     body = whole[_BODY_AT:]
-    if (zlib.crc32(body, zlib.crc32(whole[: _HEADER.size])),) != _CHECKSUM.unpack_from(whole, _HEADER.size):
+    seed = zlib.crc32(whole[: _HEADER.size], zlib.crc32(bound_to.encode()))
+    if (zlib.crc32(body, seed),) != _CHECKSUM.unpack_from(whole, _HEADER.size):
         raise DamagedError(what, f"the checksum of its {len(whole)} bytes is not the one in its header", remedy)
     if found_format != FORMAT:
         raise UnknownVersionError(what, found_format, FORMAT)
@@ -185,10 +200,12 @@ def to_json(record: object) -> bytes:
     {
      "format": 1,
      "least": 1,
-     "most": 4096
+     "most": 4096,
+     "checksum": 589149524
     }
     """
-    tree = {"format": FORMAT, **_coder_of(type(record)).write(record, None)}
+    tree = _coder_of(type(record)).write(record, None)
+    tree = {"format": FORMAT, **tree, _SUM: _sum_of(tree)}
     return json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
 
 
@@ -208,10 +225,18 @@ def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = R
         if type(found_format) is not int or found_format < 1:
             _refuse("format", found_format, "number of a format")
         if found_format == FORMAT:
+            found_sum = tree.pop(_SUM, None)
+            if found_sum is not None and found_sum != _sum_of(tree):
+                raise ValueError(f"its {_SUM} is {found_sum}, and its fields have {_sum_of(tree)}")
             return _coder_of(kind).read(tree, None)
     except _UNREADABLE as error:
         raise DamagedError(what, _problem(error), remedy) from error
     raise UnknownVersionError(what, found_format, FORMAT)
+
+
+def _sum_of(tree: _Value) -> int:
+    """Return the checksum of a note's fields, however they are set out."""
+    return zlib.crc32(_to_text(tree).encode("utf-8", "surrogatepass"))
 
 
 def _problem(error: Exception) -> str:

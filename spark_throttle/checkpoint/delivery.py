@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from spark_throttle.checkpoint.batch_records import DELIVERY, record_name
 from spark_throttle.core.shares.destinations import Told
 from spark_throttle.core.undelivered import Undelivered
-from spark_throttle.files.storage import Directory, read_block
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, read_block, write_block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +40,7 @@ class Delivery:
 
 def write_delivery(control: Directory, batch: int, batch_ms: int, delivery: Delivery) -> None:
     """Write what became of a batch, over what an attempt has written before."""
-    control.write(record_name(batch, DELIVERY, batch_ms), pack(delivery))
+    write_block(control, record_name(batch, DELIVERY, batch_ms), delivery)
 
 
 def read_delivery(control: Directory, batch: int, batch_ms: int) -> Delivery | None:

@@ -21,8 +21,7 @@ from typing import Final
 
 from spark_throttle.checkpoint.batch_records import CHARGES, batch_of, part_of, record_name, records
 from spark_throttle.core.time_charges import TimeCharges
-from spark_throttle.files.storage import Directory, read_block
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, read_block, write_block
 
 _JOINED: Final = "all"
 """The part that stands for all parts of a batch; others beside it were left by a run that was killed."""
@@ -39,7 +38,7 @@ def write_charges(directory: Directory, batch: int, charges: TimeCharges, *, par
     part
         Distinguishes the files of one batch, as a function and a task do. It may have no slash.
     """
-    directory.write(record_name(batch, CHARGES, part), pack(charges))
+    write_block(directory, record_name(batch, CHARGES, part), charges)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from spark_throttle.checkpoint.offset_log import source_offsets
 from spark_throttle.control.run_fence import RunFence
 from spark_throttle.core.epoch import Epoch
 from spark_throttle.core.quota import CompiledPolicy
-from spark_throttle.errors import EpochMissingError
-from spark_throttle.files.storage import Directory, read_block
-from spark_throttle.record import pack
+from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, EpochMissingError
+from spark_throttle.files.storage import Directory, read_block, write_block
+from spark_throttle.record import pack, unpack
 
 BATCHES_RETAINED = 100
 """The number of batches by which a checkpoint can be put back: Spark's own default."""
@@ -68,7 +68,17 @@ def logged_epoch(checkpoint: Directory, batch: int) -> EpochName | None:
 
 def read_epoch(directory: Directory, file: str) -> Epoch | None:
     """Return the epoch in a file of the control directory; `None` if the file is gone."""
-    return read_block(directory, f"epochs/{file}", Epoch, "the epoch file")
+    content, what = directory.read(f"epochs/{file}"), f"the epoch file {directory.shown(f'epochs/{file}')}"
+    if content is None:
+        return None
+    epoch = unpack(Epoch, content, what)
+    if file != _file_of(epoch, content):
+        raise DamagedError(what, "its content does not belong to its name", RESTORE_CHECKPOINT)
+    return epoch
+
+
+def _file_of(epoch: Epoch, block: bytes) -> str:
+    return f"{epoch.number:012d}-{hashlib.sha256(block).hexdigest()[:16]}-{epoch.revision}"
 
 
 def newest_epoch(directory: Directory) -> Epoch | None:
@@ -171,11 +181,10 @@ class Epochs:
     def write(self, epoch: Epoch, policy: CompiledPolicy) -> EpochName:
         """Write an epoch, its policy first, and return the epoch's name."""
         if policy.revision not in self._compiled:
-            self._directory.write(f"policies/{policy.revision}", pack(policy))
+            write_block(self._directory, f"policies/{policy.revision}", policy)
             self._compiled[policy.revision] = policy
         block = pack(epoch, is_compressed=True)
-        digest = hashlib.sha256(block).hexdigest()[:16]
-        name = EpochName(epoch.number, f"{epoch.number:012d}-{digest}-{policy.revision}")
+        name = EpochName(epoch.number, _file_of(epoch, block))
         self._directory.write(f"epochs/{name.file}", block)
         self._remember(name, epoch)
         return name
@@ -195,7 +204,7 @@ class Epochs:
             if int(number) < name.number - retained:
                 self._directory.delete(f"epochs/{file}")
             else:
-                needed.add(rest.partition("-")[2] or self.load(EpochName(int(number), file)).revision)
+                needed.add(rest.partition("-")[2])
         for revision in self._directory.names("policies"):
             if revision not in needed:
                 self._directory.delete(f"policies/{revision}")

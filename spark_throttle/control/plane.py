@@ -43,7 +43,7 @@ from spark_throttle.core.shared_buckets import SharedBuckets
 from spark_throttle.core.shares.destinations import DestinationRates, rates_after
 from spark_throttle.core.undelivered import Undelivered
 from spark_throttle.core.usage import ReportHead
-from spark_throttle.errors import ConfigurationError
+from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError, DamagedError
 from spark_throttle.files.storage import Directory
 from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import Direction
@@ -362,6 +362,9 @@ class ControlPlane:
                 return True
         # Every batch reports before it is committed. So without a report, that of this epoch's batch was lost.
         if reports.last is None or reports.last.epoch != epoch.number:
+            if epoch.time is not None or epoch.may_return:  # what that batch used or did not deliver is to be settled
+                what = f"the control directory {self._directory.location}"
+                raise DamagedError(what, f"the report of the batch of epoch {epoch.number} is gone", RESTORE_CHECKPOINT)
             return True
         is_to_settle = (epoch.time is not None or epoch.may_return) and reports.has_moved
         return is_to_settle or self._next_due_ms(epoch) <= now_ms

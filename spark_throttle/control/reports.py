@@ -67,6 +67,8 @@ class KeptReport:
         if first_block_bytes(begin) > len(begin):
             begin = directory.read_part(name, 0, first_block_bytes(begin)) or begin
         self.head: ReportHead = unpack_head(begin, self._what)
+        if part_of(name) != str(self.head.now_ms):
+            raise DamagedError(self._what, f"it is of a batch at {self.head.now_ms} ms", RESTORE_CHECKPOINT)
 
     def whole(self) -> UsageReport:
         """Return the whole report."""

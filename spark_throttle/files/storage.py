@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, ConfigurationError
-from spark_throttle.record import of_json, unpack
+from spark_throttle.record import of_json, pack, unpack
 
 _Read = TypeVar("_Read")
 
@@ -270,9 +270,14 @@ def read_note(directory: Directory, name: str, kind: type[Record], what: str) ->
 def read_block(
     directory: Directory, name: str, kind: type[Record], what: str = "the file", *, remedy: str = RESTORE_CHECKPOINT
 ) -> Record | None:
-    """Return the record in a block; `None` where there is no file. The errors are those of `record.unpack`."""
-    content = directory.read(name)
-    return None if content is None else unpack(kind, content, f"{what} {directory.shown(name)}", remedy=remedy)
+    """Return the record that `write_block` wrote; `None` where there is no file. The errors are `record.unpack`'s."""
+    content, what = directory.read(name), f"{what} {directory.shown(name)}"
+    return None if content is None else unpack(kind, content, what, remedy=remedy, bound_to=name)
+
+
+def write_block(directory: Directory, name: str, record: object) -> None:
+    """Write a record to a file of its own, as a block that is bound to it."""
+    directory.write(name, pack(record, bound_to=name))
 
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")

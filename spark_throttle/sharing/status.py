@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_throttle.core.quota import Int64s
-from spark_throttle.files.storage import Directory, read_block
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, read_block, write_block
 
 _NAME: Final = "exchange.status"
 
@@ -62,7 +61,7 @@ class Observation:
 
 def write_observation(directory: Directory, observation: Observation) -> None:
     """Write what the job knows now, over what it wrote before."""
-    directory.write(_NAME, pack(observation))
+    write_block(directory, _NAME, observation)
 
 
 def forget_observation(directory: Directory) -> None:

@@ -192,7 +192,7 @@ def test_stored_record_stays_readable_and_is_written_as_it_was(name: str) -> Non
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_stored_record_that_is_cut_off_or_altered_is_refused(name: str) -> None:
-    """A note has no checksum: of one that was altered, no record is made that could not be stored."""
+    """A note that was altered may still say the same: it is text."""
     content = (HERE / name).read_bytes()
     for at in range(len(content)):
         with pytest.raises(DamagedError, match="is damaged"):
@@ -203,7 +203,7 @@ def test_stored_record_that_is_cut_off_or_altered_is_refused(name: str) -> None:
                 read(name, altered)
         else:
             with suppress(DamagedError, UnknownVersionError):
-                to_json(read(name, altered))
+                assert plain(read(name, altered)) == plain(RECORDS[name])
 
 
 def test_usage_report_that_is_cut_off_or_altered_is_refused() -> None:

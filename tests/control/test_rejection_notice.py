@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from spark_throttle.checkpoint.batch_records import REPORT, record_name
 from spark_throttle.control.reports import KeptReport, RejectionNotice
 from spark_throttle.core.batch.decisions import REASONS, Reason
 from spark_throttle.core.quota import NEVER_MS
@@ -34,7 +35,7 @@ def told(caplog: pytest.LogCaptureFixture, *reports: UsageReport) -> list[str]:
     notice = RejectionNotice()
     with caplog.at_level(logging.WARNING):
         for each in reports:
-            notice.look(KeptReport(Directory("/nowhere"), "it", pack_usage(each)))
+            notice.look(KeptReport(Directory("/nowhere"), record_name(0, REPORT, each.now_ms), pack_usage(each)))
     return [record.getMessage() for record in caplog.records]
 
 

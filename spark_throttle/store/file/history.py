@@ -8,12 +8,14 @@ that is not is what a crash left between the two, and the next author publishes 
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +36,8 @@ _SECONDS: Final = 30.0
 
 _COMMITS: Final = """CREATE TABLE commits (
     revision INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, who TEXT NOT NULL, why TEXT NOT NULL,
-    changes INTEGER NOT NULL, door TEXT, caller TEXT, document TEXT NOT NULL, is_published INTEGER NOT NULL
+    changes INTEGER NOT NULL, door TEXT, caller TEXT, document TEXT NOT NULL, is_published INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
 )"""
 _ENTRIES: Final = """CREATE TABLE entries (
     revision INTEGER NOT NULL, position INTEGER NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, body TEXT, given TEXT,
@@ -166,6 +169,8 @@ class Pages:
         ((found,),) = self.execute("PRAGMA user_version")
         if int(found) > FORMAT:
             raise UnknownVersionError(f"the history {self._path}", int(found), FORMAT)
+        if not found and self.execute("SELECT name FROM sqlite_master"):
+            raise self._damaged("its tables have no format")
         return int(found)
 
     def newest(self) -> Recorded | None:
@@ -192,12 +197,16 @@ class Pages:
         entries = {revision: tuple(row[1:] for row in each) for revision, each in groupby(rows, lambda row: row[0])}
         found: list[Commit] = []
         for number, row in enumerate(facts, start=after + 1):
-            revision = _recorded(row).revision
+            recorded, checksum = _recorded(row), row[-1]
+            revision = recorded.revision
             changes = tuple(Change(*entry) for entry in entries.get(revision.revision, ()))
             is_whole = len(changes) == revision.changes and set(KINDS).issuperset(each.kind for each in changes)
             if revision.revision != number or not is_whole:
                 raise self._damaged(f"revision {number} is missing from it, or a part of it")
-            found.append(Commit(revision, changes))
+            commit = Commit(revision, changes)
+            if checksum != _checksum(commit, recorded.document):
+                raise self._damaged(f"revision {number} is not what was written")
+            found.append(commit)
         if len(found) != until - after:
             raise self._damaged(f"revision {after + len(found) + 1} is missing from it, or a part of it")
         return found
@@ -206,8 +215,9 @@ class Pages:
         """Write a commit, down to the disk."""
         each = commit.revision
         self.execute(
-            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO commits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             each.revision, each.at_ms, each.who, each.why, each.changes, each.door, each.caller, document, is_published,
+            _checksum(commit, document),
         )  # fmt: skip
         rows = [(each.revision, at, *_fields(change)) for at, change in enumerate(commit.changes)]
         with self._told():
@@ -265,9 +275,15 @@ def damaged(location: str, problem: str, anew: str) -> DamagedError:
 
 
 def _recorded(row: tuple[Any, ...]) -> Recorded:
-    revision, at_ms, who, why, changes, door, caller, document, is_published = row
+    revision, at_ms, who, why, changes, door, caller, document, is_published, _ = row
     facts = Revision(revision, at_ms, who, why, changes, door, caller)
     return Recorded(facts, str(document), bool(is_published))
+
+
+def _checksum(commit: Commit, document: str) -> int:
+    """Return the checksum of a commit and of its document's digest: SQLite's pages have none."""
+    facts = [*astuple(commit.revision), document, *map(_fields, commit.changes)]
+    return zlib.crc32(json.dumps(facts).encode())
 
 
 def _fields(change: Change) -> tuple[str, str, str | None, str | None]:

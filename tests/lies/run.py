@@ -1,0 +1,97 @@
+"""Injects faults into everything that a job and a policy store keep, and counts what becomes of them.
+
+    python -m tests.lies.run --faults 100000 --seed 1
+
+The last line is JSON. The exit status is 1 if a fault was silent or crashed something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import random
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Protocol
+from unittest import mock
+
+from tests.lies.exchanges import ExchangeBench
+from tests.lies.jobs import WORLDS, JobBench
+from tests.lies.outcomes import FAULTS, Found, Tally
+from tests.lies.stores import delta_store, file_store
+
+_FAULTS_A_BENCH: Final = 400
+
+
+class Bench(Protocol):
+    """Something that is prepared once, and then copied for each fault."""
+
+    name: str
+
+    def fault(self, draw: random.Random) -> Found | None:
+        """Inject a drawn fault; `None` if there was nothing to inject it into."""
+
+
+def benches(seed: str) -> dict[str, Callable[[], Bench]]:
+    """Return what prepares each bench, by its name."""
+    jobs = {f"job of {world.name}": partial(JobBench, f"{seed}/{world.name}", world) for world in WORLDS}
+    others = {"exchange": ExchangeBench, "file store": file_store, "delta store": delta_store}
+    return {**jobs, **{name: partial(made, f"{seed}/{name}") for name, made in others.items()}}
+
+
+def run(count: int, seed: int, *, only: Sequence[str] = (), per_bench: int = _FAULTS_A_BENCH) -> Tally:
+    """Inject so many faults, and return the counts."""
+    tally, round_ = Tally(), 0
+    while tally.faults < count:
+        made = benches(f"{seed}/{round_}")
+        names = [name for name in made if not only or any(each in name for each in only)]
+        for name in names:
+            draw = random.Random(f"{seed}/{round_}/{name}")
+            with mock.patch("uuid.uuid4", lambda draw=draw: uuid.UUID(int=draw.getrandbits(128), version=4)):
+                bench = made[name]()
+                most = min(per_bench, -(-(count - tally.faults) // 1))
+                for found in _some(bench, draw, most):
+                    tally.add(found)
+        round_ += 1
+    return tally
+
+
+def _some(bench: Bench, draw: random.Random, count: int) -> Iterator[Found]:
+    while count > 0:
+        found = bench.fault(draw)
+        if found is not None:
+            yield found
+            count -= 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, and print the table and the line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="append", default=[], help="a part of the name of the benches to run")
+    asked = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    began = time.process_time()
+    tally = run(asked.faults, asked.seed, only=asked.only)
+    for line in tally.table():
+        sys.stdout.write(f"{line}\n")
+    for key, example in sorted(tally.examples.items()):
+        sys.stdout.write(f"{' '.join(key)}: {example}\n")
+    outcomes = tally.by_outcome()
+    summary = {
+        "seed": asked.seed,
+        "faults": tally.faults,
+        **outcomes,
+        "cpu_seconds": round(time.process_time() - began),
+    }
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return int(any(outcomes[outcome] for outcome in FAULTS))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
