@@ -14,7 +14,7 @@ import random
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 from unittest import mock
@@ -22,9 +22,12 @@ from unittest import mock
 from tests.lies.exchanges import ExchangeBench
 from tests.lies.jobs import WORLDS, JobBench
 from tests.lies.outcomes import FAULTS, Found, Tally
+from tests.lies.records import RecordBench
 from tests.lies.stores import delta_store, file_store
 
-_FAULTS_A_BENCH: Final = 400
+_SHARES: Final = {"file store": 1_600, "records": 3_000, "job of tokens": 500, "job of time": 400}
+_SHARE: Final = 200
+"""How many faults of a round are injected into each bench: what is cheap gets more of them."""
 
 
 class Bench(Protocol):
@@ -39,33 +42,34 @@ class Bench(Protocol):
 def benches(seed: str) -> dict[str, Callable[[], Bench]]:
     """Return what prepares each bench, by its name."""
     jobs = {f"job of {world.name}": partial(JobBench, f"{seed}/{world.name}", world) for world in WORLDS}
-    others = {"exchange": ExchangeBench, "file store": file_store, "delta store": delta_store}
+    others: dict[str, Callable[[str], Bench]] = {
+        "exchange": ExchangeBench, "file store": file_store, "delta store": delta_store, "records": RecordBench,
+    }  # fmt: skip
     return {**jobs, **{name: partial(made, f"{seed}/{name}") for name, made in others.items()}}
 
 
-def run(count: int, seed: int, *, only: Sequence[str] = (), per_bench: int = _FAULTS_A_BENCH) -> Tally:
-    """Inject so many faults, and return the counts."""
-    tally, round_ = Tally(), 0
+def run(count: int, seed: int, *, only: Sequence[str] = ()) -> Tally:
+    """Inject about so many faults, in rounds of which each prepares the benches anew, and return the counts."""
+    tally, number = Tally(), 0
     while tally.faults < count:
-        made = benches(f"{seed}/{round_}")
-        names = [name for name in made if not only or any(each in name for each in only)]
-        for name in names:
-            draw = random.Random(f"{seed}/{round_}/{name}")
-            with mock.patch("uuid.uuid4", lambda draw=draw: uuid.UUID(int=draw.getrandbits(128), version=4)):
-                bench = made[name]()
-                most = min(per_bench, -(-(count - tally.faults) // 1))
-                for found in _some(bench, draw, most):
-                    tally.add(found)
-        round_ += 1
+        made = benches(f"{seed}/{number}")
+        shares = {name: _SHARES.get(name, _SHARE) for name in made if not only or any(each in name for each in only)}
+        part = min(1.0, (count - tally.faults) / sum(shares.values()))
+        for name, share in shares.items():
+            draw = random.Random(f"{seed}/{number}/{name}")
+            with mock.patch("uuid.uuid4", partial(_drawn_uuid, draw)):
+                bench, most = made[name](), -(-share * part // 1)
+                while most > 0:
+                    found = bench.fault(draw)
+                    if found is not None:
+                        tally.add(found)
+                        most -= 1
+        number += 1
     return tally
 
 
-def _some(bench: Bench, draw: random.Random, count: int) -> Iterator[Found]:
-    while count > 0:
-        found = bench.fault(draw)
-        if found is not None:
-            yield found
-            count -= 1
+def _drawn_uuid(draw: random.Random) -> uuid.UUID:
+    return uuid.UUID(int=draw.getrandbits(128), version=4)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,8 +30,6 @@ BOB: Final = Author("bob", tenant="acme")
 Seen = dict[str, Any]
 """The newest revision, the entries of every revision, and the facts of all commits."""
 
-_MANY: Final = frozenset({"older version", "late write", *faults.MANY_FILES})
-
 
 def _quota(rate: int) -> dict[str, Any]:
     return {"publish": {"messages_per_second": rate, "burst_seconds": 2}}
@@ -149,7 +147,7 @@ class StoreBench:
         except Exception as error:  # noqa: BLE001 - what it is, is the question
             return "crashed", said(error)
         if problem:
-            return self._told(kind, found, problem)
+            return self._told(found, problem)
         try:
             self._change(folder)
             after = seen(self._opened(f"{folder}/store"))
@@ -159,10 +157,10 @@ class StoreBench:
             return "crashed", said(error)
         problem = difference(self._changed, after)
         if problem:
-            return self._told(kind, after, f"after a change{' that follows ' + refusal if refusal else ''}: {problem}")
+            return self._told(after, f"after a change{' that follows ' + refusal if refusal else ''}: {problem}")
         return ("refused", refusal) if refusal else ("right", "")
 
-    def _told(self, kind: str, found: Seen, problem: str) -> tuple[Outcome, str]:
+    def _told(self, found: Seen, problem: str) -> tuple[Outcome, str]:
         """Return whether a difference is one of which docs/policies.md says that it is not, or how it is, noticed."""
         truth = self._truth
         newest = found["revision"]
@@ -170,7 +168,7 @@ class StoreBench:
             found["entries"][at] == truth["entries"][at] for at in range(1, newest + 1)
         )
         is_by_hand = any(each.who == HAND for each in found["history"])
-        if (is_older and kind in _MANY) or is_by_hand:
+        if is_older or is_by_hand:
             return "told", problem
         return "silent", problem
 

@@ -7,7 +7,8 @@ No JVM is needed (delta-rs), and Spark reads the table like any other::
     kind, name, body, resource_group    the entry; a `change` without a body removed it
     entry_revision                      of the commit that wrote the entry
     given                               what administrators wrote there, if a tenant's administrator wrote the entry
-    at, who, why, door, caller, commit_id    of a change
+    checksum                            of the entry
+    at, who, why, door, caller, commit_id, commit_checksum    of a change
 
 **A commit is one compare-and-swap.** Appends do not conflict in Delta, so two authors who have both seen revision 7
 would both succeed. Therefore a commit may take only one place in Delta's log, the one after the version that its author
@@ -27,6 +28,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import astuple
 from itertools import islice
 from typing import Any, Final
 
@@ -54,6 +56,7 @@ from spark_throttle.store.delta.rows import (
     change_rows,
     changes_in,
     check_no_gap,
+    check_sum,
     entries_in,
     found,
     merged,
@@ -74,7 +77,7 @@ SNAPSHOT_SHARE: Final = 10
 SNAPSHOT_ROWS: Final = 10_000
 
 _MOST_RACES: Final = 100
-_FACTS: Final = ["revision", "at", "who", "why", "door", "caller"]
+_FACTS: Final = ["revision", "at", "who", "why", "door", "caller", "commit_checksum"]
 
 
 class DeltaStore:
@@ -209,7 +212,7 @@ class DeltaStore:
                 rows = changes_in(self._open.table, after, until, _FACTS)
             check_no_gap(rows["revision"], after, min(until, newest), newest)
             commits = rows.group_by(rows.column_names).aggregate([([], "count_all")])
-        revisions = [_revision(row) for row in commits.to_pylist()]
+            revisions = [_revision(row) for row in commits.to_pylist()]
         return sorted(revisions, key=lambda revision: -revision.revision)
 
     def check_whole(self) -> None:
@@ -320,4 +323,6 @@ class DeltaStore:
 
 def _revision(row: Mapping[str, Any]) -> Revision:
     at_ms = (row["at"] - EPOCH) // MILLISECOND
-    return Revision(row["revision"], at_ms, row["who"], row["why"], row["count_all"], row["door"], row["caller"])
+    found = Revision(row["revision"], at_ms, row["who"], row["why"], row["count_all"], row["door"], row["caller"])
+    check_sum(f"revision {found.revision}", row["commit_checksum"], *astuple(found))
+    return found

@@ -39,11 +39,14 @@ _FORMS: Final = ("form=change", "form=snapshot")
 _SAID: Final = re.compile(
     r"Json error|Expected contiguous commit files|No table metadata|protocol found in delta log|Invalid Checkpoint|"
     r"[Pp]arquet (argument )?error|Parquet (file size|magic)|magic bytes|deserialize thrift|[Cc]orrupt|"
-    r"Unexpected end of stream|non.?UTF-?8|^revision \d+ of \d+ is missing"
+    r"Unexpected end of stream|non.?UTF-?8|^revision \d+ of \d+ is missing|^the checksum of |at line \d+ column \d+|"
+    r"flatbuffers|base64|[Dd]ecompress|Malformed|Requested range was invalid|Object at location .* not found"
 )
 """What delta-rs and Arrow say of a file that they have read and cannot understand, and `rows` of a hole."""
 
-_UNREACHED: Final = re.compile(r"Generic (?!delta)\w+ error|error sending request|timed out|Connection")
+_UNREACHED: Final = re.compile(
+    r"Generic (?!delta)\w+ error(?!: Requested range was invalid)|error sending request|timed out|Connection"
+)
 """What they say of an object store that they did not reach."""
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 import json
 import uuid
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -24,7 +25,7 @@ from deltalake.transaction import AddAction
 from pyarrow import fs
 
 from spark_throttle.store.entries import resource_group_of
-from spark_throttle.store.store import KINDS, Author, Change, Entry, Key, check_wanted
+from spark_throttle.store.store import KINDS, Author, Change, Entry, Key, Revision, check_wanted
 
 SCHEMA: Final = pa.schema([
     pa.field("form", pa.string(), nullable=False), pa.field("revision", pa.int64(), nullable=False),
@@ -32,12 +33,12 @@ SCHEMA: Final = pa.schema([
     pa.field("body", pa.string()), pa.field("resource_group", pa.string()), pa.field("entry_revision", pa.int64()),
     pa.field("at", pa.timestamp("us", tz="UTC")), pa.field("who", pa.string()), pa.field("why", pa.string()),
     pa.field("commit_id", pa.string()), pa.field("given", pa.string()), pa.field("door", pa.string()),
-    pa.field("caller", pa.string()),
+    pa.field("caller", pa.string()), pa.field("checksum", pa.int64()), pa.field("commit_checksum", pa.int64()),
 ])  # fmt: skip
 """Schema of the table."""
 
-ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision", "given"]
-"""The columns that make up an entry."""
+ENTRY_COLUMNS: Final = ["kind", "name", "body", "entry_revision", "given", "checksum"]
+"""The columns that make up an entry, and their checksum: Parquet's pages have none that is looked at."""
 
 APP: Final = "spark-throttle-policies"
 """Application id in Delta's log; the versions of its transactions are the revisions of the store."""
@@ -75,6 +76,7 @@ def check_no_gap(found: pa.ChunkedArray, after: int, until: int, newest: int) ->
 def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms: int, commit_id: str) -> pa.Table:
     """Return the rows of a commit."""
     n = len(changes)
+    commit = checksum(*astuple(Revision.of(revision, at_ms, author, n)))
     at = EPOCH + timedelta(milliseconds=at_ms)
     return pa.table({
         "form": ["change"] * n, "revision": [revision] * n, "kind": [change.kind for change in changes],
@@ -82,15 +84,41 @@ def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms:
         "resource_group": [resource_group_of(change.body) for change in changes], "entry_revision": [revision] * n,
         "at": [at] * n, "who": [author.who] * n, "why": [author.why] * n, "commit_id": [commit_id] * n,
         "given": [change.given for change in changes], "door": [author.door] * n, "caller": [author.caller] * n,
+        "checksum": [checksum(each.kind, each.name, each.body, revision, each.given) for each in changes],
+        "commit_checksum": [commit] * n,
     }, schema=SCHEMA)  # fmt: skip
 
 
+def checksum(*values: str | int | None) -> int:
+    """Return the CRC-32 of values."""
+    return zlib.crc32(json.dumps(values).encode())
+
+
+def check_sum(what: str, expected: int | None, *values: str | int | None) -> None:
+    """Refuse values that are not those that were written.
+
+    Raises
+    ------
+    OSError
+        If their checksum is another.
+    """
+    if checksum(*values) != expected:
+        raise OSError(f"the checksum of {what} is not the one that was written with it")
+
+
 def entries_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Entry]:
-    """Yield the entries that rows hold."""
+    """Yield the entries that rows hold.
+
+    Raises
+    ------
+    OSError
+        If one is not as it was written.
+    """
     for batch in batches:
         check_wanted()
         columns = (batch.column(name).to_pylist() for name in ENTRY_COLUMNS)
-        for kind, name, body, revision, given in zip(*columns, strict=True):
+        for kind, name, body, revision, given, written in zip(*columns, strict=True):
+            check_sum(f"{kind} {name} of revision {revision}", written, kind, name, body, revision, given)
             yield Entry(kind, name, body, revision, given)
 
 
@@ -241,6 +269,7 @@ def _snapshot_batches(view: View, schema: pa.Schema) -> Iterator[pa.RecordBatch]
             "name": [entry.name for entry in part], "body": [entry.body for entry in part],
             "resource_group": [resource_group_of(entry.body) for entry in part],
             "entry_revision": [entry.revision for entry in part],
-            **{name: [None] * n for name in ("at", "who", "why", "commit_id", "door", "caller")},
+            **{name: [None] * n for name in ("at", "who", "why", "commit_id", "door", "caller", "commit_checksum")},
             "given": [entry.given for entry in part],
+            "checksum": [checksum(each.kind, each.name, each.body, each.revision, each.given) for each in part],
         }, schema=schema)  # fmt: skip
