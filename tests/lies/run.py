@@ -23,9 +23,10 @@ from tests.lies.exchanges import ExchangeBench
 from tests.lies.jobs import WORLDS, JobBench
 from tests.lies.outcomes import FAULTS, Found, Tally
 from tests.lies.records import RecordBench
+from tests.lies.staged import StagedBench
 from tests.lies.stores import delta_store, file_store
 
-_SHARES: Final = {"file store": 1_600, "records": 3_000, "job of tokens": 500, "job of time": 400}
+_SHARES: Final = {"file store": 1_600, "records": 3_000, "staged files": 800, "job of tokens": 500, "job of time": 400}
 _SHARE: Final = 200
 """How many faults of a round are injected into each bench: what is cheap gets more of them."""
 
@@ -44,6 +45,7 @@ def benches(seed: str) -> dict[str, Callable[[], Bench]]:
     jobs = {f"job of {world.name}": partial(JobBench, f"{seed}/{world.name}", world) for world in WORLDS}
     others: dict[str, Callable[[str], Bench]] = {
         "exchange": ExchangeBench, "file store": file_store, "delta store": delta_store, "records": RecordBench,
+        "staged files": StagedBench,
     }  # fmt: skip
     return {**jobs, **{name: partial(made, f"{seed}/{name}") for name, made in others.items()}}
 

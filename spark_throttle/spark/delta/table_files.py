@@ -301,6 +301,7 @@ def write_parquet(sink: Any, table: pa.Table, form: FileForm) -> str:  # noqa: A
         write_statistics=described_columns(table),
         store_decimal_as_integer=True,  # as Spark
         store_schema=False,  # Arrow's schema, which Spark does not read
+        write_page_checksum=True,
         metadata_collector=found,
     ) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP_ROWS)

@@ -151,6 +151,7 @@ class RestWriter:
                 use_dictionary=[*dictionary_columns(rows), FILE],
                 store_decimal_as_integer=True,
                 store_schema=False,
+                write_page_checksum=True,
             )
         self._writer.write_table(rows, row_group_size=_ROW_GROUP_ROWS)
 
@@ -243,7 +244,7 @@ def cut_rows(file: RowsOfFile, leaving: TableFileWriter | None, rest: RestWriter
 def _pieces(stream: Any, file: RowsOfFile) -> Iterator[tuple[pa.Table, np.ndarray[Any, Any]]]:  # noqa: ANN401 - pyarrow's
     """Yield the user's columns of a file's rows, and the rows' positions in the file in which they were staged."""
     first = 0
-    parquet = pq.ParquetFile(stream)
+    parquet = pq.ParquetFile(stream, page_checksum_verification=True)
     for group in range(parquet.num_row_groups):
         rows = parquet.read_row_group(group, use_threads=False)
         position = np.arange(first, first + rows.num_rows)

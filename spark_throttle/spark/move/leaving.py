@@ -212,7 +212,7 @@ def _read(wanted: _Wanted) -> Iterator[tuple[pa.Table, Int64s]]:
     first = 0
     try:
         with files.open_input_file(f"{root.rstrip('/')}/{wanted.file.path}") as stream:
-            parquet = pq.ParquetFile(stream)
+            parquet = pq.ParquetFile(stream, page_checksum_verification=True)
             for group in range(parquet.num_row_groups):
                 rows = parquet.read_row_group(group, use_threads=False)
                 place = _places_of(rows, wanted.file, first)

@@ -15,6 +15,7 @@ decider writes what it holds to the control directory, under the same names.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,12 +46,28 @@ from spark_throttle.spark.rows.worker_heap import set_loaded_aside
 
 _COLUMNS: Final = "spark_throttle.columns"
 
+_CHECKED: Final = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+)
 _WHAT: Final = "a file of rows in the decider's state"
 
 
 def columns_in_footer(schema: StructType) -> dict[str, str]:
     """Return what the footer of a file says of its columns."""
     return {_COLUMNS: digest(schema.json())}
+
+
+def _named(name: str) -> str:
+    return f"the file of waiting rows {name}"
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    """Say of a file that cannot be read that it is damaged."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DamagedError(_named(name), f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
 
 
 def is_former(place: StagingPlace, name: str, rows: int | None) -> bool:
@@ -68,13 +85,11 @@ def is_former(place: StagingPlace, name: str, rows: int | None) -> bool:
         If it is gone, cannot be read, or has another number of rows.
     """
     files, root = file_system(place.root)
-    what = f"the file of waiting rows {name}"
-    try:
+    with _told(name):
         found = pq.read_metadata(f"{root.rstrip('/')}/{name}", filesystem=files)
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
     if rows is not None and found.num_rows != rows:
-        raise DamagedError(what, f"it has {found.num_rows} rows, and had {rows}", RESTORE_CHECKPOINT)
+        problem = f"it has {found.num_rows} rows, and had {rows}"
+        raise DamagedError(_named(name), problem, RESTORE_CHECKPOINT)
     footer = found.metadata or {}
     return bool(footer.get(_COLUMNS.encode()) != place.form.footer.get(_COLUMNS, "").encode())
 
@@ -95,22 +110,37 @@ class FormerFiles:
 
     def _rows(self, name: str) -> Iterator[pa.RecordBatch]:
         files, root = file_system(self.place.root)
-        with files.open_input_file(f"{root.rstrip('/')}/{name}") as stream:
+        with _told(name):
+            opened = files.open_input_file(f"{root.rstrip('/')}/{name}")
+        with opened as stream:
             yield from rows_with_places(stream, name, self.place)
 
 
 def rows_with_places(stream: Any, name: str, place: StagingPlace) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - pyarrow's
-    """Yield the rows of an open file with the columns of a place, and the place in which each was staged."""
+    """Yield the rows of an open file with the columns of a place, and the place in which each was staged.
+
+    Raises
+    ------
+    DamagedError
+        If it cannot be read.
+    """
     schema, first = with_place(place.form.schema), 0
     in_file = as_read(schema)
-    parquet = pq.ParquetFile(stream)
-    for group in range(parquet.num_row_groups):
-        rows = parquet.read_row_group(group, use_threads=False)
+    for rows in _row_groups(stream, name):
         if FILE not in rows.column_names:
             rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
             rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
         first += len(rows)
         yield from in_columns(rows, schema, in_file).to_batches()
+
+
+def _row_groups(stream: Any, name: str) -> Iterator[pa.Table]:  # noqa: ANN401 - pyarrow's
+    with _told(name):
+        parquet = pq.ParquetFile(stream, page_checksum_verification=True)
+    for group in range(parquet.num_row_groups):
+        with _told(name):
+            rows = parquet.read_row_group(group, use_threads=False)
+        yield rows
 
 
 def in_columns(rows: pa.Table, schema: pa.Schema, in_file: pa.Schema) -> pa.Table:
@@ -133,12 +163,9 @@ def places_in(root: str, name: str) -> dict[str, Int64s]:
         If it is gone, or cannot be read.
     """
     files, path = file_system(root)
-    try:
-        found = ds.dataset([f"{path.rstrip('/')}/{name}"], filesystem=files, format="parquet")
+    with _told(name):
+        found = ds.dataset([f"{path.rstrip('/')}/{name}"], filesystem=files, format=_CHECKED)
         table = found.to_table(columns=[FILE, ROW], use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        what = f"the file of waiting rows {name}"
-        raise DamagedError(what, f"it cannot be read ({error})", RESTORE_CHECKPOINT) from error
     coded = table.column(FILE).combine_chunks().dictionary_encode()
     code, row = coded.indices.to_numpy(), table.column(ROW).to_numpy()
     return {each: row[code == at] for at, each in enumerate(coded.dictionary.to_pylist())}

@@ -263,6 +263,7 @@ class SourceReader:
 def strict_scan(spark: SparkSession, schema: StructType, locations: Sequence[str]) -> DataFrame:
     """Return the rows of Parquet files, all of which must be there and whole."""
     reader = spark.read.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false")
+    reader = reader.option("parquet.page.verify-checksum.enabled", "true")  # of a file whose writer gave it any
     return reader.schema(schema).parquet(*(_GLOB.sub(r"\\\g<0>", location) for location in locations))
 
 
