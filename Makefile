@@ -172,6 +172,12 @@ CHANGES ?= 100000
 loosened-jobs: setup ## simulate jobs while tenants' administrators make CHANGES, drawn from SEED: none admits more; one line of JSON
 	@$(PYTHON) -m tests.admin.loosened_jobs --changes $(CHANGES) --seed $(SEED) $(ARGS)
 
+FAULTS ?= 100000
+
+.PHONY: lies
+lies: setup ## inject FAULTS, drawn from SEED, into all that jobs and policy stores keep: refused or right; one line of JSON
+	@$(ONE_THREAD) $(PYTHON) -m tests.lies.run --faults $(FAULTS) --seed $(SEED) $(ARGS)
+
 COUNT ?= 60
 MUTANTS_VENV := build/mutants-venv
 

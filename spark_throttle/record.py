@@ -3,10 +3,9 @@
 A *block* is a header of 24 bytes, the record as JSON, and the bytes of its arrays, each at a multiple of 8. The JSON
 holds an array as its integer type, the place of its bytes and its shape. Integers are stored in the narrowest type that
 holds all of an array, and one number alone where all are equal; strings as their lengths and their text. The header has
-a CRC-32 of all other bytes, in one place in every format. A block that is stored in a file of its own may be *bound* to
-the file's name, which the CRC then begins with: a store that puts it in another file's place is noticed. A *note*, which
-people read, is the same JSON with the arrays in it, and with a CRC-32 of its fields: who changes one leaves the
-``checksum`` out.
+a CRC-32 of all other bytes, in one place in every format. A block in a file of its own may be *bound* to the file's
+name, with which the CRC then begins: in the place of another file it is damaged. A *note*, which people read, is the
+same JSON with the arrays in it, and with a CRC-32 of its fields; whoever changes one leaves ``checksum`` out.
 
 Laws::
 

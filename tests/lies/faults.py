@@ -1,8 +1,7 @@
 """What a store does to files that it was given to keep: the kinds of faults, each drawn into a file at a moment.
 
-`LyingFiles` is a dictionary of files that remembers every write. So a fault can put back what a file held before, hold a
-write up, or take the last writes out, as a disk does whose `fsync` did nothing and whose machine fails. A kind of fault
-changes the files and returns what it has changed; who goes on with them reads what the store says now.
+`LyingFiles` is a dictionary of files that remembers every write. So a fault can put back what a file held before, hold
+a write up, or take the last writes out, as a disk does whose `fsync` did nothing and whose machine fails.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ DAMAGES: Final[Mapping[str, Callable[[random.Random, bytes], bytes]]] = {
     "byte changed": _byte,
     "part zeroed": _sector,
     "cut off": lambda draw, content: content[: draw.randrange(len(content))],
-    "emptied": lambda _, content: b"",
+    "emptied": lambda _, __: b"",
     "end doubled": lambda draw, content: content + content[-draw.randrange(1, len(content) + 1) :],
 }
 """What makes of a file's content something that nobody ever wrote."""
@@ -163,36 +162,16 @@ KINDS: Final = (*ONE_FILE, *LISTINGS, *MANY_FILES)
 
 def inject(draw: random.Random, files: LyingFiles, kind: str, file: str) -> Injected | None:
     """Inject a fault, and return it; `None` if these files cannot have it."""
-    change: dict[str, Content] = {}
     fault = Injected(kind, file, {})
-    now = dict.get(files, file)
     if kind in LISTINGS:
         if kind == "listed without":
             files.hidden, files.hidden_listings = file, draw.randint(1, 6)
         else:
             files.shuffled = draw
         return fault
-    if kind in DAMAGES:
-        content = None if now is None else damaged(draw, kind, now)
-        if content is None:
-            return None
-        change[file] = content
-    elif kind == "another's content":
-        folder = file.rpartition("/")[0]
-        others = [each for each in dict.keys(files) if each != file and each.rpartition("/")[0] == folder]
-        if not others:
-            return None
-        change[file] = dict.get(files, draw.choice(sorted(others)))
-    elif kind in ("older version", "late write"):
-        if now is None:
-            return None
-        change[file] = files.before(file)
-        if kind == "late write":
-            fault.late[file] = now
-    elif kind == "deleted":
-        change[file] = None
-    else:
-        change = _of_many(draw, files, kind)
+    change = _of_many(draw, files, kind) if kind in MANY_FILES else _of_one(draw, files, kind, file)
+    if kind == "late write":
+        fault.late = {name: held for name in change if (held := dict.get(files, name)) is not None}
     fault.held = {name: dict.get(files, name) for name in change}
     fault.held = {name: held for name, held in fault.held.items() if held != change[name]}
     if not fault.held:
@@ -201,6 +180,21 @@ def inject(draw: random.Random, files: LyingFiles, kind: str, file: str) -> Inje
     for name, content in fault.holds.items():
         files.put(name, content)
     return fault
+
+
+def _of_one(draw: random.Random, files: LyingFiles, kind: str, file: str) -> dict[str, Content]:
+    """Return what a file holds after a fault; nothing if it cannot have it."""
+    now = dict.get(files, file)
+    if now is None or kind == "deleted":
+        return {file: None}
+    if kind in DAMAGES:
+        content = damaged(draw, kind, now)
+        return {} if content is None else {file: content}
+    if kind in ("older version", "late write"):
+        return {file: files.before(file)}
+    folder = file.rpartition("/")[0]
+    others = [each for each in dict.keys(files) if each != file and each.rpartition("/")[0] == folder]
+    return {file: dict.get(files, draw.choice(sorted(others)))} if others else {}
 
 
 def _of_many(draw: random.Random, files: LyingFiles, kind: str) -> dict[str, Content]:

@@ -24,9 +24,9 @@ from spark_throttle.core.quota import UNLIMITED
 from spark_throttle.errors import ThrottleError
 from spark_throttle.sharing.settings import ShareSettings
 from spark_throttle.testing import SimulatedJob
-from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint, CrashPoint
+from spark_throttle.testing.simulation.disk import CRASH_POINTS, Checkpoint
 from spark_throttle.testing.simulation.exchange import SimulatedExchange, SimulatedTime
-from spark_throttle.testing.simulation.query import SimulatedBatch, Surroundings
+from spark_throttle.testing.simulation.query import SimulatedBatch, Surroundings, costs_nothing
 from spark_throttle.testing.simulation.rows import Row
 from tests.lies import faults
 from tests.lies.faults import Injected, LyingFiles
@@ -182,7 +182,7 @@ class JobBench:
         return found
 
     def _new(self, exchange: SimulatedExchange | None) -> SimulatedJob:
-        costs = (lambda rows: _times(rows)) if self.world.is_timed else (lambda _: {})
+        costs = _times if self.world.is_timed else costs_nothing
         return SimulatedJob(self.world.policies, exchange=exchange, cost_ns=costs, batches_retained=5)
 
     def _exchange(self, objects: LyingFiles, now_ms: int) -> SimulatedExchange | None:
@@ -201,10 +201,8 @@ class JobBench:
         wanted = sorted(self._draw.sample(range(2, BATCHES), min(moments, BATCHES - 2)))
         for batch in range(BATCHES):
             job.offer(self._offers[batch])
-            point: CrashPoint | None = None
             if batch in wanted and self._draw.random() < 0.6:
-                point = self._draw.choice(CRASH_POINTS)
-                job.crash(point)
+                job.crash(at=self._draw.choice(CRASH_POINTS))
             job.trigger(TRIGGER_MS)
             if batch in wanted:
                 yield self._moment(job, control, objects, batch + 1)
@@ -374,7 +372,7 @@ class JobBench:
         newest: dict[Any, int] = {}
         for row in run.job.admitted:
             if newest.get(row.namespace, -1) > row.id:
-                yield f"row {row.id} of {row.namespace} follows row {newest[row.namespace]}"
+                yield f"row {row.id} of {row.namespace!r} follows row {newest[row.namespace]}"
             newest[row.namespace] = row.id
         digests: dict[tuple[int, int], str] = {}
         for attempt in run.job.attempts:
@@ -394,7 +392,7 @@ class JobBench:
 
 
 def weighed(problems: list[str], fault: Injected) -> Outcome:
-    """Return whether the documentation tells of what is broken: of what a batch charged, and was not there to be read."""
+    """Return whether the documentation tells of what is broken: what a batch charged was not there to be read."""
     gone = [name for name, holds in fault.holds.items() if holds is None]
     gone += [fault.file] if fault.kind == "listed without" else []
     is_told = all(_WITHOUT in problem for problem in problems) and any(kind_of(name) == CHARGES for name in gone)
@@ -402,14 +400,19 @@ def weighed(problems: list[str], fault: Injected) -> Outcome:
 
 
 def _times(rows: Sequence[Row]) -> Mapping[str, int]:
-    return {str(name): count * ROW_NS for name, count in Counter(row.namespace for row in rows).items()}
+    return {name: n * ROW_NS for name, n in Counter(row.namespace for row in rows).items() if isinstance(name, str)}
+
+
+def is_of(row: Row, beginning: str) -> bool:
+    """Return whether a row's namespace begins with something."""
+    return isinstance(row.namespace, str) and row.namespace.startswith(beginning)
 
 
 def _timed(run: _Run) -> dict[int, int]:
     """Return how many rows with a quota on time had left at the time of each batch."""
     times, total, found = times_of(run.job.attempts), 0, dict[int, int]()
     for row in run.job.admitted:
-        if str(row.namespace).startswith(_TIMED):
+        if is_of(row, _TIMED):
             total += 1
             found[times[row.id]] = total
     return found
@@ -436,7 +439,7 @@ def over_limit(
 ) -> Iterator[str]:
     """Yield the first window in which a scope admitted more than its limit."""
     messages, size, burst_seconds = limit
-    mine = [row for row in rows if str(row.namespace).startswith(beginning)]
+    mine = [row for row in rows if is_of(row, beginning)]
     for rate, amounts in ((messages, [1] * len(mine)), (size, [row.size_bytes or 0 for row in mine])):
         if not rate or not mine:
             continue

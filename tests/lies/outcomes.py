@@ -11,10 +11,15 @@ from spark_throttle.errors import ThrottleError
 
 Outcome = Literal["refused", "right", "unread", "told", "silent", "crashed"]
 OUTCOMES: Final[tuple[Outcome, ...]] = ("refused", "right", "unread", "told", "silent", "crashed")
-"""`refused`: an error of ours that names the file and a remedy, and what it refused goes on once the file is mended.
-`right`: the laws hold. `unread`: nobody asks for the file any more, so what follows is what would have followed.
-`told`: what the documentation says of this case. `silent`: a law is broken and nothing said so. `crashed`: an error that
-is not ours, or that names no file."""
+"""What became of a fault:
+
+- `refused`: by an error of ours that names the file and a remedy; and with the file mended, nothing is lost.
+- `right`: the laws hold.
+- `unread`: nobody asks for the file any more, so what follows is what would have followed.
+- `told`: the documentation says of this case what is not noticed.
+- `silent`: a law is broken, and nothing says so.
+- `crashed`: by an error that is not ours, or that names no file.
+"""
 
 FAULTS: Final[frozenset[Outcome]] = frozenset({"silent", "crashed"})
 

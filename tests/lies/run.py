@@ -89,12 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for key, example in sorted(tally.examples.items()):
         sys.stdout.write(f"{' '.join(key)}: {example}\n")
     outcomes = tally.by_outcome()
-    summary = {
-        "seed": asked.seed,
-        "faults": tally.faults,
-        **outcomes,
-        "cpu_seconds": round(time.process_time() - began),
-    }
+    summary: dict[str, int] = {"seed": asked.seed, "faults": tally.faults}
+    summary.update(outcomes, cpu_seconds=round(time.process_time() - began))
     sys.stdout.write(json.dumps(summary) + "\n")
     return int(any(outcomes[outcome] for outcome in FAULTS))
 

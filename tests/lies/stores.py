@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
-from spark_throttle.errors import ThrottleError
 from spark_throttle.store.delta.delta_store import DeltaStore
 from spark_throttle.store.file.file_store import HAND, FileStore
 from spark_throttle.store.service import PolicyService
@@ -125,7 +124,7 @@ class StoreBench:
             return None
         what = f"{self.name}, {'all' if kind in faults.MANY_FILES else of_kind}"
         with self._in_folder(files) as folder, self._in_small():
-            outcome, detail = self._outcome(folder, kind)
+            outcome, detail = self._outcome(folder)
         return Found(what, kind, outcome, detail)
 
     @staticmethod
@@ -134,30 +133,21 @@ class StoreBench:
             return "log"
         return "rows" if name.endswith(".parquet") else name.removeprefix("store").removeprefix(".") or "document"
 
-    def _outcome(self, folder: str, kind: str) -> tuple[Outcome, str]:
+    def _outcome(self, folder: str) -> tuple[Outcome, str]:
+        """Read everything, make a change, and read again."""
         refusal = ""
-        problem = ""
-        try:
-            found = seen(self._opened(f"{folder}/store"))
-            problem = difference(self._truth, found)
-        except ThrottleError as error:
-            if not is_refusal(error, (folder,)):
-                return "crashed", said(error)
-            refusal = said(error)
-        except Exception as error:  # noqa: BLE001 - what it is, is the question
-            return "crashed", said(error)
-        if problem:
-            return self._told(found, problem)
-        try:
-            self._change(folder)
-            after = seen(self._opened(f"{folder}/store"))
-        except ThrottleError as error:
-            return ("refused", said(error)) if is_refusal(error, (folder,)) else ("crashed", said(error))
-        except Exception as error:  # noqa: BLE001 - as above
-            return "crashed", said(error)
-        problem = difference(self._changed, after)
-        if problem:
-            return self._told(after, f"after a change{' that follows ' + refusal if refusal else ''}: {problem}")
+        for truth, is_changed in ((self._truth, False), (self._changed, True)):
+            try:
+                if is_changed:
+                    self._change(folder)
+                found = seen(self._opened(f"{folder}/store"))
+            except Exception as error:  # noqa: BLE001 - what it is, is the question
+                if not is_refusal(error, (folder,)):
+                    return "crashed", said(error)
+                refusal = said(error)
+                continue
+            if problem := difference(truth, found):
+                return self._told(found, f"{problem} ({refusal})")
         return ("refused", refusal) if refusal else ("right", "")
 
     def _told(self, found: Seen, problem: str) -> tuple[Outcome, str]:

@@ -126,7 +126,8 @@ def rows_with_places(stream: Any, name: str, place: StagingPlace) -> Iterator[pa
     """
     schema, first = with_place(place.form.schema), 0
     in_file = as_read(schema)
-    for rows in _row_groups(stream, name):
+    for group in _row_groups(stream, name):
+        rows = group
         if FILE not in rows.column_names:
             rows = rows.append_column(FILE, pa.repeat(name, len(rows)))
             rows = rows.append_column(ROW, pa.array(range(first, first + len(rows)), pa.int64()))
