@@ -38,6 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_throttle.errors import RESTORE_CHECKPOINT, DamagedError, ThrottleError, UnknownVersionError
+from spark_throttle.record_arrays import ALL_EQUAL, PADDING, ArrayBytes, part_of, read_array, stored_array
 
 FORMAT: Final = 1
 """The format of all blocks and notes."""
@@ -52,14 +53,6 @@ _CHECKSUM: Final = struct.Struct("<I")
 _BODY_AT: Final = _HEADER.size + _CHECKSUM.size
 _CODEC: Final = "lz4_raw"
 _SUM: Final = "checksum"
-_PADDING: Final = [bytes(count) for count in range(8)]
-
-_UNSIGNED: Final = {8: "<u1", 16: "<u2", 32: "<u4", 64: "<u8"}
-_SIGNED: Final = {8: "<i1", 16: "<i2", 32: "<i4", 64: "<i8"}
-_TYPES: Final = {kind: np.dtype(kind) for kind in ("|b1", "|u1", "|i1", *_UNSIGNED.values(), *_SIGNED.values())}
-_ALL_EQUAL: Final = "="
-_FEW: Final = 32
-"""Fewer numbers are stored in the type of their array: to look for a narrower one costs more than it saves."""
 
 _STRINGS: Final = {
     pa.StringArray: pa.string(), pa.LargeStringArray: pa.large_string(),
@@ -110,10 +103,10 @@ def pack(record: object, *, is_compressed: bool = False, bound_to: str = "") -> 
     >>> unpack(Within, block, "the example")
     Within(least=1, most=4096)
     """
-    out = _Out()
+    out = ArrayBytes()
     tree = [type(record).__name__, _coder_of(type(record)).write(record, out)]
     text = _to_text(tree).encode("utf-8", "surrogatepass")
-    parts = [text, _PADDING[-len(text) % 8], *out.parts]
+    parts = [text, PADDING[-len(text) % 8], *out.parts]
     body_size = len(text) + -len(text) % 8 + out.size
     if is_compressed:
         parts = [pa.compress(b"".join(parts), codec=_CODEC)]
@@ -125,12 +118,7 @@ def pack(record: object, *, is_compressed: bool = False, bound_to: str = "") -> 
 
 
 def unpack(
-    kind: type[Record],
-    block: bytes | memoryview,
-    what: str,
-    *,
-    remedy: str = RESTORE_CHECKPOINT,
-    bound_to: str = "",
+    kind: type[Record], block: bytes | memoryview, what: str, *, remedy: str = RESTORE_CHECKPOINT, bound_to: str = ""
 ) -> Record:
     """Return the record that a block holds.
 
@@ -159,8 +147,8 @@ def unpack(
     if magic != _MAGIC:
         raise DamagedError(what, f"it begins with {magic!r}, not with {_MAGIC!r}", remedy)
     body = whole[_BODY_AT:]
-    seed = zlib.crc32(whole[: _HEADER.size], zlib.crc32(bound_to.encode()))
-    if (zlib.crc32(body, seed),) != _CHECKSUM.unpack_from(whole, _HEADER.size):
+    begun = zlib.crc32(whole[: _HEADER.size], zlib.crc32(bound_to.encode()))
+    if (zlib.crc32(body, begun),) != _CHECKSUM.unpack_from(whole, _HEADER.size):
         raise DamagedError(what, f"the checksum of its {len(whole)} bytes is not the one in its header", remedy)
     if found_format != FORMAT:
         raise UnknownVersionError(what, found_format, FORMAT)
@@ -204,8 +192,9 @@ def to_json(record: object) -> bytes:
     }
     """
     tree = _coder_of(type(record)).write(record, None)
-    tree = {"format": FORMAT, **tree, _SUM: _sum_of(tree)}
-    return json.dumps(tree, indent=1, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+    return json.dumps(
+        {"format": FORMAT, **tree, _SUM: _sum_of(tree)}, indent=1, ensure_ascii=False, allow_nan=False
+    ).encode("utf-8", "surrogatepass")
 
 
 def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = RESTORE_CHECKPOINT) -> Record:
@@ -225,8 +214,8 @@ def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = R
             _refuse("format", found_format, "number of a format")
         if found_format == FORMAT:
             found_sum = tree.pop(_SUM, None)
-            if found_sum is not None and found_sum != _sum_of(tree):
-                raise ValueError(f"its {_SUM} is {found_sum}, and its fields have {_sum_of(tree)}")
+            if found_sum not in (None, expected := _sum_of(tree)):
+                raise ValueError(f"its {_SUM} is {found_sum}, and its fields have {expected}")
             return _coder_of(kind).read(tree, None)
     except _UNREADABLE as error:
         raise DamagedError(what, _problem(error), remedy) from error
@@ -247,37 +236,10 @@ def _problem(error: Exception) -> str:
     return str(error) or repr(error)
 
 
-class _Out:
-    """The bytes of a block's arrays, as parts that are joined once."""
-
-    __slots__ = ("parts", "size")
-
-    def __init__(self) -> None:
-        self.parts: list[_Value] = []
-        self.size = 0
-
-    def add(self, data: _Value, size: int) -> int:
-        """Add bytes, and return their place."""
-        at = self.size
-        self.parts.append(data)
-        self.size += size
-        if size % 8:
-            self.parts.append(_PADDING[-size % 8])
-            self.size += -size % 8
-        return at
-
-
-def _part(source: memoryview, at: int, size: int) -> memoryview:
-    found = source[at : at + size]
-    if len(found) != size:
-        raise ValueError(f"it names the bytes from {at} to {at + size} of {len(source)}")
-    return found
-
-
 class _Coder(NamedTuple):
     """How a value of one annotation becomes JSON, and back; in a note there is nothing outside of the JSON."""
 
-    write: Callable[[_Value, _Out | None], _Value]
+    write: Callable[[_Value, ArrayBytes | None], _Value]
     read: Callable[[_Value, memoryview | None], _Value]
 
 
@@ -299,7 +261,7 @@ def _record(kind: _Value) -> _Coder:
     coders = {each.name: _coder(hints[each.name], f"{name_of}.{each.name}") for each in all_fields}
     needed = {each.name for each in all_fields if each.default is MISSING and each.default_factory is MISSING}
 
-    def write(value: _Value, out: _Out | None) -> dict[str, _Value]:
+    def write(value: _Value, out: ArrayBytes | None) -> dict[str, _Value]:
         _checked("a record", value, kind)
         return {name: coder.write(getattr(value, name), out) for name, coder in coders.items()}
 
@@ -390,12 +352,12 @@ def _choice(where: str, stored: Mapping[_Value, _Value]) -> _Coder:
 
 
 def _bytes(where: str) -> _Coder:
-    def write(value: _Value, out: _Out | None) -> _Value:
+    def write(value: _Value, out: ArrayBytes | None) -> _Value:
         _checked(where, value, bytes)
         return b64encode(value).decode("ascii") if out is None else [out.add(value, len(value)), len(value)]
 
     def read(tree: _Value, source: memoryview | None) -> bytes:
-        return b64decode(tree, validate=True) if source is None else bytes(_part(source, *tree))
+        return b64decode(tree, validate=True) if source is None else bytes(part_of(source, *tree))
 
     return _Coder(write, read)
 
@@ -418,7 +380,7 @@ def _tuple(where: str, coders: list[_Coder]) -> _Coder:
 
 
 def _mapping(where: str, coder: _Coder) -> _Coder:
-    def write(value: _Value, out: _Out | None) -> dict[str, _Value]:
+    def write(value: _Value, out: ArrayBytes | None) -> dict[str, _Value]:
         return {_checked(where, key, str): coder.write(value[key], out) for key in sorted(value)}
 
     def read(tree: _Value, source: memoryview | None) -> dict[str, _Value]:
@@ -433,16 +395,16 @@ def _array(where: str, dtype: np.dtype[_Value]) -> _Coder:
         raise TypeError(f"{where} is an array of {dtype}, which has no stored form")
     listed_as = {bool if dtype.kind == "b" else int}
 
-    def write(value: _Value, out: _Out | None) -> _Value:
+    def write(value: _Value, out: ArrayBytes | None) -> _Value:
         if not isinstance(value, np.ndarray) or value.dtype != dtype:
             _refuse(where, value, f"array of {dtype}")
         if out is not None:
-            return _stored(value, out)
+            return stored_array(value, out)
         return value.tolist() if value.ndim == 1 else [value.reshape(-1).tolist(), *value.shape]
 
     def read(tree: _Value, source: memoryview | None) -> np.ndarray:
         if source is not None:
-            values = _values(tree, source, dtype)
+            values = read_array(tree, source, dtype)
         else:
             listed, *shape = tree if tree and type(tree) is list and type(tree[0]) is list else (tree, len(tree))
             if not listed_as.issuperset(map(type, _checked(where, listed, list))) or min(shape, default=0) < 0:
@@ -454,70 +416,44 @@ def _array(where: str, dtype: np.dtype[_Value]) -> _Coder:
     return _Coder(write, read)
 
 
-def _stored(values: np.ndarray, out: _Out) -> list[_Value]:
-    """Return the type of an array, the place of its bytes, and its shape."""
-    if not values.flags.c_contiguous:
-        values = np.ascontiguousarray(values)
-    if values.size >= _FEW:
-        low, high = int(values.min()), int(values.max())
-        if low == high:
-            return [_ALL_EQUAL, low, *values.shape]
-        bits, kinds = (high.bit_length(), _UNSIGNED) if low >= 0 else (1 + max(high, ~low).bit_length(), _SIGNED)
-        width = max(8, 1 << (bits - 1).bit_length())
-        if width < 8 * values.itemsize:
-            values = values.astype(kinds[width])
-    return [values.dtype.str, out.add(values, values.nbytes), *values.shape]
-
-
-def _values(tree: _Value, source: memoryview, dtype: np.dtype[_Value]) -> np.ndarray:
-    """Return the array that `_stored` described: a part of the block if its type is the field's."""
-    name, at, *shape = tree
-    if name == _ALL_EQUAL:
-        return np.full(shape, at, dtype)
-    if min(at, *shape) < 0:
-        raise ValueError(f"it names an array of the shape {shape} at {at}")
-    values = np.ndarray(shape, _TYPES[name], source, at)  # which refuses bytes beyond the end
-    return values if values.dtype == dtype else values.astype(dtype)
-
-
 def _strings(where: str, kind: pa.DataType) -> _Coder:
     """Return the coder of Arrow strings, or bytes: their lengths, all of their text, and which are null, if any is."""
     offset_type = np.dtype(np.int64 if kind in (pa.large_string(), pa.large_binary()) else np.int32)
     is_text = kind in (pa.string(), pa.large_string())
     nothing, each = ("" if is_text else b""), _coder(str | None if is_text else bytes | None, where)
 
-    def write(value: _Value, out: _Out | None) -> _Value:
+    def write(value: _Value, out: ArrayBytes | None) -> _Value:
         if not isinstance(value, pa.Array) or value.type != kind:
             _refuse(where, getattr(value, "type", value), f"Arrow array of {kind}")
         if out is None:
             return [each.write(one, None) for one in value.to_pylist()]
         nulls = []
         if value.null_count:  # where a null is, Arrow's buffers may hold anything
-            nulls = [_stored(value.is_null().to_numpy(zero_copy_only=False), out)]
+            nulls = [stored_array(value.is_null().to_numpy(zero_copy_only=False), out)]
             value = value.fill_null(nothing)
         if not len(value):  # Arrow leaves the buffers out
-            return [[_ALL_EQUAL, 0, 0], 0, 0]
+            return [[ALL_EQUAL, 0, 0], 0, 0]
         _, offsets, data = value.buffers()
         ends = np.frombuffer(offsets, offset_type, len(value) + 1, value.offset * offset_type.itemsize)
         begin, size = int(ends[0]), int(ends[-1] - ends[0])
         text = b"" if data is None else data.slice(begin, size)
-        return [_stored(ends[1:] - ends[:-1], out), out.add(text, size), size, *nulls]
+        return [stored_array(ends[1:] - ends[:-1], out), out.add(text, size), size, *nulls]
 
     def read(tree: _Value, source: memoryview | None) -> pa.Array:
         if source is None:
             return pa.array([each.read(one, None) for one in tree], kind)
         lengths, at, size, *nulls = tree
-        counted = _values(lengths, source, offset_type)
+        counted = read_array(lengths, source, offset_type)
         offsets = np.zeros(len(counted) + 1, offset_type)
         np.add.accumulate(counted, out=offsets[1:])
         if offsets[-1] != size:
             raise ValueError(f"{where} has {size} bytes of text, and its lengths add up to {offsets[-1]}")
         validity = None
         if nulls:
-            is_valid = ~_values(nulls[0], source, np.dtype(np.bool_))
+            is_valid = ~read_array(nulls[0], source, np.dtype(np.bool_))
             validity = pa.py_buffer(np.packbits(is_valid, bitorder="little"))
         return pa.Array.from_buffers(
-            kind, len(counted), [validity, pa.py_buffer(offsets), pa.py_buffer(_part(source, at, size))]
+            kind, len(counted), [validity, pa.py_buffer(offsets), pa.py_buffer(part_of(source, at, size))]
         )
 
     return _Coder(write, read)
