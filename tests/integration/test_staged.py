@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyarrow import parquet as pq
 from pyspark.errors import SparkRuntimeException, StreamingQueryException
 from pyspark.sql import Row
@@ -23,6 +24,7 @@ from spark_throttle.spark.drained_query import drain
 from spark_throttle.spark.move.answer import FileAnswer, bits_of
 from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.second_reading import admitted_rows
+from spark_throttle.spark.sinks.source_reader import strict_scan
 from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.state_reader import read_queued
 from tests.effort import thorough_after
@@ -319,6 +321,20 @@ def test_file_that_spark_reads_by_another_name_is_an_error_and_no_silence(lake: 
     Path(path, "other.parquet").write_bytes(Path(path, name).read_bytes())
     with pytest.raises(SparkRuntimeException, match=r"reads it by another name: other\.parquet"):
         lookup(reader, file, "other.parquet").collect()
+
+
+def test_page_that_was_altered_is_not_read(lake: Lake) -> None:
+    form = FileForm(pa.schema([("id", pa.int64())]), compression="none")
+    place = StagingPlace(lake.path("staged"), form, in_table=False)
+    path = Path(place.root, place.writer().write(pa.table({"id": [1, 2, 7]})).path)
+    rows = strict_scan(lake.spark, StructType().add("id", "long"), [str(path)])
+    assert sorted(row["id"] for row in rows.collect()) == [1, 2, 7]
+    content = path.read_bytes()
+    values = np.array([1, 2, 7], dtype="<i8").tobytes()
+    path.write_bytes(content.replace(values, np.array([1, 3, 7], dtype="<i8").tobytes()))
+    assert path.read_bytes() != content
+    with pytest.raises(Py4JJavaError, match="CRC checksum verification failed"):
+        rows.collect()
 
 
 def lookup(reader: StagedReader, file: FileAnswer, read: str) -> DataFrame:
