@@ -252,7 +252,7 @@ class Pages:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the second of a name that SQLite wants to tell
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _DAMAGE:
                 raise self._damaged(f"SQLite says of it: {error}") from error
