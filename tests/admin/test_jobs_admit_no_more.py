@@ -117,12 +117,11 @@ def test_string_that_rejects_does_not_let_go_what_the_given_one_holds() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", ["1/0", "1/1", "1/2"])
-def test_job_that_follows_what_tenants_wrote_admits_no_more_than_one_that_keeps_what_was_given(seed: str) -> None:
-    counts = run_worlds(seed, worlds=150)
-    assert counts["made"] > 500
-    assert counts["given"] > 50
-    assert counts["checks: not rejected"] > 1_000
+def test_job_that_follows_what_tenants_wrote_admits_no_more_than_one_that_keeps_what_was_given() -> None:
+    counts = run_worlds("1/0", worlds=60)
+    assert counts["made"] > 200
+    assert counts["given"] > 20
+    assert counts["checks: not rejected"] > 400
 
 
 @pytest.mark.thorough

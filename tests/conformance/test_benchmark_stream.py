@@ -140,7 +140,7 @@ def test_kernel_gives_the_published_decisions(stream: Stream, exact: ExactRun) -
 
 @pytest.mark.slow
 def test_kernel_decides_the_unfolded_stream_alike(stream: Stream, exact: ExactRun) -> None:
-    first = 1_500 * MESSAGES_PER_MS
+    first = 600 * MESSAGES_PER_MS
     namespaces = pa.array([name_of(0, key) for key in stream.key[:first].tolist()], pa.string())
     sizes = pa.array(stream.size[:first], pa.int64())
     state, decided = DeciderState.initial(POLICY), bytearray()

@@ -26,7 +26,7 @@ from tests.effort import IS_SEARCH
 RATES = (40, 8, 100)
 """Messages a second of the group; the tenant has half of it, the job three quarters."""
 
-SEEDS = range(60 if IS_SEARCH else 2)
+SEEDS = range(60 if IS_SEARCH else 1)
 
 
 def document(rate: int, burst_seconds: int) -> dict[str, object]:

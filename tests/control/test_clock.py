@@ -18,7 +18,7 @@ from spark_throttle.files.storage import Directory
 from spark_throttle.spark.move.decider_batch import BatchOutcome
 from tests.control.queries import START_MS, per_second
 from tests.control.whole_job import Rows, WholeJob
-from tests.effort import IS_SEARCH
+from tests.effort import IS_SEARCH, crossed
 from tests.object_store import object_store
 
 HOUR_MS = 3_600_000
@@ -159,8 +159,9 @@ class StoredJob(WholeJob):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ahead_ms", [0, 11_000, HOUR_MS, -HOUR_MS])
-@pytest.mark.parametrize("down_ms", [0, 900, 4_000, HOUR_MS])
+@pytest.mark.parametrize(
+    ("ahead_ms", "down_ms"), crossed([0, 11_000, HOUR_MS, -HOUR_MS], [0, 900, 4_000, HOUR_MS], of=4)
+)
 def test_job_on_an_object_store_is_paid_on_another_machine_what_passed_by_the_stores_clock(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ahead_ms: int, down_ms: int
 ) -> None:

@@ -146,7 +146,7 @@ def test_two_jobs_that_share_their_quotas_pass_no_more_than_each_holds() -> None
     for _ in range(80):
         before = sum(len(job.admitted) for job in jobs)
         for job in jobs:
-            job.offer([("acme/x", 1)] * 100)
+            job.offer([("acme/x", 1)] * (150 - len(job.waiting)))
         jobs[0].trigger(1_000)
         jobs[1].trigger(0)
         left.append(sum(len(job.admitted) for job in jobs) - before)

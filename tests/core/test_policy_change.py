@@ -79,7 +79,7 @@ def some_tokens(draw: st.DrawFn, policy: CompiledPolicy) -> dict[str, tuple[floa
 
 
 @pytest.mark.slow
-@examples(20, in_search=1_000)
+@examples(10, in_search=1_000)
 @given(st.data())
 def test_l3_what_was_ahead_or_behind_under_other_policies_costs_no_more_than_it_was(data: st.DataObject) -> None:
     """From a change on, each is ahead or behind by its bound, and once more by what it was before."""

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 REFUSED = {"publish": {"messages_per_second": 0, "on_excess": "reject"}}
 POLICIES = {
-    "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 0.5}}},
+    "resource_groups": {"g": {"publish": {"messages_per_second": 40, "burst_seconds": 1}}},
     "tenants": {
         "slow": {"resource_group": "g"},
         "bad": REFUSED,

@@ -7,7 +7,7 @@ import random
 from spark_throttle.spark.state_reader import read_queued
 from tests.integration.streams import Lake, policies, publish
 
-MANY = 40_000
+MANY = 15_000
 
 
 def test_unusable_row_is_rejected_with_its_reason_and_one_larger_than_the_burst_is_admitted_and_delays_the_next(

@@ -13,14 +13,15 @@ import pyspark
 import pytest
 
 from spark_throttle.spark.spark_version import ends_when_drained
-from tests.receiver import receiver
-from tests.sessions import ROOT
+from tests.receiver import Arrival, receiver
+from tests.sessions import CHECKPOINTS_WITHOUT_PROCESSES, FOR_FEW_ROWS, ROOT, SHORT_LIVED, forked_python
 
+SETTINGS = {"spark.sql.shuffle.partitions": "1", **FOR_FEW_ROWS, **dict([CHECKPOINTS_WITHOUT_PROCESSES])}
 SPEC = """\
 name: throttled
 storage: {root}/storage
 libraries: [{{glob: {{include: flows/**}}}}]
-configuration: {{spark.sql.shuffle.partitions: "1"}}
+configuration: {settings}
 """
 
 FLOW = """\
@@ -50,14 +51,14 @@ policies = {{"version": 1, "namespaces": {{"acme/slow": {{"publish": QUOTA}}}}}}
 throttle = Throttle(policies, "namespace", size="8", order_by=["id"])
 
 dp.create_sink(
-    "api", "throttle_paced", {{"url": "{url}", "controlPath": "{root}/throttle", "namespace": "namespace"}}
+    "api", "throttle_paced", {{"url": "{url}", "controlPath": "{root}/paced", "namespace": "namespace"}}
 )
 
 
 @dp.append_flow(target="api")
 def sent():
     events = SparkSession.active().readStream.schema("namespace string, id int").json("{root}/events")
-    decided = throttle.apply(events, control_path="{root}/throttle")
+    decided = throttle.apply(events, control_path="{root}/paced")
     return decided.where("throttle.verdict = 'ADMIT'").drop("throttle")
 """
 
@@ -68,36 +69,32 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """Return the folder of a pipeline that has no flow yet."""
+def test_flows_of_a_pipeline_are_throttled_or_paced_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
+    """One flow goes into a table, and one to a paced sink, which the pipeline created."""
     for folder in ("flows", "events"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri()))
-    return tmp_path
-
-
-def test_flow_of_a_pipeline_is_throttled_and_a_full_refresh_begins_anew(root: Path) -> None:
-    (root / "flows" / "admitted.py").write_text(FLOW.format(root=root))
-    offer(root, range(50))
-    run(root)
-    assert admitted(root) == list(range(50))
-    first = begun(root)
-    offer(root, range(50, 60))
-    run(root, "--full-refresh-all")
-    assert admitted(root) == list(range(60))
-    assert begun(root)[0] not in first, "the first epoch is another one"
-
-
-def test_flow_of_a_pipeline_sends_to_a_paced_sink_which_the_pipeline_created(root: Path) -> None:
+    (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri(), settings=json.dumps(SETTINGS)))
     with receiver() as record:
-        (root / "flows" / "sent.py").write_text(SINK.format(root=root, url=record.url))
-        offer(root, range(60))
-        run(root)
-    assert sorted(row["id"] for arrival in record.arrivals for row in arrival.rows) == list(range(60))
-    slow = [arrival for arrival in record.arrivals if arrival.namespace == "acme/slow"]
+        (tmp_path / "flows" / "admitted.py").write_text(FLOW.format(root=tmp_path))
+        (tmp_path / "flows" / "sent.py").write_text(SINK.format(root=tmp_path, url=record.url))
+        offer(tmp_path, range(60))
+        with forked_python(tmp_path / "python") as python:
+            run(tmp_path, python)
+            assert admitted(tmp_path) == list(range(60))
+            first = begun(tmp_path)
+            offer(tmp_path, range(60, 70))
+            run(tmp_path, python, "--full-refresh", "admitted")
+    check_sent(record.arrivals)
+    assert admitted(tmp_path) == list(range(70))
+    assert begun(tmp_path)[0] not in first, "the first epoch is another one"
+
+
+def check_sent(arrivals: list[Arrival]) -> None:
+    """Each row was sent once, in its namespace's order and no faster than its quota."""
+    assert sorted(row["id"] for arrival in arrivals for row in arrival.rows) == list(range(60))
+    slow = [arrival for arrival in arrivals if arrival.namespace == "acme/slow"]
     assert [row["id"] for arrival in slow for row in arrival.rows] == list(range(1, 60, 2))
-    assert len({arrival.key for arrival in record.arrivals}) == len(record.arrivals)
+    assert len({arrival.key for arrival in arrivals}) == len(arrivals)
     # What a batch brings of 30 rows at 20 a second takes its time, but for the first call of each batch.
     batches = {arrival.key.split("/")[1] for arrival in slow}
     assert slow[-1].at_ns - slow[0].at_ns >= (30 - len(batches) * 2) / 20 / 1.08 * 1e9
@@ -108,15 +105,21 @@ def offer(root: Path, ids: range) -> None:
     (root / "events" / f"{ids.start}.json").write_text("\n".join(map(json.dumps, rows)))
 
 
-def run(root: Path, *options: str) -> None:
-    """Run the pipeline, with a catalog that a second run finds again."""
+def run(root: Path, python: Path, *options: str) -> None:
+    """Run the pipeline, with a catalog that a second run finds again.
+
+    `python` is the address at which Spark's Python processes are forked.
+    """
     settings = {"spark.sql.warehouse.dir": f"{root}/warehouse", "spark.sql.catalogImplementation": "hive"}
     given = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
     command = [str(Path(sys.executable).with_name("spark-pipelines")), "run", *given, *options]
     kept = {name: value for name, value in os.environ.items() if name != "PYSPARK_SUBMIT_ARGS"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
-    environment = {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {**kept, "PATH": path, "PYTHONPATH": str(ROOT)}
+    environment |= {"PYSPARK_PYTHON": str(ROOT / "tests" / "worker_python"), "TESTS_PYTHON": sys.executable}
+    environment |= {"TESTS_PYTHONPATH": str(ROOT), "TESTS_FORKED_PYTHON": str(python)}
     environment["SPARK_TESTING"] = "1"  # its server takes any port that is free
+    environment["JDK_JAVA_OPTIONS"] = SHORT_LIVED
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-6000:]
 

@@ -25,6 +25,7 @@ from spark_throttle.spark.move.stager import StagingPlace
 from spark_throttle.spark.references.second_reading import admitted_rows
 from spark_throttle.spark.sinks.staged_reader import StagedReader
 from spark_throttle.spark.state_reader import read_queued
+from tests.effort import thorough_after
 from tests.integration.streams import Lake, finish, policies, publish
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def test_files_of_which_all_rows_leave_are_the_tables_own(lake: Lake) -> None:
 
 SHUT = policies(tenants={"slow": publish(messages_per_second=0)})
 HALF = policies(tenants={"bad": publish(messages_per_second=0, on_excess="reject")})
-SLOWLY = policies(tenants={"slow": publish(messages_per_second=4, burst_seconds=1)})
+SLOWLY = policies(tenants={"slow": publish(messages_per_second=9, burst_seconds=1)})
 
 
 def rows(first: int, *names: str | None) -> list[tuple[int, str | None, int | None]]:
@@ -94,7 +95,7 @@ def test_cut_files_do_not_stay_in_the_table(lake: Lake) -> None:
     assert table_ids(lake) == [1, 10]
 
 
-@pytest.mark.parametrize("limits", [SHUT, SLOWLY])
+@pytest.mark.parametrize("limits", thorough_after(1, [SHUT, SLOWLY]))
 def test_batch_that_is_run_again_stages_anew_and_writes_each_row_once(lake: Lake, limits: Any) -> None:
     for batch in range(3):
         lake.offer(rows(batch * 100, *(["slow/a", "fast/b", "slow/c"] * 3)))
@@ -116,7 +117,7 @@ def test_rejected_rows_go_to_dead_letters_with_the_reason(lake: Lake) -> None:
     assert [row["admitted_messages"] for row in lake.usage("namespace", "fast/b")] == [1]
 
 
-@pytest.mark.parametrize("sink", ["parquet", "noop", "json"])
+@pytest.mark.parametrize("sink", thorough_after(1, ["parquet", "noop", "json"]))
 def test_other_sinks_get_the_rows_through_spark(lake: Lake, sink: str) -> None:
     for batch in range(2):
         lake.offer(rows(batch * 10, "slow/a", "fast/b", "bad/x"))
@@ -213,7 +214,7 @@ def test_waiting_rows_leave_with_the_columns_of_the_new_stream_if_they_lose_noth
     assert admitted == [(n, "slow/a", 5, None, timedelta(days=n)) for n in (0, 10)]
 
 
-@pytest.mark.parametrize("sink", ["delta", "parquet"])
+@pytest.mark.parametrize("sink", thorough_after(1, ["delta", "parquet"]))
 def test_rows_travel_with_their_digests_where_executors_cannot_write(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sink: str
 ) -> None:

@@ -33,10 +33,13 @@ TYPED = """
   from range(8)
 """
 QUESTIONS = (
-    "id > 4", "t < timestamp'0001-01-01 00:00:03'", "far = timestamp'9999-12-31 23:59:59.999999'", "d > 0.5", "x > 6",
-    "n >= timestamp_ntz'2024-01-01 00:00:07.999999'", "wide < -0.9", "f < 1", "f > 100", "x < 0", "s > 'é6é6'", "bo",
-    "s is null", "s = repeat('é4', 30)", "da = date'1500-01-08'", "st.a = 7", "st.c.d > 6.5", "b = binary('b1')",
+    "t < timestamp'0001-01-01 00:00:03'", "far = timestamp'9999-12-31 23:59:59.999999'",
+    "n >= timestamp_ntz'2024-01-01 00:00:07.999999'", "wide < -0.9", "f > 100", "s > 'é6é6'", "st.c.d > 6.5",
+    "id > 4", "d > 0.5", "x > 6", "f < 1", "x < 0", "bo", "s is null", "s = repeat('é4', 30)", "da = date'1500-01-08'",
+    "st.a = 7", "b = binary('b1')",
 )  # fmt: skip
+SKIPPED = 7
+"""So many of the questions are easily answered wrong from the least and largest value of a file."""
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +104,8 @@ def test_rows_read_back_as_sparks_writer_would_have_written_them(lake: Lake, cap
     assert found.count() == 8
     assert found.selectExpr(*asked).collect() == [counts]
     # Each alone is answered by skipping files.
-    alone = [found.where(question).selectExpr(f"{at}", "count(*)") for at, question in enumerate(QUESTIONS)]
-    assert dict(map(tuple, reduce(DataFrame.unionAll, alone).collect())) == dict(enumerate(counts))
+    alone = [found.where(question).selectExpr(f"{at}", "count(*)") for at, question in enumerate(QUESTIONS[:SKIPPED])]
+    assert dict(map(tuple, reduce(DataFrame.unionAll, alone).collect())) == dict(enumerate(counts[:SKIPPED]))
 
 
 def test_partitioned_table_is_sparks_and_is_read_by_its_partitions(

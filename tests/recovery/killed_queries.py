@@ -121,12 +121,12 @@ class Killed:
 
 
 @contextmanager
-def killed_queries(root: Path, refusals: Sequence[tuple[int, str]] = REFUSED) -> Iterator[Killed]:
+def killed_queries(root: Path, tables: Sequence[str], refusals: Sequence[tuple[int, str]]) -> Iterator[Killed]:
     """Yield what is left of the queries of a job when all of its processes were killed at once.
 
-    `refusals` are those of `REFUSED` that are to run.
+    `tables` and `refusals` are those of `TABLES` and `REFUSED` that are to run.
     """
-    into_delta = {table: Place(root / table) for table in TABLES}
+    into_delta = {table: Place(root / table) for table in tables}
     for place in into_delta.values():
         write_source(place, count=FILES * ROWS_A_FILE, files=FILES, with_bad_rows=True)
         place.policies.write_text(REJECTS)

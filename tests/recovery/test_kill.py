@@ -47,8 +47,9 @@ pytestmark = pytest.mark.timeout(900)
 def killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
     """Yield what is left of a job with a query for each test that is to run."""
     calls = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    tables = [each for each in TABLES if {"table": each} in calls]
     refusals = [each for each in REFUSED if {"status": each[0], "point": each[1]} in calls]
-    with killed_queries(tmp_path_factory.mktemp("killed"), refusals) as found:
+    with killed_queries(tmp_path_factory.mktemp("killed"), tables, refusals) as found:
         yield found
 
 
@@ -107,7 +108,7 @@ def _journalled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_journalled")
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", thorough_after(1, TABLES))
 def test_replay_decides_the_same_though_the_policies_changed(spark: SparkSession, killed: Killed, table: str) -> None:
     place = killed.into_delta[table]
     torn = planned_batches(place) - 1

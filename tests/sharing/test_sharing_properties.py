@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.effort import examples
+from tests.effort import IS_SEARCH, examples
 from tests.sharing.share_world import GOLD, SETTINGS, SILVER, SimulatedJob, World, cloned, lag, reborn, roam
 
-SEEDS = int(os.environ.get("SHARE_SEEDS", "2"))
+SEEDS = int(os.environ.get("SHARE_SEEDS", "2" if IS_SEARCH else "1"))
 STEPS = int(os.environ.get("SHARE_STEPS", "500"))
 QUOTA = 1_000_000
 FLOOR = QUOTA * SETTINGS.floor_percent // 100
@@ -31,21 +31,21 @@ def world_of(*demands: int) -> World:
 
 
 @pytest.mark.slow
-@examples(3)
+@examples(2, in_search=30)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_happens(seed: int, jobs: int) -> None:
     roam(seed, STEPS, jobs)  # checks after each event
 
 
 @pytest.mark.slow
-@examples(3)
+@examples(2, in_search=30)
 @given(st.integers(0, 2**32), st.integers(2, 5))
 def test_quota_is_never_over_leased_whatever_the_jobs_claim(seed: int, jobs: int) -> None:
     roam(seed, STEPS, jobs, is_greedy=True)
 
 
 @pytest.mark.slow
-@examples(3)
+@examples(2, in_search=30)
 @given(st.integers(0, 2**32))
 def test_quota_is_never_over_leased_though_reports_are_a_third_of_a_lease_late(seed: int) -> None:
     lag(seed, 2 * STEPS)
@@ -95,7 +95,7 @@ def test_quota_is_never_over_leased_in_worlds_of_fixed_seeds(seed: int) -> None:
 
 
 @pytest.mark.slow
-@examples(3)
+@examples(2, in_search=30)
 @given(st.integers(0, 2**32))
 def test_jobs_recover_from_anything_within_a_lease_and_some_cycles(seed: int) -> None:
     world = roam(seed, STEPS // 2)

@@ -18,6 +18,7 @@ from spark_throttle.core.state import DeciderState
 from spark_throttle.core.usage import UsageReport
 from spark_throttle.core.waiting_times import bin_of, upper_ms
 from spark_throttle.status.usage_table import PERCENTS, usage_rows
+from tests.effort import thorough_after
 from tests.oracle.decider import START_MS
 from tests.oracle.worlds import Limit, Namespace, Tenant, limit, make_arrivals, make_policy
 
@@ -65,7 +66,7 @@ def by_scope(report: UsageReport, policy: CompiledPolicy) -> dict[Scope, dict[st
     return {(row["level"], row["scope"]): row for row in usage_rows(report, policy, 0).to_pylist()}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", thorough_after(4, range(8)))
 def test_waiting_times_of_a_scope_are_those_of_its_messages(seed: int) -> None:
     """What is told is at least the time of the message that it is told of, and at most a sixteenth more."""
     policy = policy_of_four()

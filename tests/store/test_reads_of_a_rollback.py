@@ -48,7 +48,7 @@ def service_over(store: PolicyStore, entries: int) -> PolicyService:
     return PolicyService(store, clock_ms=lambda: 0)
 
 
-@pytest.mark.parametrize("entries", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("entries", [300, pytest.param(5_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["memory", "delta"])
 def test_reads_of_a_rollback_do_not_grow_with_its_entries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, entries: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -93,6 +94,13 @@ def ran(policy: dict[str, Any], sent: list[Sent]) -> Run:
     return run
 
 
+@cache
+def drawn_and_ran(seed: int) -> tuple[dict[str, Any], list[Sent], Run]:
+    """Return what is drawn of a seed, and what the job did."""
+    policy, sent = drawn(seed)
+    return policy, sent, ran(policy, sent)
+
+
 def recorded(sent: list[Sent], seconds: int = 1) -> Traffic:
     """Return what was sent as sums of so many seconds."""
     sums: dict[tuple[int, str], list[int]] = defaultdict(list)
@@ -129,11 +137,11 @@ def delays_of(found: Replay, traffic: Traffic) -> dict[str, Counter[int]]:
     return delays
 
 
-@pytest.mark.parametrize("first", thorough_after(2, range(0, 200, 5)))
+@pytest.mark.parametrize("first", thorough_after(1, range(0, 200, 5)))
 def test_it_decides_as_the_job_did_whose_batches_are_its_intervals(first: int) -> None:
     for seed in range(first, first + 5):
-        policy, sent = drawn(seed)
-        run, traffic = ran(policy, sent), recorded(sent)
+        policy, sent, run = drawn_and_ran(seed)
+        traffic = recorded(sent)
         found = replayed(traffic, policy)
         assert by_name(found, traffic, found.admitted[:, 0]) == run.admitted, seed
         assert by_name(found, traffic, found.rejected.sum(axis=1)) == run.rejected, seed
@@ -141,9 +149,9 @@ def test_it_decides_as_the_job_did_whose_batches_are_its_intervals(first: int) -
         assert delays_of(found, traffic) == run.delays, seed
 
 
-@pytest.mark.parametrize("first", thorough_after(1, range(0, 50, 5)))
+@pytest.mark.parametrize("first", thorough_after(1, range(0, 51, 3)))
 def test_exceptions_end_in_event_time_as_they_ended_in_the_job(first: int) -> None:
-    for seed in range(first, first + 5):
+    for seed in range(first, first + 3):
         policy, sent = drawn(seed, has_exceptions=True)
         run, traffic = ran(policy, sent), recorded(sent)
         found = replayed(traffic, policy)
@@ -156,8 +164,8 @@ def test_exceptions_end_in_event_time_as_they_ended_in_the_job(first: int) -> No
 @pytest.mark.parametrize("first", thorough_after(1, range(0, 100, 5)))
 def test_in_longer_intervals_the_longest_delay_is_right_to_within_one(first: int) -> None:
     for seed in range(first, first + 5):
-        policy, sent = drawn(seed)
-        run, traffic = ran(policy, sent), recorded(sent, 5)
+        policy, sent, run = drawn_and_ran(seed)
+        traffic = recorded(sent, 5)
         found = replayed(traffic, policy)
         longest = max([0, *(delay for delays in run.delays.values() for delay in delays)])
         assert abs(longest - found.delays.delay_ms.max(initial=0) // 1_000) <= 5, seed
@@ -169,8 +177,8 @@ def test_in_longer_intervals_the_longest_delay_is_right_to_within_one(first: int
 def test_nobody_exceeds_a_quota_of_two_a_second_with_one_message_a_second_however_fast_the_events_are_read() -> None:
     policy = {"tenants": {"acme": {"publish": {"messages_per_second": 2, "burst_seconds": 10}}}}
     for seconds in (1, 10, 60):
-        found = replayed(recorded([[("acme/a", 1)]] * 600, seconds), policy)
-        assert found.admitted.tolist() == [[600, 600]]
+        found = replayed(recorded([[("acme/a", 1)]] * 240, seconds), policy)
+        assert found.admitted.tolist() == [[240, 240]]
         assert not found.held.any()
 
 
@@ -224,7 +232,7 @@ def test_traffic_without_an_event_is_refused() -> None:
         Traffic.of(SUMS.empty_table(), interval_ms=1_000, unusable_messages=7)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", thorough_after(3, range(6)))
 def test_under_a_proposed_quota_a_backlog_leaves_in_time_and_under_nine_tenths_of_it_not(seed: int) -> None:
     """Each tenant has one namespace, so its messages leave in the order in which they came."""
     _, sent = drawn(seed)

@@ -20,6 +20,7 @@ from spark_throttle.core.state import DeciderState, StoredState
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import QueueOverflowError
 from spark_throttle.record import pack
+from tests.effort import examples
 from tests.oracle.history import History
 from tests.oracle.strategies import histories
 from tests.oracle.worlds import Namespace, limit, make_arrivals, make_policy, with_tokens
@@ -35,7 +36,7 @@ def stored(plan: AdmissionPlan) -> tuple[bytes, bytes, list[list[int]]]:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(30, in_search=1_000), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(histories())
 def test_batch_in_which_all_fits_is_decided_as_any_other(history: History) -> None:
     state, policy = history.initial_state(), history.steps[0].policy

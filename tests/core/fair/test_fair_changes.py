@@ -16,6 +16,7 @@ from tests.core.fair.fluid import Path
 from tests.core.fair.histories import changed, judged
 from tests.core.fair.kernel_worlds import DecidedWorld
 from tests.core.fair.worlds import Bucket, World
+from tests.effort import crossed
 from tests.oracle.decider import Decider
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
 
@@ -236,10 +237,12 @@ def test_a_lead_is_remembered_where_only_weights_change(names: tuple[str, str]) 
     assert abs(went - 5) <= 1
 
 
-@pytest.mark.parametrize("names", [("a/x", "b/x", "c/x"), ("a/x", "a/y", "a/z")], ids=["tenants", "namespaces"])
-@pytest.mark.parametrize(("messages", "size_bytes"), [(10, 1_001), (10, 400), (3, 1_000)])
+@pytest.mark.parametrize(
+    ("names", "rates"),
+    crossed([("a/x", "b/x", "c/x"), ("a/x", "a/y", "a/z")], [(10, 1_001), (10, 400), (3, 1_000)], of=2),
+)
 def test_nobody_starves_where_each_change_makes_bytes_dearer_or_cheaper(
-    names: tuple[str, ...], messages: int, size_bytes: int
+    names: tuple[str, ...], rates: tuple[int, int]
 ) -> None:
     """A message takes five seconds of the bytes, and the policy changes as often."""
     policies = [
@@ -247,7 +250,7 @@ def test_nobody_starves_where_each_change_makes_bytes_dearer_or_cheaper(
             groups={"g": limit(messages_per_second=messages, bytes_per_second=size_bytes)},
             default=Namespace(group="g"),
         )
-        for messages, size_bytes in ((10, 1_000), (messages, size_bytes))
+        for messages, size_bytes in ((10, 1_000), rates)
     ]
     decider, went = Decider("kernel", policies[0]), Counter[str]()
     for second in range(120):

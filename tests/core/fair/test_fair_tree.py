@@ -13,26 +13,26 @@ from tests.core.fair.fluid import Path
 from tests.core.fair.histories import fought, judged, lived, referees_of, repeated
 from tests.core.fair.scope_worlds import TENANTS, crossed, spread
 from tests.core.fair.worlds import Bucket, World
+from tests.effort import thorough_after
 
 
-@pytest.mark.parametrize("first", range(0, 200, 25))
+@pytest.mark.parametrize("first", thorough_after(2, range(0, 200, 20)))
 def test_no_group_tenant_or_namespace_is_apart_from_its_ideal_by_more_than_a_constant(first: int) -> None:
-    for seed in range(first, first + 25):
+    for seed in range(first, first + 20):
         judged(lived(seed, 12), seed)
 
 
-@pytest.mark.parametrize("first", range(18, 26, 4))
-def test_nor_where_each_repeats_its_sizes_for_300_batches(first: int) -> None:
+@pytest.mark.parametrize("seed", thorough_after(1, range(18, 26)))
+def test_nor_where_each_repeats_its_sizes_for_300_batches(seed: int) -> None:
     """What one large row puts others behind is not forgotten because the next rows are small."""
-    for seed in range(first, first + 4):
-        judged(repeated(seed, 300), seed)
+    judged(repeated(seed, 300), seed)
 
 
 def test_nor_where_a_node_that_is_kept_within_its_amount_has_children_of_weights_1_and_1000() -> None:
     judged(lived(16373, 60), 16373)
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("first", thorough_after(1, range(0, 60, 10)))
 def test_nor_where_one_is_heavy_among_many_and_rows_differ_a_millionfold(first: int) -> None:
     for seed in range(first, first + 10):
         judged(fought(seed, 12), seed)
@@ -47,7 +47,9 @@ def test_nor_where_light_flows_end_the_messages_of_a_scope_and_heavy_ones_its_by
         assert max(each.lead_sum for each in referees) <= 1, seed
 
 
-@pytest.mark.parametrize("seed", [10315, 11079, 11314, 11361, 11389, 11390, 11412, 11505, 11528, 11558, 11603])
+@pytest.mark.parametrize(
+    "seed", thorough_after(3, [11079, 11314, 11603, 10315, 11361, 11389, 11390, 11412, 11505, 11528, 11558])
+)
 def test_nor_in_histories_in_which_it_once_grew_from_batch_to_batch(seed: int) -> None:
     judged(crossed(seed, 40), seed, kept_back=TENANTS)
 
@@ -147,11 +149,11 @@ def test_a_tenant_whose_tokens_two_groups_share_starves_in_neither() -> None:
     """The rows in one group are much smaller; one row a batch passes."""
     world = World({}, {("tenant", "t"): Bucket((1, None)), (): Bucket((100, 10_000))}, bytes_a_message=100)
     for group, size in (("g", 1), ("h", 900)):
-        world.offer((group, "t", "n"), [size] * 100)
-    for _ in range(100):
+        world.offer((group, "t", "n"), [size] * 40)
+    for _ in range(40):
         world.batch()
-    assert served(world, "g") > 0.8 * 50
-    assert served(world, "h") > 0.8 * 50
+    assert served(world, "g") > 0.8 * 20
+    assert served(world, "h") > 0.8 * 20
 
 
 def test_bytes_that_are_short_starve_no_flow_that_wants_messages_alone() -> None:

@@ -27,6 +27,7 @@ from spark_throttle.policy.compile import compile_policy
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import pack, unpack
 from spark_throttle.spark.move.decider_batch import BatchOutcome, run_batch
+from tests.effort import examples
 from tests.spark.move.played import START_MS, column, with_helpers
 
 NAMES = ("api/a", "api/b", "free/c")
@@ -137,6 +138,7 @@ def fates(draw: st.DrawFn, left: dict[str, list[int]], batch: int) -> list[Undel
     return calls
 
 
+@examples(20, in_search=1_000)
 @given(st.data(), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 3)))
 def test_every_row_is_delivered_once_or_waits_and_its_namespace_keeps_its_order(
     data: st.DataObject, rate: int, own: int | None

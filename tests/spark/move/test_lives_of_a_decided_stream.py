@@ -13,6 +13,7 @@ from pyarrow import parquet as pq
 from spark_throttle.core.quota import OnExcess
 from spark_throttle.errors import DamagedError
 from spark_throttle.spark.move import decider, held_files
+from tests.effort import thorough_after
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.decided_worlds import COMMITTED, CUT, DECIDED, HALF_CUT, HALF_LEFT, LEFT, STOPS, DecidedJob
 from tests.spark.move.test_lives_of_a_staged_job import account, drain, drawn
@@ -40,7 +41,7 @@ def copies(job: DecidedJob) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thorough_after(4, range(12)))
 def test_each_row_leaves_once_whatever_is_killed(job: DecidedJob, seed: int) -> None:
     dice, offered = random.Random(seed), Counter[Event]()
     for batch in range(8):

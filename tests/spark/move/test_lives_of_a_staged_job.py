@@ -16,6 +16,7 @@ from spark_throttle.core.quota import Int64s, OnExcess
 from spark_throttle.spark.move import decider, held_files, upkeep
 from spark_throttle.spark.move.answer import FileAnswer
 from spark_throttle.spark.move.waiting_files import places_in
+from tests.effort import thorough_after
 from tests.oracle.worlds import Namespace, limit, make_policy
 from tests.spark.move.worlds import COPIED, DECIDED, STOPS, Event, StagedJob, dealt
 
@@ -48,7 +49,7 @@ def account(job: StagedJob, batch: int, offered: Counter[Event]) -> None:
     assert not job.committed - offered
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", thorough_after(4, range(12)))
 def test_each_row_is_written_once_whatever_is_killed(job: StagedJob, seed: int) -> None:
     dice, offered = random.Random(seed), Counter[Event]()
     for batch in range(8):

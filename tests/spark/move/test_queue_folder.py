@@ -262,7 +262,7 @@ def test_queue_that_an_older_release_left_in_the_state_moves_to_a_file(tmp_path:
 
 
 @pytest.mark.slow
-@examples(10)
+@examples(5, in_search=100)
 @given(st.integers(0, 2**32))
 def test_checkpoint_that_is_put_back_finds_its_files(seed: int) -> None:
     draw, directory = random.Random(seed), CountedDirectory()
