@@ -16,9 +16,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.answers import MOST_LOSSES, documented
-from spark_throttle.admin.api.replayed_change import Replayed, ReplayRequest, replayed
+from spark_throttle.admin.api.replayed_change import ReplayRequest, Tried, replayed
 from spark_throttle.admin.api.requests import (
-    DryRun,
     IfMatch,
     IfNoneMatch,
     RevisionNumber,
@@ -324,18 +323,6 @@ def _author(
 
 
 ChangeAuthor: TypeAlias = Annotated[Author, Depends(_author)]
-
-
-def _tried(
-    replay: Replayed,
-    dry_run: DryRun = False,  # noqa: FBT002 - a query parameter
-) -> tuple[bool, ReplayRequest | None]:
-    if replay is not None and not dry_run:
-        raise PolicyError("replay", "a change is replayed where it is only tried; give ?dry_run=true too")
-    return dry_run, replay
-
-
-Tried: TypeAlias = Annotated[tuple[bool, ReplayRequest | None], Depends(_tried)]
 
 
 def _change(

@@ -155,11 +155,11 @@ def _sums_query(since_ms: int, until_ms: int, interval_ms: int) -> str:
     """Return the sums of what namespaces were offered, by interval; a batch's messages count by their mean size."""
     size = "ceil(offered_bytes / arrow_cast(offered_messages, 'Float64'))"
     return " ".join((
-        f"SELECT arrow_cast(batch_time, 'Int64') / {1000 * interval_ms} AS interval, scope AS namespace,",
+        f"SELECT arrow_cast(batch_time, 'Int64') / {1000 * interval_ms} AS \"interval\", scope AS namespace,",
         "sum(offered_messages) AS messages, sum(offered_bytes) AS bytes,",
         f"arrow_cast(max({size}), 'Int64') AS largest_bytes",
-        f"FROM usage WHERE level = 'namespace' AND offered_messages > 0 AND {_between(since_ms * 1000, until_ms * 1000)}",
-        "GROUP BY interval, namespace",
+        f"FROM usage WHERE {_between(since_ms * 1000, until_ms * 1000)}",
+        "AND level = 'namespace' AND offered_messages > 0 GROUP BY \"interval\", namespace",
     ))  # fmt: skip
 
 
