@@ -159,6 +159,13 @@ life-without: setup ## revert in a copy each fix that the lives guard, and repor
 model: setup ## explore all states of the models of leases and batches in wide bounds (hours): counts, one line of JSON
 	@$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.models.run $(ARGS)
 
+# `SEED` and `MINUTES` of the other targets have defaults; a night has its own.
+given = $(if $(filter-out file,$(origin $(1))),$(if $($(1)),--$(2) $($(1))))
+
+.PHONY: nightly
+nightly: setup jars $(CLASS_ARCHIVE) ## look for what tests do not find: lives, models, kills, a search; SEED is the date, MINUTES 120; one line of JSON
+	@$(ONE_THREAD) PYTHONPATH=$(CURDIR) $(PYTHON) -m tests.nightly.run $(call given,SEED,seed) $(call given,MINUTES,minutes)
+
 CHANGES ?= 100000
 
 .PHONY: loosened-jobs

@@ -10,18 +10,21 @@ over its control directory, then once per interval, and when the query ends. Bef
 directory still belongs to its run; a run that was taken over is silent from then on. A sign that cannot be written is a
 warning and no failure: whoever watches sees the job fall silent.
 
-The *policies* that the job follows are noted whenever they change.
+The *policies* that the job follows are noted whenever they change. Against the note that was there, also an earlier
+run's, the log tells what nobody may have meant: that no limit is left, and that the store has gone back.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from spark_throttle.control.clock import Clock
 from spark_throttle.control.run_fence import RunFence, owner_of
+from spark_throttle.errors import DamagedError, StoredFormatError
 from spark_throttle.files.storage import Directory, read_note
 from spark_throttle.policy.model import PolicyDocument
 from spark_throttle.record import Count, Name, WallMs, Within, to_json
@@ -228,10 +231,31 @@ class NextPolicies:
     exceptions: tuple[ExceptionInForce, ...] = ()
     """The exceptions in force; the first to end comes first."""
 
+    @property
+    def named(self) -> str:
+        """The revision as messages name it: the policy store's, or that of the content."""
+        return f"of revision {self.revision if self.store_revision is None else self.store_revision}"
+
 
 def write_next_policies(directory: Directory, followed: NextPolicies) -> None:
     """Write the policies that a job follows, over those noted before."""
     directory.write(_POLICIES_NAME, to_json(followed))
+
+
+def warn_of_lost_policies(directory: Directory, followed: NextPolicies, *, limits_nothing: bool) -> None:
+    """Warn if the policies that follow those noted limit nothing, or come from an older revision of the store."""
+    with suppress(DamagedError, StoredFormatError):  # a note decides nothing, and is about to be written anew
+        before = read_next_policies(directory)
+        if before is None or before.revision == followed.revision:
+            return
+        if limits_nothing:
+            logger.warning("policies %s limit nothing: every row is admitted from the next batch on", followed.named)
+        if (before.store_revision or 0) > (followed.store_revision or 0) > 0:
+            logger.warning(
+                "the policy store has gone back from revision %s to revision %s, which is in force: a backup was put "
+                "back, or this is another store; what was changed since is lost",
+                before.store_revision, followed.store_revision,
+            )  # fmt: skip
 
 
 def read_next_policies(directory: Directory) -> NextPolicies | None:

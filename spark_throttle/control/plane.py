@@ -24,7 +24,13 @@ from spark_throttle.control.charges import join_charges
 from spark_throttle.control.clock import Clock, Moment, Occasion, moment_after
 from spark_throttle.control.demand import is_shared
 from spark_throttle.control.epochs import BATCHES_RETAINED, NO_EPOCH, EpochName, Epochs
-from spark_throttle.control.notes import NextPolicies, Pulse, exceptions_in_force, write_next_policies
+from spark_throttle.control.notes import (
+    NextPolicies,
+    Pulse,
+    exceptions_in_force,
+    warn_of_lost_policies,
+    write_next_policies,
+)
 from spark_throttle.control.reports import RejectionNotice, Reports
 from spark_throttle.control.run_fence import RunFence, forget_past, refuse_past, waited_ms
 from spark_throttle.control.shared_quotas import SharedQuotas
@@ -335,6 +341,7 @@ class ControlPlane:
         self.epochs.check_fence()
         in_force = exceptions_in_force(snapshot.document, wall_ms)
         followed = NextPolicies(policy.revision, snapshot.store_revision, problem, in_force)
+        warn_of_lost_policies(self._directory, followed, limits_nothing=policy.limits_nothing)
         write_next_policies(self._directory, followed)
         if last is not None and last.snapshot.document is snapshot.document:
             for path, each in exceptions[last.ended : ended]:

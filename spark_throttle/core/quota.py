@@ -264,6 +264,13 @@ class CompiledPolicy:
         return self.shared.has_time or self.namespace_limits.has_time
 
     @property
+    def limits_nothing(self) -> bool:
+        """Whether no scope has a quota, a bound of its messages' size, or a rule of Pegasus."""
+        each = self.shared, self.namespace_limits
+        has_limit = any(limits.is_limited.any() or "max_message_bytes" in limits.settings for limits in each)
+        return not (has_limit or self.namespace_windows.has_rule.any())
+
+    @property
     def exempt_rule(self) -> int:
         """The position of the exempt namespaces in `namespace_limits`, if the policy exempts any."""
         return len(self.namespace_limits) - 2

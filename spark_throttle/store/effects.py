@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from spark_throttle.core.limits.pegasus import parse_throttling
 from spark_throttle.policy.model import (
     DIRECTIONS,
     LIMITS,
@@ -40,8 +41,11 @@ request_percentage']
     if isinstance(policy, QueuePolicy):
         return
     path = path_of(kind, name)
-    if kind == "defaults" and isinstance(policy, NamespacePolicy) and policy.locked:
-        yield f"{path}.locked does nothing: only an administrator changes the defaults"
+    if isinstance(policy, NamespacePolicy):
+        if kind == "defaults" and policy.locked:
+            yield f"{path}.locked does nothing: only an administrator changes the defaults"
+        for key in ("write_throttling", "write_throttling_by_size", "read_throttling"):
+            yield from _idle_rules(f"{path}.{key}", getattr(policy, key))
     for where, direction, quota, given in _quotas(path, policy):
         if all(getattr(quota, key) is None for key in RATES):
             is_bounded = any(getattr(quota, key) is not None for key in LIMITS)
@@ -51,6 +55,18 @@ request_percentage']
                     yield f"{where}.{direction}.{key} does nothing without {_ANY_RATE}"
         if kind == "job" and "weight" in given:
             yield f"{where}.{direction}.weight does nothing: the job shares with nobody"
+
+
+def _idle_rules(where: str, text: str | None) -> Iterator[str]:
+    """Yield the rules of a throttling string that hold nothing back: Pegasus takes them, and so does a policy."""
+    if text is None:
+        return
+    rule = parse_throttling(text)
+    if "delay" in text and 0 in (rule.delay_units, rule.delay_ms):
+        why = "0 ms is no wait" if rule.delay_units else "0 units turn a rule off"
+        yield f"{where}: its delay does nothing: {why}"
+    if "reject" in text and rule.reject_units == 0:
+        yield f"{where}: its reject does nothing: 0 units turn a rule off"
 
 
 def _quotas(path: str, policy: ScopePolicy) -> Iterator[tuple[str, Direction, Quota, set[str]]]:

@@ -19,7 +19,7 @@ from tests.sessions import ROOT
 PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CHANGELOG: Final = (ROOT / "CHANGELOG.md").read_text()
 PROMISES: Final = (ROOT / "docs" / "stability.md").read_text()
-WORKFLOWS: Final = [ROOT / ".github" / "workflows" / name for name in ("ci.yml", "release.yml")]
+WORKFLOWS: Final = [ROOT / ".github" / "workflows" / name for name in ("ci.yml", "nightly.yml", "release.yml")]
 DIST: Final = run_path(str(ROOT / "scripts" / "dist.py"))
 
 

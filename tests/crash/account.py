@@ -25,7 +25,7 @@ from tests.ledger import BATCH, count_out_of_order, excess
 from tests.life.contract import MICRO, Contracts, Scope, fault_of
 
 _MOST_SHOWN: Final = 20
-_FAULTS: Final = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "starved", "unfair")
+FAULTS: Final = ("lost", "doubled", "over_limit", "out_of_order", "wrong_reason", "starved", "unfair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ class Account:
 
     @property
     def keeps_the_laws(self) -> bool:
-        return not any(getattr(self, name) for name in _FAULTS)
+        return not any(getattr(self, name) for name in FAULTS)
 
     @property
     def verdict(self) -> str:
         """One sentence for people: what was broken, and what the run could not show."""
-        broken = [f"{name} {getattr(self, name)}" for name in _FAULTS if getattr(self, name)]
+        broken = [f"{name} {getattr(self, name)}" for name in FAULTS if getattr(self, name)]
         said = "broken: " + ", ".join(broken) if broken else "no law was broken"
-        unchecked = [name for name in _FAULTS if getattr(self, name) is None]
+        unchecked = [name for name in FAULTS if getattr(self, name) is None]
         if unchecked:
             why = "the sink does not say in which batch a row came"
             if self.over_limit is not None:

@@ -103,7 +103,10 @@ def test_rows_of_a_destination_that_refuses_wait_for_later_batches_and_the_other
 def test_batch_that_is_run_again_calls_the_function_with_the_rows_that_it_took(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The destination is back when the batch runs again, and gets nothing that the function took without it."""
+    """
+    The destination is back when the batch runs again, and gets nothing that the function took without it.
+    <https://github.com/apache/paimon/issues/9666>, where a function writes.
+    """
     tables = Tables(1)
     lake.offer(EVENTS)
     throttle = lake.throttle(api())

@@ -26,6 +26,7 @@ _LONGEST_SECONDS = 1_200
 def test_throttled_queries_run_on_spark_connect_also_for_a_client_that_sees_nothing_of_its_servers_disk(
     tmp_path: Path,
 ) -> None:
+    """<https://github.com/apache/spark/pull/55410>: a batch has a session of its own; `make versions` runs 4.3."""
     told = told_by("tests.integration.connect_query", str(tmp_path))
     slow, bad, shut, free = (list(range(tenant, 100, 4)) for tenant in range(4))
     assert told["session"] == "pyspark.sql.connect.session"

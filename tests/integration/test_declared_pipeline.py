@@ -70,7 +70,10 @@ pytestmark = [
 
 
 def test_flows_of_a_pipeline_are_throttled_or_paced_and_a_full_refresh_begins_anew(tmp_path: Path) -> None:
-    """One flow goes into a table, and one to a paced sink, which the pipeline created."""
+    """One flow goes into a table, and one to a paced sink, which the pipeline created.
+
+    <https://github.com/apache/spark/pull/52487> and #53303: a refresh that the fence refuses.
+    """
     for folder in ("flows", "events"):
         (tmp_path / folder).mkdir()
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(root=tmp_path.as_uri(), settings=json.dumps(SETTINGS)))

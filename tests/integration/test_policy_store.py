@@ -63,6 +63,7 @@ def test_committed_change_acts_in_the_next_batch_and_a_lost_store_changes_nothin
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_query_does_not_start_on_a_store_that_cannot_be_applied(lake: Lake, *, is_there: bool) -> None:
+    """<https://github.com/apache/kafka/pull/21108>: no quota until the configuration comes."""
     where = lake.path("policy_store")
     if is_there:
         store = DeltaStore.create(where)

@@ -40,7 +40,10 @@ def ids(lake: Lake) -> list[int]:
 def test_checkpoint_that_was_put_back_is_refused_and_right_once_its_table_is_restored(
     lake: Lake, table: str, *, is_whole: bool
 ) -> None:
-    """Put back whole, or Spark's part of it, with the control directory left as it was."""
+    """
+    Put back whole, or Spark's part of it, with the control directory left as it was.
+    See <https://github.com/apache/iceberg/issues/8809>: what a sink has of a checkpoint that is gone.
+    """
     lake.offer([(1, "good/a", 1), (2, "bad/a", 2)])
     run(lake, table)
     known = DeltaTable(lake.path("out")).version()

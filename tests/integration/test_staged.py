@@ -97,6 +97,7 @@ def test_cut_files_do_not_stay_in_the_table(lake: Lake) -> None:
 
 @pytest.mark.parametrize("limits", thorough_after(1, [SHUT, SLOWLY]))
 def test_batch_that_is_run_again_stages_anew_and_writes_each_row_once(lake: Lake, limits: Any) -> None:
+    """<https://github.com/apache/paimon/issues/9666>, where the table takes files as they lie."""
     for batch in range(3):
         lake.offer(rows(batch * 100, *(["slow/a", "fast/b", "slow/c"] * 3)))
     finish(staged(lake, limits).format("delta").start(lake.path("out")))
@@ -106,6 +107,24 @@ def test_batch_that_is_run_again_stages_anew_and_writes_each_row_once(lake: Lake
     assert table_ids(lake) == before
     finish(staged(lake, {}).format("delta").start(lake.path("out")))
     assert table_ids(lake) == [batch * 100 + n for batch in range(3) for n in range(9)]
+
+
+def test_rows_that_are_dealt_out_to_tasks_anew_leave_once(lake: Lake) -> None:
+    """<https://github.com/apache/datafusion-comet/pull/5449>, SPARK-38160: rows are dealt out in turns, and again."""
+    for batch in range(2):
+        lake.offer(rows(batch * 100, *(["slow/a", "fast/b", "slow/c"] * 4)))
+
+    def start(limits: Any, parts: int) -> None:
+        stream = lake.throttle(limits, order_by=[]).write_stream(lake.events().repartition(parts))
+        stream = stream.trigger(availableNow=True).option("checkpointLocation", lake.checkpoint)
+        finish(stream.format("delta").start(lake.path("out")))
+
+    start(SHUT, 7)
+    lake.crash_in(lake.last_batch())
+    start(SHUT, 3)
+    assert table_ids(lake) == [batch * 100 + n for batch in range(2) for n in (1, 4, 7, 10)]
+    start({}, 5)
+    assert table_ids(lake) == [batch * 100 + n for batch in range(2) for n in range(12)]
 
 
 def test_rejected_rows_go_to_dead_letters_with_the_reason(lake: Lake) -> None:

@@ -114,6 +114,7 @@ def test_column_that_the_stream_makes_anew_is_refused_where_it_decides(lake: Lak
 
 
 def test_stream_that_draws_its_rows_is_refused(lake: Lake) -> None:
+    """SPARK-23207: rows that are others when a task is tried again."""
     with pytest.raises(ConfigurationError, match=r"^the stream chooses its rows by rand\(\), which has another value"):
         lake.throttle({}).write_stream(lake.events().where("rand() < 0.5")).format("noop").start()
 

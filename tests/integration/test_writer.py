@@ -148,6 +148,7 @@ def transactions(table: str) -> dict[str, list[int]]:
 
 
 def test_delta_sinks_take_a_batch_once(lake: Lake) -> None:
+    """<https://github.com/apache/paimon/issues/9666> and #9667: a batch that runs again is in the table twice."""
     lake.offer(EVENTS)
     run(lake, HALF_REJECTED)
     query = json.loads((lake.control / "manifest.json").read_text())["query"]
@@ -197,6 +198,25 @@ def test_function_gets_admitted_rows_in_their_own_schema(lake: Lake) -> None:
     assert all(schema == lake.events().schema for schema in schemas)
     for found in tasks:
         assert len({row["ns"] for row in found}) == len(found), "a namespace is in one task"
+
+
+def test_function_joins_a_view_of_its_session_and_what_it_sets_stays_with_its_batches(lake: Lake) -> None:
+    """<https://github.com/apache/spark/pull/55410> (SPARK-44462): the session of a batch is the query's own."""
+    lake.spark.sql("select 'good/a' ns, 'shown' shown").createOrReplaceTempView("shown_names")
+    seen: list[Any] = []
+
+    def join(rows: DataFrame, batch: int) -> None:
+        session = rows.sparkSession
+        session.conf.set("spark.sql.variable.of.batches", str(batch))
+        seen.extend(map(tuple, rows.join(session.table("shown_names"), "ns").select("id", "shown").collect()))
+
+    lake.offer(EVENTS)
+    try:
+        finish(lake.writer(lake.throttle(HALF_REJECTED)).foreachBatch(join).start())
+    finally:
+        lake.spark.sql("drop view shown_names")
+    assert seen == [(1, "shown")]
+    assert lake.spark.conf.get("spark.sql.variable.of.batches", None) is None
 
 
 def test_files_of_a_sink_lie_as_spark_lays_them_and_dead_letters_go_to_json_files_if_asked(lake: Lake) -> None:

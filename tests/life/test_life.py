@@ -52,6 +52,12 @@ def test_lives_draw_every_key_of_a_policy() -> None:
     assert of_publish <= drawn
 
 
+def test_a_law_that_there_is_none_of_is_refused_and_not_found_to_hold() -> None:
+    script = draw_script(1, 0)
+    with pytest.raises(ValueError, match="unknown laws Nonsense; there are L1, L2"):
+        broken_by(script, script.steps, ["L2", "Nonsense"])
+
+
 def test_a_seed_and_a_number_are_one_life() -> None:
     assert draw_script(3, 4) == draw_script(3, 4)
     assert draw_script(3, 4) != draw_script(3, 5)

@@ -59,6 +59,7 @@ def test_a_crash_at_any_write_leaves_what_an_undisturbed_job_leaves(at: CrashPoi
 
 @pytest.mark.slow
 def test_attempts_at_a_batch_decide_the_same_bytes() -> None:
+    """<https://github.com/apache/datafusion-comet/pull/5449>, SPARK-38160: each attempt has the rows in other tasks."""
     job = SimulatedJob(limited())
     job.offer(ROWS)
     for point in ("after state", "after plain sink", "before commit"):

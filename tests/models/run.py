@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,13 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by", type=int, default=1, help="how much more of everything may happen")
     parser.add_argument("--most-states", type=int, default=5_000_000, help="states of a case; a million is some GB")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no case after so many minutes")
+    parser.add_argument("--seed", type=int, help="explore the cases in an order that is drawn from it")
     parser.add_argument("--only", default="", help="cases whose names have this in them")
     options = parser.parse_args(arguments)
     told: dict[str, Any] = {}
     broken = None
-    for name, (_, bounds) in CASES.items():
-        if options.only not in name:
-            continue
+    cases = [(name, bounds) for name, (_, bounds) in CASES.items() if options.only in name]
+    if options.seed is not None:
+        random.Random(options.seed).shuffle(cases)
+    begun = time.monotonic()
+    for name, bounds in cases:
+        if time.monotonic() - begun > 60 * options.minutes:
+            break
         model: Any = explored_model(name, widened(bounds, options.by))
         explored = explore(model, model.begins, options.most_states)
         told[name] = {"states": explored.states, "steps": explored.steps.total(), "whole": explored.is_whole}
@@ -37,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         broken = explored.broken
         if broken is not None:
             break
-    sys.stdout.write(json.dumps({"cases": told, "broken": broken}) + "\n")
+    sys.stdout.write(json.dumps({"cases": told, "left": len(cases) - len(told), "broken": broken}) + "\n")
     return int(broken is not None)
 
 

@@ -152,6 +152,7 @@ def test_emptied_file_lifts_no_limit(path: Path, policies: PolicyFile) -> None:
 def test_missing_file_keeps_the_last_good_policy_until_it_is_back(
     path: Path, policies: PolicyFile, errors: pytest.LogCaptureFixture
 ) -> None:
+    """<https://github.com/apache/pulsar/issues/22504>: no policies after a move."""
     before = policies.current()
     away = path.with_suffix(".away")
     path.rename(away)

@@ -451,5 +451,6 @@ def test_policy_of_whole_tokens_gives_out_a_quota_of_less_than_one(policy: str) 
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, int], said: str) -> None:
+    """<https://github.com/apache/iceberg/issues/16979>: an interval that is cut to 0 s."""
     with pytest.raises(ConfigurationError, match=said):
         ShareSettings(**wrong)  # type: ignore[arg-type]

@@ -89,6 +89,7 @@ def test_observation_of_a_job_that_is_alone_comes_back_without_peers(directory: 
 
 
 def test_status_has_quota_share_age_peers_and_use_of_every_shared_scope(directory: Directory) -> None:
+    """<https://github.com/grafana/mimir/issues/14471>: the number that is shown is not the one in force."""
     write_observation(directory, OBSERVATION)
     status = read_status(directory.location)
     assert status.exchange is not None

@@ -79,6 +79,7 @@ def test_committed_change_is_seen_at_the_next_look(followed: FollowedStore, serv
 def test_deleted_store_keeps_the_last_good_revision_and_says_so_once(
     followed: FollowedStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """<https://github.com/apache/pulsar/issues/22504>: no policies after a move."""
     shutil.rmtree(path)
     with caplog.at_level(logging.ERROR):
         assert rate(followed) == 5

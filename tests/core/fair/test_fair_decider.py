@@ -34,6 +34,7 @@ def group_of(rate: float, *, on_excess: OnExcess = OnExcess.DELAY, **tenants: in
 
 
 def test_a_tenant_of_weight_1000_is_not_starved_by_names_that_come_once() -> None:
+    """<https://github.com/postel-sh/postel/issues/126>, with new names in each batch."""
     decider, went = Decider("kernel", group_of(100, b=1_000)), 0
     for batch in range(25):
         decider.batch(1_000 * batch, [(f"a{n}/{batch}", 1) for n in range(120)] + [("b/x", 1)] * 10)
@@ -42,6 +43,7 @@ def test_a_tenant_of_weight_1000_is_not_starved_by_names_that_come_once() -> Non
 
 
 def test_a_quiet_tenant_does_not_wait_behind_one_with_a_hundred_namespaces() -> None:
+    """<https://github.com/postel-sh/postel/issues/126>, `triggerdotdev/trigger.dev#2617`, SQS's fair queues."""
     decider = Decider("kernel", group_of(100))
     for batch in range(30):
         busy = [(f"a/{n}", 1) for n in range(100)] * 3
