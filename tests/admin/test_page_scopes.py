@@ -99,6 +99,7 @@ def test_a_link_shows_the_same_job_scope_and_range(fleet: ShownPage) -> None:
 
 def test_groups_and_tenants_are_found_by_a_part_of_their_names(fleet: ShownPage) -> None:
     fleet.sign_in("viewer")
+    fleet.wait_for("#scopes-about", text="of 300 groups")
     fleet.wait_for("#scope-search").send_keys("-28")
     fleet.wait_for("#scopes-about", text="1 of 10 groups whose names have -28 in them is throttled.")
     fleet.click("[name=level][value=tenant]")
@@ -133,3 +134,19 @@ def test_an_opened_group_is_no_wider_than_the_window(fleet: ShownPage, width: in
     fleet.click("#scopes tbody tr button.name", text=WORST)
     fleet.wait_for(f"[data-group={WORST}] canvas")
     assert fleet.driver.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_what_a_change_would_have_done_is_told_before_it_is_made(fleet: ShownPage) -> None:
+    fleet.sign_in()
+    fleet.click("#scopes tbody tr button.name", text=WORST)
+    fleet.click(f"[data-group={WORST}] .quotas button")
+    box = fleet.driver.find_element("name", "publish.messages_per_second")
+    box.clear()
+    box.send_keys("90")
+    fleet.click("form.edit button", text="What if?")
+    fleet.wait_for("form.edit tbody tr", text=f"group {WORST}")
+    assert fleet.served.store.revision() == 1
+    box.clear()
+    box.send_keys("many")
+    fleet.click("form.edit button", text="What if?")
+    fleet.wait_for("form.edit .problem", text="is not a number")

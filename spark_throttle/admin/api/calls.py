@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from spark_throttle.admin.api.answers import MOST_LOSSES, documented
+from spark_throttle.admin.api.replayed_change import ReplayRequest, Tried, replayed
 from spark_throttle.admin.api.requests import (
-    DryRun,
     IfMatch,
     IfNoneMatch,
     RevisionNumber,
@@ -40,6 +40,7 @@ from spark_throttle.store.entries import ABSENT_VERSION, EntryVersion, StoredEnt
 from spark_throttle.store.entry_conditions import Expected
 from spark_throttle.store.service import PolicyService
 from spark_throttle.store.store import Author
+from spark_throttle.what_if.outcome import WhatIf
 
 WRITERS: Final = ("admin", "tenant_admin")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -238,6 +239,10 @@ class ChangeResponse(BaseModel):
     plan: Plan | None = None
     """What the change would do, if it was only tried (`dry_run`): nothing was written, and `revision` is as it was."""
 
+    what_if: WhatIf | None = None
+    """What it would have done to the recorded traffic of the job that `replay` names, beside the policies there are:
+    the first 200 scopes in which a message waits, is rejected, or is admitted more or less."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
@@ -249,6 +254,7 @@ class ChangeRequest:
     author: Author
     expected: Expected
     is_dry_run: bool = False
+    replay: ReplayRequest | None = None
 
     def made(
         self,
@@ -294,7 +300,13 @@ class ChangeRequest:
         store = self.context.service.store
         plan = Plan.of(planned_of(made), lambda: names_after(store, made), most_losses=MOST_LOSSES)
         said = [*made.notes, *notes]
-        return ChangeResponse(revision=made.revision, changed=made.is_changed, notes=said, acting=[], plan=plan)
+        found = None
+        if self.replay is not None:
+            view = view_of(self.context.watch, self.replay.job)
+            found = replayed(view, store, made, self.replay.seconds, tenant=self.author.tenant)
+        return ChangeResponse(
+            revision=made.revision, changed=made.is_changed, notes=said, acting=[], plan=plan, what_if=found
+        )
 
 
 def _author(
@@ -314,24 +326,23 @@ ChangeAuthor: TypeAlias = Annotated[Author, Depends(_author)]
 
 
 def _change(
-    context: ApiContext, request: Request, response: Response, author: ChangeAuthor, if_match: IfMatch = None,
-    if_none_match: IfNoneMatch = None, dry_run: DryRun = False,  # noqa: FBT002 - a query parameter
+    context: ApiContext, request: Request, response: Response, author: ChangeAuthor, tried: Tried,
+    if_match: IfMatch = None, if_none_match: IfNoneMatch = None,
 ) -> ChangeRequest:  # fmt: skip
     expected = expected_version(if_match, if_none_match)
-    return ChangeRequest(context, request, response, author, expected, dry_run)
+    return ChangeRequest(context, request, response, author, expected, *tried)
 
 
 def _change_of_store(
-    context: ApiContext, request: Request, response: Response, author: ChangeAuthor,
+    context: ApiContext, request: Request, response: Response, author: ChangeAuthor, tried: Tried,
     expected: Annotated[
         RevisionNumber | None, Query(description="Change the store only if it is at this revision; else 412.")
     ] = None,
-    dry_run: DryRun = False,  # noqa: FBT002 - a query parameter
 ) -> ChangeRequest:  # fmt: skip
     for header in ("If-Match", "If-None-Match"):
         if header in request.headers:
             raise PolicyError(header, "the call changes no single entry; leave it out, and give ?expected=REVISION")
-    return ChangeRequest(context, request, response, author, expected, dry_run)
+    return ChangeRequest(context, request, response, author, expected, *tried)
 
 
 Change: TypeAlias = Annotated[ChangeRequest, Depends(_change)]

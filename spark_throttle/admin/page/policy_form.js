@@ -2,6 +2,7 @@
 
 import { RefusalError, call, segment } from "./client.js";
 import { confirmed } from "./confirm.js";
+import { outcome } from "./outcome.js";
 import { element, visible } from "./elements.js";
 import { DELAYS_ALL, DIRECTIONS, FIELDS, changedPolicy, delaysAll, differences, exceptedPolicy, otherText } from "./policy_fields.js";
 
@@ -10,6 +11,7 @@ const LEGENDS = { publish: "Rows into the lake", dispatch: "Rows out of the lake
 const labelled = (title, input, text = null) => element("div", { class: "field" },
   element("label", {}, element("span", {}, title), input), text && element("small", {}, text));
 const NAMED = { resource_groups: "Group", tenants: "Tenant", namespaces: "Namespace, or a glob such as acme/*" };
+const MOST_REPLAYED_SECONDS = 86400;
 let forms = 0;
 
 export class PolicyForm {
@@ -21,8 +23,10 @@ export class PolicyForm {
     this.problem = element("p", { class: "problem", role: "alert", id: `problem-${forms}` });
     this.save = element("button", { type: "submit", class: "primary" }, "Save");
     this.changes = element("p", { class: "quiet", role: "status" });
-    this.end = element("div", { class: "end" }, this.changes,
-      element("div", { class: "buttons" }, this.save, element("button", { type: "button", onclick: onClose }, "Cancel")));
+    this.found = element("div", { role: "status" });
+    this.tryIt = element("button", { type: "button", onclick: () => this.tried() }, "What if?");
+    this.end = element("div", { class: "end" }, this.changes, this.found,
+      element("div", { class: "buttons" }, this.save, this.tryIt, element("button", { type: "button", onclick: onClose }, "Cancel")));
     const others = otherText({ ...entry.policy, locked: false }, entry.exception);
     this.why = element("input", { name: "why", maxlength: "500", autocomplete: "off" });
     this.root = element("form", { class: "edit", autocomplete: "off", novalidate: true,
@@ -120,26 +124,47 @@ export class PolicyForm {
   }
 
   async submit() {
-    this.save.disabled = true;
-    this.save.textContent = "Saving…";
+    await this.patiently(this.save, "Saving…", async () => {
+      const { path, options, policy } = this.written();
+      const { value } = await confirmed(path, options, differences(policy, options.body));
+      this.onClose();
+      this.onSaved({ ...value, name: this.name });
+    });
+  }
+
+  // Replay the job's recorded traffic under the change, which is not made.
+  async tried() {
+    await this.patiently(this.tryIt, "Replaying…", async () => {
+      const { path, options } = this.written();
+      const [job, range] = ["job", "range"].map((id) => document.getElementById(id).value);
+      const query = new URLSearchParams({ dry_run: true, replay: job, seconds: Math.min(Number(range), MOST_REPLAYED_SECONDS) });
+      this.found.replaceChildren(...outcome((await call(`${path}&${query}`, options)).value));
+    });
+  }
+
+  // Do something behind a button, and point at what is wrong with what was typed.
+  async patiently(button, text, action) {
+    const before = button.textContent;
+    this.save.disabled = this.tryIt.disabled = true;
+    button.textContent = text;
     this.problem.textContent = "";
+    this.found.replaceChildren();
     for (const input of [this.until, ...Object.values(this.inputs)]) {
       input.removeAttribute("aria-invalid");
       input.removeAttribute("aria-describedby");
     }
     try {
-      const saved = await this.write();
-      this.onClose();
-      this.onSaved(saved);
+      await action();
     } catch (error) {
-      this.save.disabled = false;  // it may take the focus
+      this.save.disabled = this.tryIt.disabled = false;  // it may take the focus
       this.point(error);
     }
-    this.save.disabled = false;
-    this.save.textContent = "Save";
+    this.save.disabled = this.tryIt.disabled = false;
+    button.textContent = before;
   }
 
-  async write() {
+  // The request that writes what was typed.
+  written() {
     const values = {};
     for (const path of Object.keys(this.inputs)) {
       if (path === "name") continue;
@@ -150,13 +175,11 @@ export class PolicyForm {
       }
     }
     const { revision, etag, policy } = this.entry;
-    const name = revision ? this.entry.name : this.inputs.name.value.trim();
-    if (!name) throw new RefusalError(422, { path: "name", detail: "give a name" });
+    this.name = revision ? this.entry.name : this.inputs.name.value.trim();
+    if (!this.name) throw new RefusalError(422, { path: "name", detail: "give a name" });
     const body = this.changed(values, { reason: this.why.value });
-    const path = `/admin/v2/policies/${this.section}/${segment(name)}?${new URLSearchParams({ why: this.why.value })}`;
-    const condition = revision ? { ifMatch: etag } : { ifNoneMatch: "*" };
-    const { value } = await confirmed(path, { method: "PUT", body, ...condition }, differences(policy, body));
-    return { ...value, name };
+    const path = `/admin/v2/policies/${this.section}/${segment(this.name)}?${new URLSearchParams({ why: this.why.value })}`;
+    return { path, policy, options: { method: "PUT", body, ...(revision ? { ifMatch: etag } : { ifNoneMatch: "*" }) } };
   }
 
   // Say what is wrong, at the field that is meant; at the buttons if none is.

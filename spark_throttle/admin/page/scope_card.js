@@ -18,14 +18,14 @@ const OLD_EVERY_MS = 30e3;
 
 export class ScopeCard {
   constructor(level, name, { isAdmin, onChanged }) {
-    Object.assign(this, { level, name, section: SECTIONS[level], onChanged, readAt: 0, shown: "" });
+    Object.assign(this, { level, name, isAdmin, section: SECTIONS[level], onChanged, readAt: 0, shown: "" });
     this.figures = element("dl", { class: "figures" });
     this.chartPlace = element("div", { class: "chart" });
     this.chart = new RateChart(this.chartPlace, `Rates of ${name}`);
     this.since = element("p", { class: "quiet" });
     this.said = element("p");
     this.followed = new FollowedChange();
-    this.editButton = element("button", { type: "button", hidden: !isAdmin, onclick: () => this.edit(),
+    this.editButton = element("button", { type: "button", hidden: true, onclick: () => this.edit(),
       "aria-label": `Edit the quota of ${name}` }, "Edit quota");
     this.form = element("div");
     this.fairness = element("p", { class: "quiet" });
@@ -55,6 +55,7 @@ export class ScopeCard {
 
   showEntry(entry) {
     this.entry = entry;
+    this.editButton.hidden = !this.isAdmin || this.form.hasChildNodes();
     const said = DIRECTIONS.map((direction) => [direction, quotaText(entry.policy[direction])]).filter(([, text]) => text);
     this.said.replaceChildren(...said.flatMap(([direction, text], at) =>
       [...(at ? [element("br")] : []), `${direction}: ${text}`]));

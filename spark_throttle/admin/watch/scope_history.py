@@ -97,6 +97,19 @@ class UsageTable:
         FileUnusableError
             If the table cannot be read.
         """
+        return _summed(self._found(_query(key, dimension, since_ms, until_ms), since_ms))
+
+    def sums(self, *, since_ms: int, until_ms: int, interval_ms: int) -> pa.Table:
+        """Return what each namespace was offered in each interval of a range (`what_if.traffic.SUMS`).
+
+        Raises
+        ------
+        ConfigurationError, FileUnusableError
+            As `history`.
+        """
+        return self._found(_sums_query(since_ms, until_ms, interval_ms), since_ms)
+
+    def _found(self, query: str, since_ms: int) -> pa.Table:
         try:
             with self._lock:
                 if self._table is None:
@@ -107,8 +120,7 @@ class UsageTable:
                     raise ConfigurationError(
                         f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
                     )
-                query = _query(key, dimension, since_ms, until_ms)
-                return _summed(pa.table(QueryBuilder().register("usage", self._table).execute(query).read_all()))
+                return pa.table(QueryBuilder().register("usage", self._table).execute(query).read_all())
         except (DeltaError, OSError, pa.ArrowException) as error:
             self._table = None
             raise FileUnusableError(self._location, f"as a usage table: {error}") from error
@@ -126,9 +138,6 @@ def _rows_since(table: DeltaTable, since_ms: int) -> int:
 def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
     """Return the sums of a scope by step, the newest first; a step before the range tells when its first one began."""
     step_us = 1000 * -(-(until_ms - since_ms) // MOST_STEPS)
-    since, until = (f"arrow_cast({us}, 'Timestamp(Microsecond, Some(\"UTC\"))')" for us in (
-        since_ms * 1000 - step_us, until_ms * 1000,
-    ))  # fmt: skip
     # A literal of SQL ends at no quote that is doubled, and knows no other escape.
     level, scope = ("'" + text.replace("'", "''") + "'" for text in key)
     of_scope = f"FILTER (WHERE level = {level} AND scope = {scope})"
@@ -137,9 +146,26 @@ def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
         f"SELECT ({until_ms * 1000} - arrow_cast(batch_time, 'Int64')) / {step_us} AS step,",
         f"max(arrow_cast(batch_time, 'Int64')) / 1000 AS time_ms, {sums},",
         f"max(waiting_{dimension}) {of_scope} AS waiting, min(revision) AS first, max(revision) AS last",
-        f"FROM usage WHERE batch_time > {since} AND batch_time <= {until}",
+        f"FROM usage WHERE {_between(since_ms * 1000 - step_us, until_ms * 1000)}",
         f"AND (level = 'job' OR (level = {level} AND scope = {scope})) GROUP BY step ORDER BY step DESC",
     ))  # fmt: skip
+
+
+def _sums_query(since_ms: int, until_ms: int, interval_ms: int) -> str:
+    """Return the sums of what namespaces were offered, by interval; a batch's messages count by their mean size."""
+    size = "ceil(offered_bytes / arrow_cast(offered_messages, 'Float64'))"
+    return " ".join((
+        f"SELECT arrow_cast(batch_time, 'Int64') / {1000 * interval_ms} AS \"interval\", scope AS namespace,",
+        "sum(offered_messages) AS messages, sum(offered_bytes) AS bytes,",
+        f"arrow_cast(max({size}), 'Int64') AS largest_bytes",
+        f"FROM usage WHERE {_between(since_ms * 1000, until_ms * 1000)}",
+        "AND level = 'namespace' AND offered_messages > 0 GROUP BY \"interval\", namespace",
+    ))  # fmt: skip
+
+
+def _between(since_us: int, until_us: int) -> str:
+    since, until = (f"arrow_cast({us}, 'Timestamp(Microsecond, Some(\"UTC\"))')" for us in (since_us, until_us))
+    return f"batch_time > {since} AND batch_time <= {until}"
 
 
 def _summed(steps: pa.Table) -> ScopeHistory:
