@@ -78,7 +78,7 @@ def test_tenant_is_added_only_if_it_is_new(shown: ShownPage) -> None:
         shown.type_into({"name": name, "publish.messages_per_second": "5"})
         shown.save()
         shown.wait_for("#editor .problem", text=said)
-        shown.click("#editor .buttons button[type=button]")
+        shown.click("#editor .buttons button", text="Cancel")
     shown.click("[data-entries=tenants] .find button[type=button]")
     shown.type_into({"name": "blue", "publish.messages_per_second": "5"})
     shown.save()
