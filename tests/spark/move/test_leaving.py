@@ -91,9 +91,9 @@ def test_file_is_read_when_its_first_row_is_due(tmp_path: Path) -> None:
 def test_each_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
-    def counted(stream: Any) -> pq.ParquetFile:
+    def counted(stream: Any, **how: Any) -> pq.ParquetFile:
         opened.append(stream)
-        return pq.ParquetFile(stream)
+        return pq.ParquetFile(stream, **how)
 
     files = [staged(tmp_path, 0, 4), packed(tmp_path, {5: [0, 2], 6: [1]}), staged(tmp_path, 1, 4)]
     with monkeypatch.context() as patch:
