@@ -53,7 +53,7 @@ function ask(title, losses, differences, [lossesLeft, entriesLeft] = [0, 0]) {
     losses.length ? element("p", {}, "It costs protection:") : "",
     losses.length ? element("ul", { class: "losses" }, ...losses.slice(0, MOST).map((loss) => element("li", {}, loss))) : "",
     more(losses, lossesLeft),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What changes" },
+    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What changes" },
       element("table", { class: "stack" },
         element("thead", {}, element("tr", {}, ...titles.map((text) => element("th", { scope: "col" }, text)))),
         element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences, entriesLeft, " entries"));

@@ -37,7 +37,7 @@ export class Entries {
       element("h2", {}, kind.title),
       element("form", { class: "find", onsubmit: (event) => { event.preventDefault(); this.again({ start: this.find.value, limit: PAGE }); } },
         element("label", {}, "Names that begin with ", this.find), element("button", {}, "Find"), this.add),
-      this.about, element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": kind.title }, this.table),
+      this.about, element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": kind.title }, this.table),
       this.more, this.followed.root);
   }
 

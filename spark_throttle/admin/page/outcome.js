@@ -23,7 +23,7 @@ export function outcome({ what_if: found, plan }) {
   });
   const more = found.scopes.length - rows.length;
   return [element("p", {}, `${head}, before → after:`),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What it would have done" },
+    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What it would have done" },
       element("table", { class: "stack" },
         element("thead", {}, element("tr", {}, ...TITLES.map((title, at) => element("th", { scope: "col", class: at ? "number" : null }, title)))),
         element("tbody", {}, ...rows))),

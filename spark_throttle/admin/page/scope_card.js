@@ -26,7 +26,7 @@ export class ScopeCard {
     this.said = element("p");
     this.followed = new FollowedChange();
     this.editButton = element("button", { type: "button", hidden: true, onclick: () => this.edit(),
-      "aria-label": `Edit the quota of ${name}` }, "Edit quota");
+      "aria-label": `Edit quota of ${name}` }, "Edit quota");
     this.form = element("div");
     this.fairness = element("p", { class: "quiet" });
     const members = element("table", { class: "stack" }, element("thead", {}, element("tr", {},
@@ -35,7 +35,7 @@ export class ScopeCard {
     this.rows = new Rows(members, (namespace) => namespace.namespace);
     this.details = element("details", { ontoggle: () => { if (this.details.open) this.onChanged(); } },
       element("summary", {}, level === "tenant" ? "Its namespaces" : "Fairness: what each namespace gets of the quota"), this.fairness,
-      element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Namespaces of ${name}` }, members));
+      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": `Namespaces of ${name}` }, members));
     this.root = element("article", { class: "group", [level === "tenant" ? "data-tenant" : "data-group"]: name, "aria-label": name },
       this.figures, this.chartPlace, this.since,
       element("div", { class: "quotas" }, this.said, this.editButton),

@@ -68,7 +68,7 @@ async function explain(job, namespace) {
     element("h3", {}, "Which rule applies, and why"),
     element("ul", {}, ...[...value.exceptions.map(exceptionText), ...value.reasons, ...value.notes].map((reason) => element("li", {}, reason))),
     element("h3", {}, "The levels that it passes"),
-    element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Levels" },
+    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Levels" },
       element("table", { class: "stack" },
         element("thead", {}, element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)))),
         element("tbody", {}, ...value.levels.map((level) => row(titles, [
