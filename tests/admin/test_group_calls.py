@@ -17,7 +17,14 @@ def test_written_group_reads_as_it_was_written(admin: TestClient) -> None:
     fields = {"publishRateInMsgs": 5000, "publishRateInBytes": 8_388_608, "publishWeight": 4, "dispatchRateInMsgs": 0.5}
     made = admin.put(f"{GROUP}/gold", json=fields)
     assert made.status_code == 200
-    assert made.json() | {"notes": []} == {"revision": 1, "changed": True, "notes": [], "acting": [], "plan": None}
+    assert made.json() | {"notes": []} == {
+        "revision": 1,
+        "changed": True,
+        "notes": [],
+        "acting": [],
+        "plan": None,
+        "what_if": None,
+    }
     found = admin.get(f"{GROUP}/gold")
     said = {key: value for key, value in found.json().items() if value is not None}
     assert said == {**fields, "dispatchRateInBytes": -1}

@@ -69,7 +69,7 @@ def fleet(driver: Chrome, serve: Callable[..., ServedApp], tmp_path: Path) -> It
 
 def test_overloaded_group_of_300_is_the_first_row_and_its_history_outlives_the_server(fleet: ShownPage) -> None:
     fleet.sign_in("viewer")
-    fleet.wait_for("#scopes-about", text="1 of 300 groups is throttled.")
+    fleet.wait_for("#scopes-about", text="1 of 300 groups throttled.")
     assert fleet.text("#scopes tbody tr").startswith(WORST)
     fleet.click("#scopes tbody tr button.name", text=WORST)
     # This server has seen the newest batches alone; the usage table has those before.
@@ -101,7 +101,7 @@ def test_groups_and_tenants_are_found_by_a_part_of_their_names(fleet: ShownPage)
     fleet.sign_in("viewer")
     fleet.wait_for("#scopes-about", text="of 300 groups")
     fleet.wait_for("#scope-search").send_keys("-28")
-    fleet.wait_for("#scopes-about", text="1 of 10 groups whose names have -28 in them is throttled.")
+    fleet.wait_for("#scopes-about", text="1 of 10 groups whose names have -28 in them throttled.")
     fleet.click("[name=level][value=tenant]")
     fleet.wait_for("#scopes-about", text="of 10 tenants")
     fleet.driver.find_element("id", "scope-search").clear()
@@ -113,7 +113,7 @@ def test_several_jobs_are_seen_at_a_glance_and_one_is_chosen(fleet: ShownPage) -
     fleet.sign_in("viewer")
     fleet.wait_for("#jobs-about", text="All 2 jobs report.")
     fleet.click("#jobs-table button.name", text="export")
-    fleet.wait_for("#scopes-about", text="0 of 300 groups are throttled.")
+    fleet.wait_for("#scopes-about", text="0 of 300 groups throttled.")
     assert fleet.driver.execute_script("return document.getElementById('job').value") == "export"
 
 
@@ -150,3 +150,22 @@ def test_what_a_change_would_have_done_is_told_before_it_is_made(fleet: ShownPag
     box.send_keys("many")
     fleet.click("form.edit button", text="What if?")
     fleet.wait_for("form.edit .problem", text="is not a number")
+
+
+def test_a_revision_shows_what_it_changed(fleet: ShownPage) -> None:
+    service = fleet.served.service
+    service.put("tenant", "acme", {"publish": {"messages_per_second": 2}}, Author("carol", "a slip"))
+    fleet.sign_in("viewer")
+    fleet.click("#history tbody tr button.name[aria-label*='revision 2']")
+    fleet.wait_for("#explanation[open] tbody tr", text="tenants.acme.publish.messages_per_second 5 2")
+    fleet.wait_for("#explanation-title", text="What carol changed in revision 2")
+
+
+@pytest.mark.thorough
+def test_a_link_with_words_that_the_page_does_not_know_shows_the_presets(fleet: ShownPage) -> None:
+    fleet.sign_in("viewer")
+    fleet.wait_for("#scopes-about", text="of 300 groups")
+    fleet.driver.get(f"{fleet.address}#level=foo&range=abc&open=zzz")
+    fleet.driver.refresh()
+    fleet.wait_for("#scopes-about", text="of 300 groups")
+    assert fleet.driver.execute_script("return document.getElementById('range').value") == "300"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def test_job_that_does_not_tell_its_cores_is_named_with_the_remedy(job: MadeUpJo
     capacity(job)
     sign = read_sign_of_life(job.directory)
     assert sign is not None
-    content = (job.control_path / "alive.json").read_text()
-    (job.control_path / "alive.json").write_text(content.replace('"cores": 2', '"cores": null'))
+    write_sign_of_life(job.directory, replace(sign, cores=None))
     result = RUNNER.invoke(app, ["capacity", "--control", str(job.control_path)])
     assert (result.exit_code, "restart it with this release" in result.output) == (Exit.NOT_FOUND, True)
     write_sign_of_life(job.directory, sign)

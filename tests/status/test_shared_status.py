@@ -13,8 +13,7 @@ from spark_throttle.control.reports import write_report
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.quota import NEVER_MS
 from spark_throttle.core.usage import UsageReport, pack_usage
-from spark_throttle.files.storage import Directory
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, write_block
 from spark_throttle.sharing.status import Observation, PeerStatus, read_observation, write_observation
 from spark_throttle.status.status import read_status
 from spark_throttle.status.usage_table import SHARE_SCHEMA, USAGE_SCHEMA, PeerUse, scope_shares, usage_rows, with_shares
@@ -62,7 +61,7 @@ def report() -> UsageReport:
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     directory = Directory(str(tmp_path))
-    directory.write("policies/r1", pack(POLICY))
+    write_block(directory, "policies/r1", POLICY)
     write_report(directory, 3, pack_usage(report()))
     return directory
 

@@ -18,8 +18,7 @@ from spark_throttle.control.reports import write_report
 from spark_throttle.core.names.matching import match
 from spark_throttle.core.usage import UsageReport, pack_usage, unpack_usage
 from spark_throttle.errors import DamagedError
-from spark_throttle.files.storage import Directory
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, write_block
 from spark_throttle.status.status import ScopeStatus, Status, read_status
 from spark_throttle.status.usage_table import FIRST_COLUMNS, MEASURES, USAGE_SCHEMA, usage_rows
 from tests.oracle.worlds import Namespace, Tenant, limit, make_policy
@@ -116,7 +115,7 @@ def test_batch_in_which_nothing_happened_has_rows_of_the_policys_scopes() -> Non
 @pytest.fixture
 def directory(tmp_path: Path) -> Directory:
     directory = Directory(str(tmp_path))
-    directory.write(f"policies/{POLICY.revision}", pack(POLICY))
+    write_block(directory, f"policies/{POLICY.revision}", POLICY)
     return directory
 
 

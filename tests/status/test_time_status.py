@@ -145,7 +145,7 @@ def test_usage_table_takes_no_epoch_that_a_killed_run_left_under_another_policy(
     left = next(name for name in other.directory.names("epochs") if name.startswith(prefix))
     content = other.directory.read(f"epochs/{left}")
     assert content is not None
-    job.directory.write(f"epochs/{prefix}zz", content)
+    job.directory.write(f"epochs/{left}", content)
     assert batch_usage(job.directory, report, batch).equals(before)
 
 

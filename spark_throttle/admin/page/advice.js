@@ -4,8 +4,9 @@ const AGAIN = "The page tries again by itself.";
 const UNKNOWN = "It is unknown whether the change was made: look at the list of changes before you make it again.";
 
 // Return the server's own words, or words for its status, and the remedy. Status 0 is no answer at all.
-export function advice(status, detail, { isChange = false } = {}) {
+export function advice(status, detail, { isChange = false, isTried = false } = {}) {
   const said = sentence(detail || `the server answered ${status}`);
+  if (isTried && [0, 429, 502, 503, 504].includes(status)) return `${said} Nothing was changed. Try it over a shorter time, or again in a moment.`;
   const unchanged = isChange ? "Nothing was changed. " : "";
   switch (status) {
     case 0: case 200: case 502: case 504:

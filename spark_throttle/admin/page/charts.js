@@ -74,12 +74,12 @@ export class RateChart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       padding: [14, 8, 0, 0],
       scales: {
-        x: { range: (_, low, high) => [high - range, high] },
+        x: { range: (_, low, high) => [Math.max(low, high - range), Math.max(high, low + 1)] },
         y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.1] },
         backlog: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 2.2] },
       },
       series: [
-        { label: "time", value: (_, seconds) => (seconds === null ? "–" : moment(seconds)) },
+        { label: "time", value: (_, seconds) => (seconds === null || seconds === undefined ? "–" : moment(seconds)) },
         line("offered", "offered"),
         line("admitted", "admitted", { fill: `${colour("admitted")}22` }),
         line("rejected", "rejected", { show: isRefused, width: 1.5 }),

@@ -27,9 +27,10 @@ export async function call(path, { method = "GET", body, ifMatch, ifNoneMatch } 
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (ifMatch) headers["If-Match"] = ifMatch;
   if (ifNoneMatch) headers["If-None-Match"] = ifNoneMatch;
-  const isChange = method !== "GET";
+  const isTried = path.includes("dry_run=true");
+  const isChange = method !== "GET" && !isTried;
   const refused = (status, problem) =>
-    new RefusalError(status, { ...problem, detail: advice(status, problem.detail, { isChange }) });
+    new RefusalError(status, { ...problem, detail: advice(status, problem.detail, { isChange, isTried }) });
   let answer;
   let value;
   try {

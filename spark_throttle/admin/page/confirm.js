@@ -1,7 +1,7 @@
 // Asks before a change is made that costs protection, or that undoes others: what would be lost, and the difference.
 
 import { RefusalError, call } from "./client.js";
-import { element, row } from "./elements.js";
+import { element, row, visible } from "./elements.js";
 import { differences as differencesOf } from "./policy_fields.js";
 
 const MOST = 100;
@@ -39,6 +39,25 @@ function differencesOfEntry({ kind, path, before, after }, heirs = []) {
   return [...entry, ...keys];
 }
 
+function tableOf(differences) {
+  const titles = ["What", "Before", "After"];
+  return element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What changes" },
+    element("table", { class: "stack" },
+      element("thead", {}, element("tr", {}, ...titles.map((text) => element("th", { scope: "col" }, text)))),
+      element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text]))))));
+}
+
+// Show what a revision changed.
+export async function showChange({ revision, who, changes }) {
+  const { value } = await call(`/admin/v2/diff?before=${revision - 1}&after=${revision}&limit=${MOST}`);
+  const differences = value.flatMap((each) => differencesOfEntry(each));
+  document.getElementById("explanation-title").textContent = visible(`What ${who} changed in revision ${revision}`);
+  const left = changes - value.length;
+  document.getElementById("explanation-text").replaceChildren(differences.length ? tableOf(differences) : "Nothing differs.",
+    left > 0 ? element("p", {}, `… and ${left} more entries: spark-throttle policy diff ${revision - 1} ${revision}`) : "");
+  document.getElementById("explanation").showModal();
+}
+
 // Return whether the reader confirms; Escape and Cancel do not. `left` counts the losses and the entries not given here.
 function ask(title, losses, differences, [lossesLeft, entriesLeft] = [0, 0]) {
   const dialog = document.getElementById("confirmation");
@@ -48,15 +67,11 @@ function ask(title, losses, differences, [lossesLeft, entriesLeft] = [0, 0]) {
     const texts = [hidden ? `${hidden} more` : "", left ? `${left} more${what}` : ""].filter(Boolean);
     return texts.length ? element("p", {}, `… and ${texts.join(", and ")}.`) : "";
   };
-  const titles = ["What", "Before", "After"];
   document.getElementById("confirmation-text").replaceChildren(
     losses.length ? element("p", {}, "It costs protection:") : "",
     losses.length ? element("ul", { class: "losses" }, ...losses.slice(0, MOST).map((loss) => element("li", {}, loss))) : "",
     more(losses, lossesLeft),
-    element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "What changes" },
-      element("table", { class: "stack" },
-        element("thead", {}, element("tr", {}, ...titles.map((text) => element("th", { scope: "col" }, text)))),
-        element("tbody", {}, ...differences.slice(0, MOST).map((texts) => row(titles, texts.map((text) => ["wide", text])))))), more(differences, entriesLeft, " entries"));
+    tableOf(differences), more(differences, entriesLeft, " entries"));
   dialog.returnValue = "";
   dialog.showModal();
   dialog.scrollTop = 0;  // the focus is on the buttons, at the end

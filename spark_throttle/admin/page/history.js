@@ -1,7 +1,7 @@
 // The store's changes, newest first, and the way back to one of them.
 
 import { call } from "./client.js";
-import { rollBack } from "./confirm.js";
+import { rollBack, showChange } from "./confirm.js";
 import { element, long, row, titlesOf } from "./elements.js";
 import { count } from "./numbers.js";
 import { mergedHistory } from "./policy_fields.js";
@@ -56,9 +56,10 @@ export class History {
       ["", when(entry.at_ms)],
       ["", long(entry.who)], ["", long([entry.door, entry.caller].filter(Boolean).join(": ") || "–")],
       ["", element("span", {}, long(entry.why || "–"), ...entry.exceptions.map(({ path, done, until, reason }) =>
-        element("small", { class: "exception" }, `${path}: exception ${done}, until ${until} (${reason})`)))], ["number", count(entry.changes)],
+        element("small", { class: "exception" }, `${path}: exception ${done}, until ${until} (${reason})`)))], ["number", element("button", { type: "button", class: "name", "aria-label": `${entry.changes}: what revision ${entry.revision} changed`,
+        onclick: () => showChange(entry).catch(this.onProblem) }, count(entry.changes))],
       ["", element("button", { type: "button", hidden: !isAdmin || at === 0,
-        "aria-label": `Roll back to revision ${entry.revision}`, onclick: () => this.goBack(entry.revision) }, "Roll back")],
+        "aria-label": `Roll back to revision ${entry.revision}`, onclick: () => this.goBack(entry.revision), title: `Make all entries as they were at revision ${entry.revision}` }, "Roll back")],
     ])));
   }
 

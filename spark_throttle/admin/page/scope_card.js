@@ -87,14 +87,21 @@ export class ScopeCard {
 
   saySince(job, { time_ms: times }, range) {
     const seen = times.length ? (times.at(-1) - times[0]) / 1000 : 0;
-    const isShort = !job.has_usage_table && seen < range * 0.9;
-    setText(this.since, isShort ? `The server has seen ${duration(seen * 1000)} of it. To see what was before, start it with --usage ${job.job}=<usage table>.` : "");
+    const what = !times.length ? "No two batches are in this time." : seen >= range * 0.9 ? ""
+      : job.has_usage_table ? `The usage table has ${duration(seen * 1000)} of it.`
+        : `The server has seen ${duration(seen * 1000)} of it. To see what was before, start it with --usage ${job.job}=<usage table>.`;
+    setText(this.since, what);
   }
 
   showFigures(job, scope, dimension) {
     const destination = this.level === "resource_group" && job.destinations.find((each) => each.resource_group === this.name);
     const [quota, share] = [scope[`${dimension}_per_second`], scope[`share_${dimension}_per_second`]];
+    const debts = ["messages", "bytes"].filter((each) => scope[`balance_${each}`] < 0 && scope[`${each}_per_second`]).map((each) => {
+      const [owed, rate] = [-scope[`balance_${each}`], scope[`share_${each}_per_second`] ?? scope[`${each}_per_second`]];
+      return [owed, owed / rate, each];
+    }).filter(([, seconds]) => seconds >= 1);
     this.figures.replaceChildren(
+      ...debts.map(([owed, seconds, each]) => figure("In debt", `${each === "bytes" ? quantity(owed, each) : some(owed, "message")}, for ${duration(seconds * 1000)}`)),
       ...(share === null ? [] : [figure("Share of quota", `${quantity(share, dimension)} of ${quantity(quota, dimension)}/s`)]),
       figure("Balance", quantity(scope[`balance_${dimension}`], dimension)),
       figure("Held back by this quota", some(scope.held_messages, "message")),

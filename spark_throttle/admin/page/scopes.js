@@ -26,7 +26,7 @@ export class Scopes {
     const again = (changes) => { address.write(changes); this.most = PAGE; onChanged(); };
     for (const level of this.levels) level.addEventListener("change", () => again({ level: level.value, open: [] }));
     this.throttled.addEventListener("change", () => again({ throttled: this.throttled.checked ? "yes" : "" }));
-    this.search.addEventListener("input", () => again({ search: this.search.value }));
+    this.search.addEventListener("input", () => again({ search: this.search.value.trim() }));
     this.more.addEventListener("click", () => { this.most = Math.min(this.most + PAGE, MOST); onChanged(); });
   }
 
@@ -100,7 +100,7 @@ export class Scopes {
     const cut = shown < page.found ? ` The first ${count(shown)} are shown${this.most >= MOST ? ": search for others" : ""}.` : "";
     setText(this.about, !page.found ? (search || throttled ? `No ${throttled ? "throttled " : ""}${name}${fitting}.` : NONE[level])
       : `${job.listening ? "" : "When the job was last seen: "}${count(page.throttled)} of ${some(page.found, name)}${fitting} `
-        + `${page.throttled === 1 ? "is" : "are"} throttled.${page.throttled ? " Those whose messages have waited longest come first." : ""}${cut}`);
+        + `throttled.${page.throttled ? " Those whose messages have waited longest come first." : ""}${cut}`);
   }
 
   cells(job, scope, dimension) {

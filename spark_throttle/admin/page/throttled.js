@@ -47,7 +47,7 @@ export class ThrottledTable {
 
 function heldBy(namespace) {
   const held = namespace.held_by;
-  if (!held) return "a throttling rule or the queue's bounds";
+  if (!held) return namespace.waiting_messages ? "a throttling rule or the queue's bounds" : "rejected: the dead letters say why";
   const level = { namespace: "its own quota", job: "the job's quota" }[held.level] ?? nameOf(held);
   const used = held.used_ratio === null ? "a quota of 0" : `${Math.round(held.used_ratio * 100)} % used`;
   return `${level} (${held.dimension}, ${used})`;
@@ -60,7 +60,6 @@ async function explain(job, namespace) {
   const { value } = await call(`/admin/v2/explain/${segment(namespace)}?job=${segment(job)}`);
   const rates = (pair) => [pair[0] === null ? null : `${count(pair[0])} messages`, pair[1] === null ? null : size(pair[1])]
     .filter(Boolean).join(", ") || "–";
-  const seconds = (ms) => (ms === null ? "–" : `${count(ms / 1000)} s`);
   document.getElementById("explanation-title").textContent = visible(`Why is ${namespace} held?`);
   const seen = value.last_batch;
   const titles = ["Level", "Quota per second", "On excess", "Balance", "Backlog", "Free in"];
@@ -75,11 +74,11 @@ async function explain(job, namespace) {
           ["head", ["job", "namespace"].includes(level.level) ? level.level : nameOf(level)],
           ["", level.per_second.every((rate) => rate === null) ? "no limit" : rates(level.per_second)],
           ["", level.on_excess], ["", rates(level.balance)], ["", level.waiting ? rates(level.waiting) : "–"],
-          ["", seconds(level.release_ms)],
+          ["", duration(level.release_ms)],
         ]))))),
     seen ? element("p", {}, `In batch ${count(seen.batch_id)}: offered ${rates(seen.offered)}; admitted `
       + `${rates(seen.admitted)}; rejected ${rates(seen.rejected)}; waiting ${rates(seen.waiting)}. `
-      + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${seconds(value.predicted_release_ms)}, `
+      + (value.predicted_release_ms === null ? "" : `The backlog will be gone in ${duration(value.predicted_release_ms)}, `
         + "if nothing more arrives.")) : "");
   const dialog = document.getElementById("explanation");
   dialog.showModal();

@@ -8,7 +8,8 @@ long batches take. The steps are counted back from the end of the range.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal, TypeAlias
@@ -33,7 +34,7 @@ MOST_ROWS: Final = 50_000_000
 """The most rows of a table that one range may read: DataFusion takes some seconds for them."""
 
 _GAP: Final = 10
-"""Where the time between two points is this many times the usual, the job stood still."""
+"""Where the time between two points is this many times that beside it, the job stood still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class UsageTable:
         FileUnusableError
             If the table cannot be read.
         """
-        return _summed(self._found(_query(key, dimension, since_ms, until_ms), since_ms))
+        begun_ms = max(since_ms, self._oldest_ms() or since_ms)
+        return _summed(self._found(_query(key, dimension, begun_ms, max(until_ms, begun_ms + 1)), begun_ms))
 
     def sums(self, *, since_ms: int, until_ms: int, interval_ms: int) -> pa.Table:
         """Return what each namespace was offered in each interval of a range (`what_if.traffic.SUMS`).
@@ -109,18 +111,33 @@ class UsageTable:
         """
         return self._found(_sums_query(since_ms, until_ms, interval_ms), since_ms)
 
+    def _oldest_ms(self) -> int | None:
+        """Return the time of the oldest batch of the table, `None` if its files do not tell."""
+        with self._read() as table:
+            files = pa.table(table.get_add_actions(flatten=True))
+        if "min.batch_time" not in files.column_names or files["min.batch_time"].null_count:
+            return None
+        oldest_us = pc.min(files["min.batch_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())).as_py()
+        return None if oldest_us is None else int(oldest_us // 1000)
+
     def _found(self, query: str, since_ms: int) -> pa.Table:
+        with self._read() as table:
+            rows = _rows_since(table, since_ms)
+            if rows > MOST_ROWS:
+                raise ConfigurationError(
+                    f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
+                )
+            return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())
+
+    @contextmanager
+    def _read(self) -> Iterator[DeltaTable]:
+        """Yield the table as it is now, while no other thread has it."""
         try:
             with self._lock:
                 if self._table is None:
                     self._table = DeltaTable(self._location)
                 self._table.update_incremental()
-                rows = _rows_since(self._table, since_ms)
-                if rows > MOST_ROWS:
-                    raise ConfigurationError(
-                        f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
-                    )
-                return pa.table(QueryBuilder().register("usage", self._table).execute(query).read_all())
+                yield self._table
         except (DeltaError, OSError, pa.ArrowException) as error:
             self._table = None
             raise FileUnusableError(self._location, f"as a usage table: {error}") from error
@@ -145,7 +162,9 @@ def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
     return " ".join((
         f"SELECT ({until_ms * 1000} - arrow_cast(batch_time, 'Int64')) / {step_us} AS step,",
         f"max(arrow_cast(batch_time, 'Int64')) / 1000 AS time_ms, {sums},",
-        f"max(waiting_{dimension}) {of_scope} AS waiting, min(revision) AS first, max(revision) AS last",
+        f"max(waiting_{dimension}) {of_scope} AS waiting, count(*) {of_scope} AS batches,",
+        f"count(CASE WHEN granted_{dimension} > 0 THEN 1 END) {of_scope} AS granting,",
+        "min(revision) AS first, max(revision) AS last",
         f"FROM usage WHERE {_between(since_ms * 1000 - step_us, until_ms * 1000)}",
         f"AND (level = 'job' OR (level = {level} AND scope = {scope})) GROUP BY step ORDER BY step DESC",
     ))  # fmt: skip
@@ -172,9 +191,10 @@ def _summed(steps: pa.Table) -> ScopeHistory:
     """Return the points of steps; the first is only where the second begins."""
     time_ms = steps["time_ms"].to_numpy()
     elapsed_ms = np.diff(time_ms)
-    usual_ms = float(np.median(elapsed_ms)) if len(elapsed_ms) else 0.0
-    # A point without numbers, a moment after the last one, interrupts the lines where the job stood still.
-    gaps = np.flatnonzero(elapsed_ms > _GAP * usual_ms)
+    # A point without numbers, a moment after the last one, interrupts the lines where the job stood still: for much
+    # longer than between the points beside it.
+    beside_ms = np.maximum(np.append(elapsed_ms[1:], 0), np.insert(elapsed_ms[:-1], 0, 0))
+    gaps = np.flatnonzero(elapsed_ms > _GAP * np.maximum(beside_ms, 1)) if len(elapsed_ms) > 1 else elapsed_ms[:0]
 
     def with_gaps(numbers: np.ndarray) -> Rates:
         return _numbers(np.insert(numbers.astype(np.float64), gaps, np.nan))
@@ -186,8 +206,10 @@ def _summed(steps: pa.Table) -> ScopeHistory:
     first, last = steps["first"].to_pylist(), steps["last"].to_pylist()
     is_changed = np.array([len({last[at - 1], first[at], last[at]}) > 1 for at in range(1, len(steps))], np.bool_)
     waiting = pc.fill_null(steps["waiting"].cast(pa.float64()), 0.0).to_numpy()[1:]
-    # The batch that brings other policies says that it was granted nothing.
-    quota = np.where(is_changed & (steps["granted"].to_numpy()[1:] == 0), np.nan, rates("granted"))
+    # The batch that brings other policies says that it was granted nothing: the others of its step tell the quota.
+    batches, granting = (steps[name].to_numpy()[1:] for name in ("batches", "granting"))
+    quota = rates("granted") * batches / np.where(granting > 0, granting, batches)
+    quota[is_changed & (granting == 0)] = np.nan
     return ScopeHistory(
         time_ms=np.insert(time_ms[1:], gaps, time_ms[gaps] + 1).tolist(),
         offered=with_gaps(rates("offered")),

@@ -30,8 +30,7 @@ from pyspark.sql.types import (
 
 from spark_throttle.checkpoint.manifest import bind
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError, ForeignFilesError
-from spark_throttle.files.storage import Directory, file_system
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, file_system, write_block
 from spark_throttle.spark.delta.table_files import TableFileWriter, WrittenFile
 from spark_throttle.spark.delta.table_log import append_batch, has_batch, open_table
 from spark_throttle.spark.move.answer import FileAnswer
@@ -119,7 +118,7 @@ def test_only_files_that_the_decider_names_and_that_leave_whole_are_committed(ta
 def test_usage_of_a_batch_is_appended_once(tmp_path: Path) -> None:
     directory = Directory(str(tmp_path / "control"))
     manifest = bind(directory, direction="publish")
-    directory.write(f"policies/{POLICY.revision}", pack(POLICY))
+    write_block(directory, f"policies/{POLICY.revision}", POLICY)
     usage, told = file_table(tmp_path / "usage", USAGE), report({"acme/0": (1, 1, 0, 0), "acme/1": (1, 1, 0, 0)})
     for _ in range(2):
         usage.append_usage(directory, mark_of(0).of_part("usage"), told, manifest)

@@ -20,8 +20,7 @@ from spark_throttle.checkpoint.manifest import Manifest, bind, bound_manifest
 from spark_throttle.control.reports import newest_batch, write_report
 from spark_throttle.core.usage import pack_usage
 from spark_throttle.errors import CheckpointMismatchError, ConfigurationError
-from spark_throttle.files.storage import Directory
-from spark_throttle.record import pack
+from spark_throttle.files.storage import Directory, write_block
 from spark_throttle.spark.start.start_check import Sinks, check_start
 from tests.spark.delta.delta_tables import rows_of
 from tests.spark.sinks.test_file_table import USAGE, file_table, files_of
@@ -41,7 +40,7 @@ class Job:
         self.checkpoint = Directory(str(root / "checkpoint"))
         self.control = Directory(str(root / "checkpoint" / "throttle"))
         self.manifest = bind(self.control, direction="publish")
-        self.control.write(f"policies/{POLICY.revision}", pack(POLICY))
+        write_block(self.control, f"policies/{POLICY.revision}", POLICY)
         self.files = {name: file_table(root / name) for name in ("admitted", "rejected")}
         self.files["usage"] = file_table(root / "usage", USAGE)
         self.tables = {name: str(root / name) for name in self.files}
