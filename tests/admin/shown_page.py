@@ -89,7 +89,11 @@ class ShownPage:
         return texts
 
     def _wait(self, use: Callable[[Any], Any], selector: str, text: str) -> Any:
-        from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+        from selenium.common.exceptions import (
+            ElementNotInteractableException,
+            StaleElementReferenceException,
+            TimeoutException,
+        )
         from selenium.webdriver.support.wait import WebDriverWait
 
         def used(driver: Any) -> Any:
@@ -97,8 +101,8 @@ class ShownPage:
             found = next((e for e in elements if text in " ".join(e.text.split())), None)
             return None if found is None else use(found)
 
-        # A table may be shown anew between finding a row and using it.
-        stale = [StaleElementReferenceException]
+        # A table may be shown anew between finding a row and using it, and a button be hidden until it can be used.
+        stale = [StaleElementReferenceException, ElementNotInteractableException]
         try:
             return WebDriverWait(self.driver, PATIENCE_SECONDS, ignored_exceptions=stale).until(used)
         except TimeoutException:
