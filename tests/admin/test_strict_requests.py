@@ -56,7 +56,7 @@ def test_repeated_query_parameter_is_refused(in_memory: ServedApp) -> None:
     [
         ("diff?from=1&to=2", "the call has no such query parameter; it has before, after, offset, limit"),
         ("diff?beforee=1", "the call has no such query parameter; did you mean before?"),
-        ("status?job=ingest", "the call has no such query parameter; it has none"),
+        ("caller?job=ingest", "the call has no such query parameter; it has none"),
     ],
 )
 def test_refusal_of_a_query_parameter_names_those_that_there_are(in_memory: ServedApp, path: str, detail: str) -> None:
