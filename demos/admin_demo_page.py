@@ -48,10 +48,11 @@ class Page:
             driver.quit()
 
     def begin(self) -> None:
-        """Open the group, and wait until the page shows what the job did with it."""
+        """Open the group, unless it is open as the only one, and wait until the page shows what the job did with it."""
         opens = f"#scopes th[title='{self.group}'] button"
         self.wait_for(opens)
-        self.driver.find_element(By.CSS_SELECTOR, opens).click()
+        for closed in self.driver.find_elements(By.CSS_SELECTOR, f"{opens}[aria-expanded='false']"):
+            closed.click()
         self.wait_for(f"[data-group='{self.group}'] canvas")
 
     def look(self, name: str) -> None:
