@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         with (
-            _server(out, store.location, control, f"{place}/usage") as address,
+            _server(out, store.location, control) as address,
             Page.opened(address, token, out, GROUP) as page,
         ):
             wait_for_batches(WARM_UP_BATCHES)
@@ -222,14 +222,14 @@ def _request(
 
 
 @contextmanager
-def _server(out: Path, store: str, control: str, usage: str) -> Iterator[str]:
+def _server(out: Path, store: str, control: str) -> Iterator[str]:
     """Yield the address of a server that uses the store and watches the job."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "spark_throttle.command_line", "serve", "--tokens", str(out / "tokens.json"),
-        "--store", store, "--port", str(port), "--job", f"demo={control}", "--usage", f"demo={usage}",
+        "--store", store, "--port", str(port), "--job", f"demo={control}",
     ]  # fmt: skip
     with (out / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=os.environ | {"PYTHONUNBUFFERED": "1"})  # noqa: S603
