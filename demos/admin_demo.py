@@ -169,11 +169,9 @@ def commit_times_ms(store: str) -> Mapping[int, int]:
     for file in files.get_file_info(fs.FileSelector(f"{root}/_delta_log")):
         if not file.path.endswith(".json"):
             continue
-        with files.open_input_stream(file.path) as log:
-            commits = [json.loads(line).get("commitInfo", {}) for line in log.read().splitlines()]
         rest_of_second_ms = 0 if file.mtime_ns % 1_000_000_000 else 999
-        committed_ms = file.mtime_ns // 1_000_000 + rest_of_second_ms
-        times |= {int(commit["policyRevision"]): committed_ms for commit in commits if "policyRevision" in commit}
+        # A commit of the table is a revision of the store: the first makes the table, and has none.
+        times[int(file.base_name.removesuffix(".json"))] = file.mtime_ns // 1_000_000 + rest_of_second_ms
     return times
 
 
