@@ -102,10 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _wait_for_batches(query, Directory(control), count)
 
     try:
-        with (
-            _server(out, store.location, control) as address,
-            Page.opened(address, token, out, GROUP) as page,
-        ):
+        with _server(out, store.location, control) as address, Page.opened(address, token, out, GROUP) as page:
             wait_for_batches(WARM_UP_BATCHES)
             page.begin()
             page.look("1-before")

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from spark_throttle.admin.watch.job_watch import JobWatch
 from spark_throttle.control.reports import read_reports
-from spark_throttle.status.usage_table import AT, batch_usage
+from spark_throttle.status.usage_table import batch_usage
 from spark_throttle.store.memory_store import MemoryStore
 from spark_throttle.store.service import PolicyService
 from tests.admin.conftest import ServedApp, served_over
@@ -119,5 +119,4 @@ def test_a_removed_entry_is_replayed_without_it(served: ServedApp) -> None:
     answer = served.client().delete(f"{V2}/policies/tenants/acme", params=query)
     (job,) = [each for each in answer.json()["what_if"]["scopes"] if each["level"] == "job"]
     assert job["policy"]["waiting_messages"] == 0
-    assert job["gained_messages"] > 0 if "gained_messages" in job else job["against"]["waiting_messages"] > 0
-    assert AT["admitted_messages"] >= 0
+    assert job["against"]["waiting_messages"] > 0

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
-from fastapi import HTTPException, Query
+from fastapi import Query
 from pydantic import BaseModel
 
-from spark_throttle.admin.api.calls import ApiContext, Calls, SeenTenant, view_of
+from spark_throttle.admin.api.calls import ApiContext, Calls, SeenTenant, check_tenant, view_of
 from spark_throttle.admin.api.requests import Segment
 from spark_throttle.admin.watch.batch_numbers import COLUMNS
 from spark_throttle.admin.watch.job_numbers import balances_of, shared_positions
@@ -124,9 +124,7 @@ def get_series(
     usage table, if the server was told where it is. A tenant admin sees its tenant and its namespaces.
     """
     view, key = view_of(served.watch, job), (level, scope)
-    owner = scope.partition("/")[0] if level == "namespace" else scope if level == "tenant" else None
-    if tenant is not None and owner != tenant:
-        raise HTTPException(403, f"the token is only for the tenant {tenant!r}")
+    check_tenant(tenant, scope if level in ("tenant", "namespace") else "")
     until_ms = view.clock.wall_ms() if view.newest is None else view.newest.now_ms
     since_ms = until_ms - 1000 * seconds
     is_seen = level != "namespace" and bool(view.batches) and view.batches[0].now_ms <= since_ms

@@ -96,19 +96,6 @@ class BatchNumbers:
         rates = np.array([self.quotas.get(key, none) for key in keys], np.float64).reshape(-1, 2)
         return ratio_of_quota(counts[:, by_dimension("admitted")], rates, self.elapsed_ms).max(axis=1, initial=-1.0)
 
-    def worst_first(self, keys: Sequence[Key], placed: Collection[Key] = ()) -> Int64s:
-        """Return the order of some scopes, the worst first; those that are `placed` keep their places (`ranking`)."""
-        idle = np.zeros(COLUMNS, np.int64)
-        rows = np.array([self.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
-        return worst_first(
-            oldest_ms=np.array([self.oldest_of(key) for key in keys], np.int64),
-            rejected=rows[:, AT["rejected_messages"]],
-            used_ratio=self.used_ratios(keys),
-            waiting=rows[:, AT["waiting_messages"]],
-            offered=rows[:, AT["offered_messages"]],
-            has_place=np.array([key in placed for key in keys], np.bool_),
-        )
-
     def without_details(self) -> BatchNumbers:
         """Return the numbers of only the job, its groups and its tenants."""
         kept = {key: counts.copy() for key, counts in self.shared.items()}
@@ -202,7 +189,14 @@ class Totals:
             keys += sorted(placed.difference(keys))
             idle = np.zeros(COLUMNS, np.int64)
             rows = np.array([numbers.shared.get(key, idle) for key in keys], np.int64).reshape(-1, COLUMNS)
-            order = numbers.worst_first(keys, placed)
+            order = worst_first(
+                oldest_ms=np.array([numbers.oldest_of(key) for key in keys], np.int64),
+                rejected=rows[:, AT["rejected_messages"]],
+                used_ratio=numbers.used_ratios(keys),
+                waiting=rows[:, AT["waiting_messages"]],
+                offered=rows[:, AT["offered_messages"]],
+                has_place=np.array([key in placed for key in keys], np.bool_),
+            )
             ranked[level] = tuple(keys[at] for at in order.tolist())
             is_held = (rows[:, [AT["waiting_messages"], AT["rejected_messages"]]] > 0).any(axis=1)
             throttled.update(keys[at] for at in np.flatnonzero(is_held).tolist())

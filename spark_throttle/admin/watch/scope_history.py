@@ -98,8 +98,10 @@ class UsageTable:
         FileUnusableError
             If the table cannot be read.
         """
-        begun_ms = max(since_ms, self._oldest_ms() or since_ms)
-        return _summed(self._found(_query(key, dimension, begun_ms, max(until_ms, begun_ms + 1)), begun_ms))
+        with self._read() as (table, files):
+            begun_ms = max(since_ms, _oldest_ms(files) or since_ms)
+            query = _query(key, dimension, begun_ms, max(until_ms, begun_ms + 1))
+            return _summed(_found(table, files, query, begun_ms))
 
     def sums(self, *, since_ms: int, until_ms: int, interval_ms: int) -> pa.Table:
         """Return what each namespace was offered in each interval of a range (`what_if.traffic.SUMS`).
@@ -109,47 +111,42 @@ class UsageTable:
         ConfigurationError, FileUnusableError
             As `history`.
         """
-        return self._found(_sums_query(since_ms, until_ms, interval_ms), since_ms)
-
-    def _oldest_ms(self) -> int | None:
-        """Return the time of the oldest batch of the table, `None` if its files do not tell."""
-        with self._read() as table:
-            files = pa.table(table.get_add_actions(flatten=True))
-        if "min.batch_time" not in files.column_names or files["min.batch_time"].null_count:
-            return None
-        oldest_us = pc.min(files["min.batch_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())).as_py()
-        return None if oldest_us is None else int(oldest_us // 1000)
-
-    def _found(self, query: str, since_ms: int) -> pa.Table:
-        with self._read() as table:
-            rows = _rows_since(table, since_ms)
-            if rows > MOST_ROWS:
-                raise ConfigurationError(
-                    f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
-                )
-            return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())
+        with self._read() as (table, files):
+            return _found(table, files, _sums_query(since_ms, until_ms, interval_ms), since_ms)
 
     @contextmanager
-    def _read(self) -> Iterator[DeltaTable]:
-        """Yield the table as it is now, while no other thread has it."""
+    def _read(self) -> Iterator[tuple[DeltaTable, pa.Table]]:
+        """Yield the table as it is now and what its log says of its files, while no other thread has it."""
         try:
             with self._lock:
                 if self._table is None:
                     self._table = DeltaTable(self._location)
                 self._table.update_incremental()
-                yield self._table
+                yield self._table, pa.table(self._table.get_add_actions(flatten=True))
         except (DeltaError, OSError, pa.ArrowException) as error:
             self._table = None
             raise FileUnusableError(self._location, f"as a usage table: {error}") from error
 
 
-def _rows_since(table: DeltaTable, since_ms: int) -> int:
-    """Return the rows of the files that have batches of the range, or do not say when theirs were."""
-    files = pa.table(table.get_add_actions(flatten=True))
+def _oldest_ms(files: pa.Table) -> int | None:
+    """Return the time of the oldest batch in files, `None` if they do not tell."""
+    if "min.batch_time" not in files.column_names or files["min.batch_time"].null_count:
+        return None
+    oldest_us = pc.min(files["min.batch_time"].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())).as_py()
+    return None if oldest_us is None else int(oldest_us // 1000)
+
+
+def _found(table: DeltaTable, files: pa.Table, query: str, since_ms: int) -> pa.Table:
+    """Return what a query finds, unless the files that have batches of the range, or do not say, have too many rows."""
     if "max.batch_time" in files.column_names:
         since = pa.scalar(since_ms * 1000, pa.timestamp("us", tz="UTC"))
         files = files.filter(pc.fill_null(pc.greater_equal(files["max.batch_time"], since), fill_value=True))
-    return pc.sum(files["num_records"]).as_py() or 0
+    rows = pc.sum(files["num_records"]).as_py() or 0
+    if rows > MOST_ROWS:
+        raise ConfigurationError(
+            f"the usage table has {rows:,} rows of that time, more than {MOST_ROWS:,}; ask for less time"
+        )
+    return pa.table(QueryBuilder().register("usage", table).execute(query).read_all())
 
 
 def _query(key: Key, dimension: Counted, since_ms: int, until_ms: int) -> str:
