@@ -193,7 +193,7 @@ def to_json(record: object) -> bytes:
     """
     tree = _coder_of(type(record)).write(record, None)
     return json.dumps(
-        {"format": FORMAT, **tree, _SUM: _sum_of(tree)}, indent=1, ensure_ascii=False, allow_nan=False
+        {"format": FORMAT, **tree, _SUM: checksum_of(tree)}, indent=1, ensure_ascii=False, allow_nan=False
     ).encode("utf-8", "surrogatepass")
 
 
@@ -214,7 +214,7 @@ def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = R
             _refuse("format", found_format, "number of a format")
         if found_format == FORMAT:
             found_sum = tree.pop(_SUM, None)
-            if found_sum not in (None, expected := _sum_of(tree)):
+            if found_sum not in (None, expected := checksum_of(tree)):
                 raise ValueError(f"its {_SUM} is {found_sum}, and its fields have {expected}")
             return _coder_of(kind).read(tree, None)
     except _UNREADABLE as error:
@@ -222,8 +222,8 @@ def of_json(kind: type[Record], note: bytes | str, what: str, *, remedy: str = R
     raise UnknownVersionError(what, found_format, FORMAT)
 
 
-def _sum_of(tree: _Value) -> int:
-    """Return the checksum of a note's fields, however they are set out."""
+def checksum_of(tree: _Value) -> int:
+    """Return the CRC-32 of what JSON can hold, such as the fields of a note, however they are set out."""
     return zlib.crc32(_to_text(tree).encode("utf-8", "surrogatepass"))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import json
 import uuid
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +23,7 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow import fs
 
+from spark_throttle.record import checksum_of
 from spark_throttle.store.entries import resource_group_of
 from spark_throttle.store.store import KINDS, Author, Change, Entry, Key, Revision, check_wanted
 
@@ -91,7 +91,7 @@ def change_rows(changes: Sequence[Change], revision: int, author: Author, at_ms:
 
 def checksum(*values: str | int | None) -> int:
     """Return the CRC-32 of values."""
-    return zlib.crc32(json.dumps(values).encode())
+    return checksum_of(values)
 
 
 def check_sum(what: str, expected: int | None, *values: str | int | None) -> None:

@@ -8,11 +8,9 @@ that is not is what a crash left between the two, and the next author publishes 
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
-import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
@@ -23,6 +21,7 @@ from urllib.parse import quote
 
 from spark_throttle.errors import DamagedError, StoreUnavailableError, UnknownVersionError
 from spark_throttle.files.ownership import check_writable, opened_or_made, status_of
+from spark_throttle.record import checksum_of
 from spark_throttle.store.file.document import Document
 from spark_throttle.store.memory_store import Commit
 from spark_throttle.store.store import KINDS, Change, Revision
@@ -282,8 +281,7 @@ def _recorded(row: tuple[Any, ...]) -> Recorded:
 
 def _checksum(commit: Commit, document: str) -> int:
     """Return the checksum of a commit and of its document's digest: SQLite's pages have none."""
-    facts = [*astuple(commit.revision), document, *map(_fields, commit.changes)]
-    return zlib.crc32(json.dumps(facts).encode())
+    return checksum_of([*astuple(commit.revision), document, *map(_fields, commit.changes)])
 
 
 def _fields(change: Change) -> tuple[str, str, str | None, str | None]:
