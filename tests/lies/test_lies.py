@@ -67,7 +67,7 @@ def found(bench: Any, faults: int) -> Tally:
 
 @pytest.mark.slow
 def test_without_its_checksum_a_record_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_throttle.record._sum_of", lambda _: None)
+    monkeypatch.setattr("spark_throttle.record.checksum_of", lambda _: None)
     note = to_json(Within(1, 4096))
     assert of_json(Within, note.replace(b"4096", b"4097"), "it") == Within(1, 4097)
     monkeypatch.undo()
