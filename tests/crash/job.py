@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_throttle.errors import Backpressure
 from spark_throttle.spark import Throttle
@@ -23,12 +24,13 @@ from tests.crash import points
 from tests.crash.destination import ADDRESS, DRAINING, PACED, PUSHES_BACK
 from tests.crash.iceberg import ADMITTED, ICEBERG, REJECTED, keep_files
 from tests.crash.jvm import OF_QUERIES, attached_session
+from tests.crash.merge import MERGE, Totals
 from tests.crash.peer import exchange_of
 from tests.crash.topic import KAFKA, read_topic, with_records, write_topic
 from tests.until_drained import run_until_drained
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from spark_throttle.spark import ThrottledStreamWriter
@@ -97,6 +99,21 @@ def start_iceberg(throttle: Throttle, events: DataFrame | ReferenceStream, root:
     return writer.toTable(ADMITTED)
 
 
+def start_merge(throttle: Throttle, events: DataFrame | ReferenceStream, root: Path) -> StreamingQuery:
+    """Admitted rows merged into a Delta table by SQL, with the batch."""
+    totals = StoppableTotals(SparkSession.active(), str(root / "admitted"))
+    return started(throttle.write_stream(events).transactional(totals), root)
+
+
+class StoppableTotals(Totals):
+    """Can stop before a batch is merged and after it."""
+
+    def commit(self, rows: DataFrame, query: str, mark: str) -> None:
+        points.stop_at(points.STATE_COMMITTED)
+        super().commit(rows, query, mark)
+        points.stop_at(points.ADMITTED_WRITTEN)
+
+
 def start_kafka(throttle: Throttle, events: DataFrame, root: Path) -> StreamingQuery:
     """Admitted rows to a topic, which takes rows again that an earlier attempt at their batch wrote."""
     return started(write_topic(throttle.write_stream(with_records(events)), root), root)
@@ -156,6 +173,7 @@ SINKS: Final[dict[str, Callable[[Throttle, Any, Path], StreamingQuery]]] = {
     FILE_SINK: start_file_sink,
     PARQUET: start_parquet,
     ICEBERG: start_iceberg,
+    MERGE: start_merge,
     KAFKA: start_kafka,
     FUNCTION: start_function,
     PACED: start_paced,

@@ -20,6 +20,7 @@ PUT_BACKS: Final[dict[str, tuple[PutBack, ...]]] = {
     "file-sink": ("copied",),
     "parquet": ("copied",),
     "iceberg": ("copied",),
+    "merge": ("copied",),
     "kafka": (),
     "function": ("copied", "control-ahead"),
     "paced": (),

@@ -42,6 +42,7 @@ from tests.crash.job import (
     drain,
 )
 from tests.crash.jvm import Jvm
+from tests.crash.merge import MERGE
 from tests.crash.peer import Peer, exchange_of
 from tests.crash.plan import LOCAL, Kill, Life, PutBack, draw_lives
 from tests.crash.points import (
@@ -73,6 +74,7 @@ POINTS: Final = {
     FILE_SINK: OF_A_DECIDED_STREAM,
     PARQUET: OF_A_BATCH_SINK,
     ICEBERG: (*OF_A_BATCH_SINK, REJECTED_WRITTEN),
+    MERGE: OF_A_BATCH_SINK,
     KAFKA: OF_A_BATCH_SINK,
     FUNCTION: OF_EVERY_SINK,
     PACED: OF_A_PACED_SINK,
@@ -361,7 +363,7 @@ def crash(
     """
     root.mkdir(parents=True)
     lives = Lives(root, sink, seed, source, session, quotas, is_brief=is_brief)
-    may_freeze = sink in (*TO_DELTA, FUNCTION)
+    may_freeze = sink in (*TO_DELTA, ICEBERG, MERGE, FUNCTION)
     plan = draw_lives(kills, seed, points_of(sink, source), PUT_BACKS[sink], may_freeze=may_freeze)
     started = time.monotonic()
     try:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tests.crash.iceberg import batches_of_files, is_iceberg
+from tests.crash.merge import is_merged, messages_of
 from tests.crash.topic import ADMITTED_RECORDS, RECORDS
 from tests.crash.workload import COLUMNS
 from tests.ledger import BATCH
@@ -160,7 +161,11 @@ def _read_file_sink(path: Path) -> pd.DataFrame:
 
 def _read_file(path: Path, written: WrittenFile) -> pd.DataFrame:
     with pq.ParquetFile(path) as file:
-        rows = _frame(file.read())
+        found = file.read()
+    if is_merged(found):
+        messages = messages_of(found)
+        return _frame(messages).assign(**{BATCH: messages["batch"].to_numpy(), ATTEMPT: ""})
+    rows = _frame(found)
     # A partitioned table keeps the partition's value in its log alone.
     told: dict[str, Any] = {BATCH: written.batch, ATTEMPT: written.attempt}
     return rows.assign(**told | ({} if written.part is None else {"part": written.part}))

@@ -13,9 +13,10 @@ from unittest.mock import Mock
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from spark_throttle.checkpoint.batch_mark import BatchMark
 from spark_throttle.errors import ConfigurationError
 from spark_throttle.spark.sinks.targets import Target
-from spark_throttle.spark.sinks.transactional import IcebergTable, TransactionalSink
+from spark_throttle.spark.sinks.transactional import IcebergTable, TransactionalSink, commit_once
 from spark_throttle.testing import SinkSuite
 from tests.integration.streams import Lake, finish, policies
 from tests.sessions import ICEBERG
@@ -79,11 +80,46 @@ def table(spark: SparkSession) -> Iterator[str]:
 class TestIceberg(SinkSuite):
     @pytest.fixture
     def open_again(self, spark: SparkSession, table: str) -> Callable[[], TransactionalSink]:
-        return lambda: IcebergTable(spark, table, None, Target("iceberg", table=table)._append)
+        return lambda: IcebergTable(spark, table, None, {}, Target("iceberg", table=table)._append)
 
     @pytest.fixture
     def ids(self, spark: SparkSession, table: str) -> Callable[[], list[int]]:
         return lambda: [row[0] for row in spark.table(table).select("id").collect()]
+
+
+@needs_iceberg
+@pytest.mark.parametrize("name", ["lake.db.events", "lake.db.begun"])
+def test_run_that_stood_still_while_its_successor_wrote_the_batch_adds_nothing_to_an_iceberg_table(
+    spark: SparkSession, table: str, name: str
+) -> None:  # `table` makes the first
+    """The first table is there, the second is made."""
+    rows = spark.range(3).selectExpr("id", "'a' AS namespace")
+
+    def sink() -> IcebergTable:
+        return IcebergTable(spark, name, None, {}, Target("iceberg", table=name)._append)
+
+    def rows_of_the_late() -> DataFrame:
+        commit_once(sink(), "the sink", lambda: rows, BatchMark("q", 0, "a"))
+        return rows
+
+    commit_once(sink(), "the sink", rows_of_the_late, BatchMark("q", 0, "a"))
+    assert sorted(row[0] for row in spark.table(name).select("id").collect()) == [0, 1, 2]
+    spark.sql("DROP TABLE IF EXISTS lake.db.begun")
+
+
+@needs_iceberg
+def test_iceberg_table_to_which_others_append_all_the_time_takes_a_batch_once(spark: SparkSession, table: str) -> None:
+    append = Target("iceberg", table=table)._append
+    tries: list[int] = []
+
+    def rows() -> DataFrame:
+        tries.append(100 + len(tries))
+        append(spark.createDataFrame([(tries[-1], "b")], "id bigint, namespace string"), {})
+        return spark.createDataFrame([(1, "a")], "id bigint, namespace string")
+
+    commit_once(IcebergTable(spark, table, None, {}, append), "the sink", rows, BatchMark("q", 0, "a"))
+    assert sorted(row[0] for row in spark.table(table).select("id").collect()) == [1, *tries]
+    assert len(tries) == 4
 
 
 def run(lake: Lake, sink: TransactionalSink) -> None:

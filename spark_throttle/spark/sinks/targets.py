@@ -160,7 +160,7 @@ class Target:
             If a table has a different batch of that number, or a later one.
         """
         if self.format == ICEBERG:
-            table = IcebergTable(rows.sparkSession, self.table, self.path, self._append)
+            table = IcebergTable(rows.sparkSession, self.table, self.path, self.options, self._append)
             commit_once(table, f"the Iceberg table {self.table or self.path}", lambda: rows, mark)
             return
         if not self.is_delta:

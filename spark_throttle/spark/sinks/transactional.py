@@ -15,8 +15,8 @@ from which the current one descends count, so a table that was rolled back takes
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - as everywhere
@@ -36,6 +36,10 @@ ICEBERG, TRANSACTIONAL = MARKED = "iceberg", "transactional"
 
 _PROPERTY: Final = "spark-throttle."
 """The beginning of a summary's property; the query's name follows."""
+
+_MOVED: Final = "org.apache.iceberg.exceptions.ValidationException"
+_MOST_MOVES: Final = 3
+"""So often a batch is written anew because others append to its table; then it is appended without a condition."""
 
 _MISSING: Final = ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND")
 
@@ -78,7 +82,14 @@ def commit_once(sink: TransactionalSink, name: str, rows: Callable[[], DataFrame
         mark.check(name, found.batch, found.identity)
         if found.batch == mark.batch:
             return
-    sink.commit(rows(), mark.query, mark.to_text())
+    try:
+        sink.commit(rows(), mark.query, mark.to_text())
+    except MovedError:
+        commit_once(sink, name, rows, mark)
+
+
+class MovedError(Exception):
+    """An Iceberg table was appended to since it was asked for its mark; nothing was committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,41 +115,85 @@ class TransactionalOutlet:
 
 
 @dataclass(frozen=True, slots=True)
+class _Asked:
+    """A table as it was when it was asked for its mark."""
+
+    snapshot: int | None
+    is_missing: bool = False
+
+
+@dataclass(slots=True)
 class IcebergTable:
     """An Iceberg table as such a sink; Spark's own writer appends, so any catalog serves.
 
-    Iceberg appends without a condition. So a run that stood still in the middle of a batch, and went on beside its
-    successor, may append that batch once more. And a mark goes with its snapshot: keep snapshots (`expire_snapshots`)
-    for longer than the query stands still.
+    A batch is committed if nobody has appended since the mark was asked for. So of two runs that commit the same batch,
+    for one stood still and goes on beside its successor, the second asks again and finds the mark. Iceberg validates
+    this for an overwrite alone. The overwrite here replaces nothing, so its snapshot is an append like any other. A
+    table at a path has no such commit.
+
+    A mark goes with its snapshot: keep snapshots (`expire_snapshots`) for longer than the query stands still.
     """
 
     spark: SparkSession
     table: str | None
     path: str | None
+    options: Mapping[str, str]
     append: Callable[[DataFrame, Mapping[str, str]], None]
-    """What appends rows, given the options of this batch."""
+    """What appends rows, given the options of this batch, and makes a table that is missing."""
+
+    _asked: _Asked | None = field(default=None, init=False)
+    _moved: int = field(default=0, init=False)
 
     def newest_mark(self, query: str) -> str | None:
         """Return the newest mark among the snapshots that lead to the current one."""
+        mark = F.col("summary")[_PROPERTY + query]
         try:
             snapshots, history = self._metadata("snapshots"), self._metadata("history")
         except AnalysisException as error:
-            if error.getCondition() in _MISSING:
-                return None
-            raise
-        mark = F.col("summary")[_PROPERTY + query]
-        found = (
-            snapshots.join(history.where("is_current_ancestor").select("snapshot_id").distinct(), "snapshot_id")
-            .where(mark.isNotNull())
-            .orderBy(F.get_json_object(mark, "$.throttle.batch").cast("bigint").desc())
-            .select(mark)
-            .first()
+            if error.getCondition() not in _MISSING:
+                raise
+            self._asked = _Asked(None, is_missing=True)
+            return None
+        (found,) = (
+            history.where("is_current_ancestor")
+            .join(snapshots.select("snapshot_id", mark.alias("mark")), "snapshot_id", "left")
+            .agg(
+                F.max_by("snapshot_id", "made_current_at"),
+                F.max_by("mark", F.get_json_object("mark", "$.throttle.batch").cast("bigint")),
+            )
+            .collect()
         )
-        return None if found is None else str(found[0])
+        self._asked = _Asked(found[0])
+        return None if found[1] is None else str(found[1])
 
     def commit(self, rows: DataFrame, query: str, mark: str) -> None:
-        """Append rows in a snapshot that has the mark in its summary."""
-        self.append(rows, {f"snapshot-property.{_PROPERTY}{query}": mark})
+        """Append rows in a snapshot that has the mark in its summary.
+
+        Raises
+        ------
+        MovedError
+            If somebody has appended since `newest_mark` was called; but a table that moves each time is appended to
+            all the same.
+        """
+        told = {f"snapshot-property.{_PROPERTY}{query}": mark}
+        if self.table is None or self._moved == _MOST_MOVES:
+            self.append(rows, told)
+            return
+        if self._asked is None:
+            self.newest_mark(query)
+        asked, self._asked = cast("_Asked", self._asked), None
+        if asked.is_missing:
+            self.append(rows.limit(0), {})
+        seen = {} if asked.snapshot is None else {"validate-from-snapshot-id": str(asked.snapshot)}
+        writer = rows.writeTo(self.table).options(**self.options, **told, **seen)
+        try:
+            writer.option("isolation-level", "serializable").overwrite(F.lit(False))  # noqa: FBT003 - of no row
+        except Exception as error:
+            if _MOVED not in str(error):  # Connect and py4j raise different exceptions
+                raise
+            self._moved += 1
+            self.spark.catalog.refreshTable(self.table)
+            raise MovedError from error
 
     def _metadata(self, name: str) -> DataFrame:
         if self.table is not None:
